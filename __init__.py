@@ -1,1 +1,3 @@
-"""jobscribe: a durable job broker. Import what you need from its folders; this file holds nothing else."""
+"""jobscribe: a durable job broker. Import what you need from its folders; this file holds nothing
+else.
+"""

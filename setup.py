@@ -1,11 +1,27 @@
-"""Packaging. This folder is itself the import package `jobscribe`; see ARCHITECTURE.md for why, and for the traps."""
+"""Packaging. This folder is itself the import package `jobscribe`; see ARCHITECTURE.md for why, and
+for the traps.
+"""
 
 import os
 import re
 
 from setuptools import setup
 
-PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
+PRODUCT = (
+    "agent",
+    "apps",
+    "cli",
+    "client",
+    "db",
+    "diagnosis",
+    "drivers",
+    "protocol",
+    "runtime",
+    "schema",
+    "service",
+    "supervisor",
+    "web",
+)
 
 
 def packages() -> list[str]:
@@ -35,7 +51,14 @@ def readme() -> str:
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
 AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
 SERVER = [
-    "aiofiles>=24.1", "click>=8.1", "flask>=3.1", "prometheus-client>=0.21", "pykern>=20250101", "pyyaml>=6", "rich>=13.7", "waitress>=3.0",
+    "aiofiles>=24.1",
+    "click>=8.1",
+    "flask>=3.1",
+    "prometheus-client>=0.21",
+    "pykern>=20250101",
+    "pyyaml>=6",
+    "rich>=13.7",
+    "waitress>=3.0",
 ]
 EXTRAS = {
     "docker": ["docker>=7.1"],
@@ -44,16 +67,34 @@ EXTRAS = {
     "heat": ["numpy>=2"],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
-        "asyncssh>=2.24", "bcrypt>=4", "docker>=7.1", "hypothesis>=6.150", "numpy>=2", "playwright>=1.50", "pytest>=8.3",
-        "pytest-asyncio>=1.2", "pytest-timeout>=2.3", "pytest-rerunfailures>=16.5",
-        "pytest-xdist>=3.6", "requests>=2.32", "schemathesis>=4", "setuptools>=77",
+        "asyncssh>=2.24",
+        "bcrypt>=4",
+        "docker>=7.1",
+        "hypothesis>=6.150",
+        "numpy>=2",
+        "playwright>=1.50",
+        "pytest>=8.3",
+        "pytest-asyncio>=1.2",
+        "pytest-timeout>=2.3",
+        "pytest-rerunfailures>=16.5",
+        "pytest-xdist>=3.6",
+        "requests>=2.32",
+        "schemathesis>=4",
+        "setuptools>=77",
     ],
-    "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1", "types-waitress>=3"],
+    "check": [
+        "import-linter>=2.3",
+        "mypy>=1.15",
+        "ruff>=0.9",
+        "types-aiofiles>=24.1",
+        "types-psutil>=6.1",
+        "types-waitress>=3",
+    ],
     "bench": ["hyperqueue>=0.21"],
 }
 
-# Build tools run this file as a script. Were it run on import, setuptools would take it for a module of the package:
-# script_name, which they set otherwise, is what keeps it out of the wheel.
+# Build tools run this file as a script. Were it run on import, setuptools would take it for a
+# module of the package: script_name, which they set otherwise, is what keeps it out of the wheel.
 if __name__ == "__main__":
     setup(
         script_name="setup.py",
@@ -65,7 +106,11 @@ if __name__ == "__main__":
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),
-        package_data={"jobscribe": ["py.typed", "etc/systemd/*"], "jobscribe.service.site": ["*.yml"], "jobscribe.web": ["static/*"]},
+        package_data={
+            "jobscribe": ["py.typed", "etc/systemd/*"],
+            "jobscribe.service.site": ["*.yml"],
+            "jobscribe.web": ["static/*"],
+        },
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,
         entry_points={"console_scripts": ["jobscribe = jobscribe.cli.main:main"]},

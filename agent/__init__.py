@@ -1,1 +1,3 @@
-"""The far end: link, session (pure), keeper, adoption, samples. Runs with tornado, msgpack, msgspec and psutil alone."""
+"""The far end: link, session (pure), keeper, adoption, samples. Runs with tornado, msgpack, msgspec
+and psutil alone.
+"""

@@ -9,9 +9,13 @@ from .keeper.startup_failure import last_words
 def main() -> None:
     import argparse  # the first agent of a container is not started by this line, and does without
 
-    parser = argparse.ArgumentParser(prog="jobscribe agent", description="An agent; started by its keeper, never by hand.")
+    parser = argparse.ArgumentParser(
+        prog="jobscribe agent", description="An agent; started by its keeper, never by hand."
+    )
     parser.add_argument("--root", required=True, help="the supervisor's root, shown in ps")
-    parser.add_argument("--keeper-fd", required=True, type=int, help="inherited end of the keeper's socket pair")
+    parser.add_argument(
+        "--keeper-fd", required=True, type=int, help="inherited end of the keeper's socket pair"
+    )
     args = parser.parse_args()
     serve(args.root, args.keeper_fd)
 

@@ -1,7 +1,9 @@
-"""The first process of a container: `python -m jobscribe.agent.container_entrypoint --root ROOT --folder FOLDER`, the keeper's configuration on stdin.
+"""The first process of a container: `python -m jobscribe.agent.container_entrypoint --root ROOT
+--folder FOLDER`, the keeper's configuration on stdin.
 
-Before it knows anything else it forks the agent, because what an agent imports takes longest; then it becomes the agent's keeper. So
-both begin at once, from one interpreter that has imported next to nothing, and the keeper stays small.
+Before it knows anything else it forks the agent, because what an agent imports takes longest; then
+it becomes the agent's keeper. So both begin at once, from one interpreter that has imported next to
+nothing, and the keeper stays small.
 """
 
 import gc
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGINT):  # the kernel spares a first process all signals that it has no handler for
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the kernel spares a first process all signals that it has no handler for
         signal.signal(number, lambda *_: os._exit(0))
     os.umask(0o077)
     gc.disable()  # what is imported stays: nothing is garbage yet
@@ -43,7 +48,9 @@ def _forked(ours: socket.socket) -> "Born | None":
 
 
 def _agent(root: str, theirs: socket.socket) -> int:
-    """With nothing of the keeper's: neither its session, nor its handlers, nor the configuration on its stdin."""
+    """With nothing of the keeper's: neither its session, nor its handlers, nor the configuration on
+    its stdin.
+    """
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,13 +1,16 @@
-"""A warm process that forks keepers, so that a new agent need not wait for an interpreter to start and to import.
+"""A warm process that forks keepers, so that a new agent need not wait for an interpreter to start
+and to import.
 
     python -m jobscribe.agent.fork_server --root ROOT PADDING              fd 0: a SOCK_SEQPACKET socket to the local driver
 
-One JSON object a packet. `{"id", "keeper": {configuration}}` is answered by `{"id", "pid", "startTicks"}` as soon as keeper and
-agent are there, `{"id", "ping": true}` by `{"id", "pong": true}`, anything that cannot be done by `{"id", "error": sentence}`: in
-the keeper's own words, where it still had some. It ends when the other end does; keepers and agents do not. PADDING only makes
-room for the title that this process and its children show in `ps`.
+One JSON object a packet. `{"id", "keeper": {configuration}}` is answered by `{"id", "pid",
+"startTicks"}` as soon as keeper and agent are there, `{"id", "ping": true}` by `{"id", "pong":
+true}`, anything that cannot be done by `{"id", "error": sentence}`: in the keeper's own words,
+where it still had some. It ends when the other end does; keepers and agents do not. PADDING only
+makes room for the title that this process and its children show in `ps`.
 
-What is forked here must not have run an event loop or a thread before: nothing but imports happens in this process.
+What is forked here must not have run an event loop or a thread before: nothing but imports happens
+in this process.
 """
 
 import contextlib
@@ -23,8 +26,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..runtime import processes
 from .keeper import process as keeper
-from .keeper.startup_failure import last_words
 from .keeper.linux.oom_detection import fault
+from .keeper.startup_failure import last_words
 
 _PACKET = 256 * 1024
 _AGENT = ".process"
@@ -33,7 +36,9 @@ _AGENT = ".process"
 def main() -> int:
     root = _root(sys.argv[1:])
     if root is None:
-        sys.stderr.write("usage: python -m jobscribe.agent.fork_server --root ROOT PADDING, a socket as stdin\n")
+        sys.stderr.write(
+            "usage: python -m jobscribe.agent.fork_server --root ROOT PADDING, a socket as stdin\n"
+        )
         return 2
     processes.set_title("jobscribe template", root)
     processes.set_dumpable(False)
@@ -108,7 +113,10 @@ def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
             status = os.waitpid(keeper.pid, 0)[1]  # the pipe is closed by its very end
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return {"id": keeper.number, "error": f"its keeper ended {how} before it had started an agent; the reason may stand in its log"}
+        return {
+            "id": keeper.number,
+            "error": f"its keeper ended {how} before it had started an agent; the reason may stand in its log",
+        }
     ended.pop(keeper.pid, None)
     failed = json.loads(words)
     if failed is not None:
@@ -116,7 +124,9 @@ def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
     return {"id": keeper.number, "pid": keeper.pid, "startTicks": keeper.ticks}
 
 
-def _answered(packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll) -> dict[str, Any] | None:
+def _answered(
+    packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll
+) -> dict[str, Any] | None:
     """None where the answer has to wait for the keeper."""
     try:
         request = json.loads(packet)
@@ -134,7 +144,10 @@ def _answered(packet: bytes, root: str, begun: dict[int, _Begun], poll: select.p
         except OSError as error:
             os.close(hears)
             os.close(tells)
-            return {"id": number, "error": f"no keeper can be forked: {fault(error, spawning=True)[1]}"}
+            return {
+                "id": number,
+                "error": f"no keeper can be forked: {fault(error, spawning=True)[1]}",
+            }
         if pid == 0:
             _be_keeper({"root": root, **config}, tells)
         os.close(tells)
@@ -143,11 +156,16 @@ def _answered(packet: bytes, root: str, begun: dict[int, _Begun], poll: select.p
         return None
     if request.get("ping"):
         return {"id": number, "pong": True}
-    return {"id": number, "error": "the template process knows only 'keeper' (with a folder) and 'ping'"}
+    return {
+        "id": number,
+        "error": "the template process knows only 'keeper' (with a folder) and 'ping'",
+    }
 
 
 def _warm() -> None:
-    """Import what agents need, once for all of them. What cannot be imported now is said by the agent that needs it."""
+    """Import what agents need, once for all of them. What cannot be imported now is said by the
+    agent that needs it.
+    """
     try:
         importlib.import_module(_AGENT, __package__)
     except ImportError as error:
@@ -157,7 +175,9 @@ def _warm() -> None:
 
 
 def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
-    """In the forked child. It must never come back to the loop above, whatever happens. tells: who wanted it listens there, once."""
+    """In the forked child. It must never come back to the loop above, whatever happens. tells: who
+    wanted it listens there, once.
+    """
     code = 1
 
     def tell(failed: str | None) -> None:
@@ -212,7 +232,9 @@ def _be_agent(fd: int, root: str) -> NoReturn:
 
 
 def _leave_behind(keep: int) -> None:
-    """Close every inherited descriptor but stdout, stderr and `keep`: a lock or socket of the parent must not live on in here."""
+    """Close every inherited descriptor but stdout, stderr and `keep`: a lock or socket of the
+    parent must not live on in here.
+    """
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     end = os.sysconf("SC_OPEN_MAX")

@@ -1,7 +1,9 @@
-"""The agent's log: lines to its standard output and to a file in its folder; records to the journal, where supervisor and agent share one.
+"""The agent's log: lines to its standard output and to a file in its folder; records to the
+journal, where supervisor and agent share one.
 
-The keeper's hello says how: {"format": "text" or "json", "journald": "auto", "on" or "off", "journalStream": which stream leads to
-the journal, as the supervisor's own environment has it}. A keeper of an earlier version says nothing: then it is text.
+The keeper's hello says how: {"format": "text" or "json", "journald": "auto", "on" or "off",
+"journalStream": which stream leads to the journal, as the supervisor's own environment has it}. A
+keeper of an earlier version says nothing: then it is text.
 """
 
 import os
@@ -12,9 +14,9 @@ from typing import Any
 
 from ..protocol.ids import AgentKey, of_agent, short_agent
 from ..protocol.redaction import Redactor
+from ..runtime.log.destinations import RotatingFile, Stream, plain_line
 from ..runtime.log.journald import Journal, is_journal
 from ..runtime.log.logger import Direct, Form, Log, Output, Record, json_of
-from ..runtime.log.destinations import RotatingFile, Stream, plain_line
 
 FILE_BYTES, FILES = 8 * 1024 * 1024, 2
 
@@ -30,12 +32,16 @@ class _Both:
         self._journal.put(record)
 
 
-def opened(folder: str, key: AgentKey, agent_id: str, redactor: Redactor, how: dict[str, Any] | None) -> Log:
+def opened(
+    folder: str, key: AgentKey, agent_id: str, redactor: Redactor, how: dict[str, Any] | None
+) -> Log:
     """how: as the keeper says it. Each line is the agent's: its ids go with it."""
     how = how or {}
     form: Form = "json" if how.get("format") == "json" else "text"
     line = _json_line if form == "json" else plain_line
-    outputs: list[Output] = [RotatingFile(os.path.join(folder, "agent.log"), FILE_BYTES, FILES, line)]
+    outputs: list[Output] = [
+        RotatingFile(os.path.join(folder, "agent.log"), FILE_BYTES, FILES, line)
+    ]
     journald, ours = how.get("journald"), False
     if journald == "auto":
         ours = is_journal(1, how.get("journalStream"))
@@ -43,8 +49,21 @@ def opened(folder: str, key: AgentKey, agent_id: str, redactor: Redactor, how: d
         outputs.insert(0, Stream(sys.stdout, line=line))
     lines = Direct(*outputs, form=form)
     sink = _Both(lines, Journal("jobscribe-agent")) if ours or journald == "on" else lines
-    return Log("agent", redactor, sink).bound(**{**of_agent(key), "host": socket.gethostname(), "agent": short_agent(agent_id)})
+    return Log("agent", redactor, sink).bound(
+        **{**of_agent(key), "host": socket.gethostname(), "agent": short_agent(agent_id)}
+    )
 
 
 def _json_line(sentence: str) -> str:
-    return json_of(Record(time.time(), os.getpid(), 0, "log", "agent/log_setup.py:0:output", sentence, {}, level="warning"))
+    return json_of(
+        Record(
+            time.time(),
+            os.getpid(),
+            0,
+            "log",
+            "agent/log_setup.py:0:output",
+            sentence,
+            {},
+            level="warning",
+        )
+    )

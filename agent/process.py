@@ -1,7 +1,8 @@
-"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the keeper's child runs.
+"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the
+keeper's child runs.
 
-Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions are the keeper's, and an
-agent that ends is replaced by one that is told everything again.
+Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions
+are the keeper's, and an agent that ends is replaced by one that is told everything again.
 """
 
 import asyncio
@@ -18,41 +19,76 @@ import msgspec
 from ..protocol.clusters.cluster import Cluster
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token, about, op_id, parse_agent_key, parse_token, short_op
-from ..protocol.wire.messages import Alive, Call, CancelCall, ClusterReport, Execution, FileChunk, KeepFile, LogChunk, OpError, PortsProbed, ProbePorts, ListFiles, ReadFile, ReadLog, Run, RunAck, op_name
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..runtime import failpoints as crashpoints, processes
+from ..protocol.wire.messages import (
+    Alive,
+    Call,
+    CancelCall,
+    ClusterReport,
+    Execution,
+    FileChunk,
+    KeepFile,
+    ListFiles,
+    LogChunk,
+    OpError,
+    PortsProbed,
+    ProbePorts,
+    ReadFile,
+    ReadLog,
+    Run,
+    RunAck,
+    op_name,
+)
+from ..runtime import failpoints as crashpoints
+from ..runtime import processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
-from .workers import call_handler as answer
-from .files import library_copies as lib_copies, run_directory as run_files, run_dir_listing as run_listing
-from .host import port_probe as ports
-from .session.backoff import AWAY_SECS, may_leave
+from .files import library_copies as lib_copies
+from .files import run_dir_listing as run_listing
+from .files import run_directory as run_files
 from .files.output_reader import Evidence
+from .host import port_probe as ports
+from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, this_account
+from .jobs.progress_reports import Reports
+from .jobs.start_order import Starter
+from .log_setup import opened
+from .session.backoff import AWAY_SECS, may_leave
 from .session.keeper_channel import KeeperLink
 from .session.keeper_heartbeat import KeeperWatch
-from .session.websocket import Link
-from .log_setup import opened
-from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, this_account
 from .session.path_mapping import Paths
-from .jobs.progress_reports import Reports
+from .session.state_machine import (
+    Fetch,
+    Forget,
+    Launch,
+    Output,
+    Probe,
+    Quit,
+    Read,
+    Send,
+    Session,
+    StartCall,
+    Stop,
+    StopCall,
+)
+from .session.websocket import Link
 from .usage.sampler import Samples
-from .session.state_machine import Fetch, Forget, Launch, Output, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
-from .jobs.start_order import Starter
+from .workers import call_handler as answer
 from .workers.call_queue import Workers
 
 if TYPE_CHECKING:
     from .batch.controller import BatchTasks
 
 TICK_SECS = 2.0
-#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle agents.
+#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle
+#: agents.
 LOOK_SECS = 2.0
 #: Readers served at once; one more is told to come back.
 MAX_READERS = 256
 #: Of these, so many read files of run directories at the same time.
 READ_AT_ONCE = 4
-#: Starts within the last tenth of a second from which on news of a start waits a little: most of these jobs are over by then, and
-#: one message says both. A single start is told at once.
+#: Starts within the last tenth of a second from which on news of a start waits a little: most of
+#: these jobs are over by then, and one message says both. A single start is told at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
 #: For jobs that are to end with their agent.
 QUIT_GRACE_SECS = 3.0
@@ -111,7 +147,11 @@ class _Agent:
             self._do(self._session.learned(await self._batch.start(), time.monotonic()))
         self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
-        tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick()), asyncio.create_task(self._over.wait())]
+        tasks = [
+            asyncio.create_task(self._link.run()),
+            asyncio.create_task(self._tick()),
+            asyncio.create_task(self._over.wait()),
+        ]
         tasks += [asyncio.create_task(self._watch.run())] if self._watch is not None else []
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values()):
@@ -135,35 +175,74 @@ class _Agent:
         self._lag.say = self._log
         self._lag.begin()
         self._evidence = Evidence(folder / "run")
-        login = LoginEnvironment(Path(config["cacheDir"]), this_account(config.get("home")), config.get("loginSecs", TIMEOUT_SECS))
+        login = LoginEnvironment(
+            Path(config["cacheDir"]),
+            this_account(config.get("home")),
+            config.get("loginSecs", TIMEOUT_SECS),
+        )
         alive = Alive(
-            agent_id=config["agentId"], agent_key=self._key, version=VERSION, host=socket.gethostname(), boot_id=processes.boot_id(),
-            pid=os.getpid(), keeper_pid=hello["keeperPid"],
+            agent_id=config["agentId"],
+            agent_key=self._key,
+            version=VERSION,
+            host=socket.gethostname(),
+            boot_id=processes.boot_id(),
+            pid=os.getpid(),
+            keeper_pid=hello["keeperPid"],
         )
         self._link = Link(
-            Path(config["addressFile"]), str(self._key), config["token"], alive, self._log,
-            on_up=self._up, on_message=self._received, on_down=self._down,
+            Path(config["addressFile"]),
+            str(self._key),
+            config["token"],
+            alive,
+            self._log,
+            on_up=self._up,
+            on_message=self._received,
+            on_down=self._down,
         )
         self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
-        self._starter = Starter(self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed)
-        self._workers = Workers(self._log, login, self._root, folder / "calls", self._apps, self._link.send)
+        self._starter = Starter(
+            self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed
+        )
+        self._workers = Workers(
+            self._log, login, self._root, folder / "calls", self._apps, self._link.send
+        )
         self._reports = Reports(self._evidence, self._link.send)
-        self._samples = Samples(self._evidence.folder, hello["keeperPid"], self._link.send, self._log)
+        self._samples = Samples(
+            self._evidence.folder, hello["keeperPid"], self._link.send, self._log
+        )
         self._paths = Paths(config.get("paths", ()))
-        self._watch = KeeperWatch.of(hello, self._log, self._keeper.send, self._link.send, self._look_for_exits)
+        self._watch = KeeperWatch.of(
+            hello, self._log, self._keeper.send, self._link.send, self._look_for_exits
+        )
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
-        self._log("agent {} starts, keeper pid {}, {} executions known", str(self._key), hello["keeperPid"], len(hello["executions"]))
+        self._log(
+            "agent {} starts, keeper pid {}, {} executions known",
+            str(self._key),
+            hello["keeperPid"],
+            len(hello["executions"]),
+        )
         self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
 
-    def _batch_tasks(self, folder: Path, login: LoginEnvironment, config: dict[str, Any]) -> "BatchTasks":
+    def _batch_tasks(
+        self, folder: Path, login: LoginEnvironment, config: dict[str, Any]
+    ) -> "BatchTasks":
         from .batch.controller import BatchTasks  # few agents need it, and there may be many agents
 
         cluster = msgspec.convert(config["cluster"], Cluster)
         return BatchTasks(
-            folder, self._evidence, login, self._apps, cluster, config["deployment"], self._log, self._batch_said,
-            base=folder.parent.parent, run_dirs=not self._paths.same, on_news=lambda news: self._link.send(ClusterReport(news=news)),
+            folder,
+            self._evidence,
+            login,
+            self._apps,
+            cluster,
+            config["deployment"],
+            self._log,
+            self._batch_said,
+            base=folder.parent.parent,
+            run_dirs=not self._paths.same,
+            on_news=lambda news: self._link.send(ClusterReport(news=news)),
         )
 
     # ---- in
@@ -195,8 +274,11 @@ class _Agent:
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
-        # a call has its line when it is answered; that an end was taken says nothing that its own line does not
-        if not isinstance(message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck):
+        # a call has its line when it is answered; that an end was taken says nothing that its own
+        # line does not
+        if not isinstance(
+            message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
+        ):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
@@ -210,8 +292,15 @@ class _Agent:
         elif execution.exit is not None:
             self._reports.leave(execution.token)
             token, exit_ = execution.token, execution.exit
-            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}", token.jid,
-                      _short_run_op(token), exit_.code, exit_.signal, exit_.source, **about(token))
+            self._log(
+                "cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}",
+                token.jid,
+                _short_run_op(token),
+                exit_.code,
+                exit_.signal,
+                exit_.source,
+                **about(token),
+            )
         self._do(self._session.learned([execution], time.monotonic()))
 
     def _keeper_said(self, said: dict[str, Any]) -> None:
@@ -232,9 +321,17 @@ class _Agent:
             self._samples.leave(token)
         if exit_ is not None:
             state = "ended" if said["is"] == "ended" else "ending"
-            self._log("cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}", token.jid,
-                      _short_run_op(token), said.get("runDir"), state, exit_.get("code"), exit_.get("signal"), exit_.get("source"),
-                      **about(token))
+            self._log(
+                "cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}",
+                token.jid,
+                _short_run_op(token),
+                said.get("runDir"),
+                state,
+                exit_.get("code"),
+                exit_.get("signal"),
+                exit_.get("source"),
+                **about(token),
+            )
             self._held.pop(said["name"], None)
         else:
             self._reports.follow(token)
@@ -247,14 +344,20 @@ class _Agent:
 
     def _look_for_exits(self) -> None:
         """Report the exits that executions wrote down while their keeper is silent."""
-        self._do(self._session.learned(self._evidence.exits(self._session.executions()), time.monotonic()))
+        self._do(
+            self._session.learned(
+                self._evidence.exits(self._session.executions()), time.monotonic()
+            )
+        )
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
         """What the keeper has, and what it has said since it said so."""
         for e in executions:
             if e["state"] == "running":
                 self._reports.follow(parse_token(e["token"]))
-                self._samples.follow(parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"])
+                self._samples.follow(
+                    parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"]
+                )
         early, self._early = self._early or [], None
         for said in early:
             self._keeper_said(said)
@@ -282,10 +385,15 @@ class _Agent:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
             self._do(self._session.tick(now))
-            away = 0.0 if self._away_since is None or self._quitting is not None else now - self._away_since
+            away = (
+                0.0
+                if self._away_since is None or self._quitting is not None
+                else now - self._away_since
+            )
             if may_leave(away, self._away_secs, self._session.executions()):
-                self._do([Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)])
-
+                self._do(
+                    [Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)]
+                )
 
     # ---- out
 
@@ -301,10 +409,15 @@ class _Agent:
                 case Stop() if self._batch is not None:
                     self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():
-                    self._keeper.send({
-                        "do": "stop", "name": output.token.name, "token": str(output.token), "reason": output.reason,
-                        "grace": output.grace_secs,
-                    })
+                    self._keeper.send(
+                        {
+                            "do": "stop",
+                            "name": output.token.name,
+                            "token": str(output.token),
+                            "reason": output.reason,
+                            "grace": output.grace_secs,
+                        }
+                    )
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():
@@ -318,15 +431,21 @@ class _Agent:
                     self._workers.cancel(output.op_id)
                 case Fetch():
                     op = output.op
-                    self._serve_reader(op, self._result(op) if isinstance(op, Call) else self._fetch(op))
+                    self._serve_reader(
+                        op, self._result(op) if isinstance(op, Call) else self._fetch(op)
+                    )
                 case Quit():
                     self._log("told to end: {}", output.reason)
-                    self._quitting = asyncio.get_running_loop().create_task(self._quit(stop_jobs=output.stop_jobs))
+                    self._quitting = asyncio.get_running_loop().create_task(
+                        self._quit(stop_jobs=output.stop_jobs)
+                    )
                 case _:
                     assert_never(output)
 
     def _launch(self, launch: Launch, outputs: Sequence[Output]) -> None:
-        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the first of them."""
+        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the
+        first of them.
+        """
         if self._batch is None:
             self._starter.start(launch.token, launch.spec, launch.shared)
         elif launch.shared is None:
@@ -347,11 +466,19 @@ class _Agent:
     # ---- readers
 
     def _serve_reader(
-        self, op: ReadLog | ReadFile | ListFiles | KeepFile | Call | ProbePorts, answering: Coroutine[Any, Any, None]
+        self,
+        op: ReadLog | ReadFile | ListFiles | KeepFile | Call | ProbePorts,
+        answering: Coroutine[Any, Any, None],
     ) -> None:
         if len(self._readers) >= MAX_READERS:
             answering.close()
-            self._link.send(OpError(op_id=op.op_id, code="tooManyRequests", error=f"{MAX_READERS} readers are served already"))
+            self._link.send(
+                OpError(
+                    op_id=op.op_id,
+                    code="tooManyRequests",
+                    error=f"{MAX_READERS} readers are served already",
+                )
+            )
             return
         task = asyncio.get_running_loop().create_task(answering)
         self._readers[op.op_id] = task
@@ -360,15 +487,36 @@ class _Agent:
     async def _answer(self, op: ReadLog) -> None:
         name, over = op.token.name, lambda: self._session.over(op.token)
         try:
-            if op.wait_secs:  # many may wait: none of them has a large answer in his hands meanwhile
+            if (
+                op.wait_secs
+            ):  # many may wait: none of them has a large answer in his hands meanwhile
                 await self._evidence.read(name, op.stream, op.offset, 1, op.wait_secs, over)
             async with self._one_by_one:
                 await self._link.room()
-                data, offset, next_offset, dropped, end = await self._evidence.read(name, op.stream, op.offset, op.limit, 0, over)
-                self._link.send(LogChunk(op_id=op.op_id, offset=offset, next_offset=next_offset, data=data, dropped=dropped, end=end))
+                data, offset, next_offset, dropped, end = await self._evidence.read(
+                    name, op.stream, op.offset, op.limit, 0, over
+                )
+                self._link.send(
+                    LogChunk(
+                        op_id=op.op_id,
+                        offset=offset,
+                        next_offset=next_offset,
+                        data=data,
+                        dropped=dropped,
+                        end=end,
+                    )
+                )
         except OSError as e:
-            self._log.exception("cannot read {} of {}", op.stream, str(op.token), error=e, **about(op.token))
-            self._link.send(OpError(op_id=op.op_id, code="agentUnavailable", error=f"the output cannot be read: {e.strerror}"))
+            self._log.exception(
+                "cannot read {} of {}", op.stream, str(op.token), error=e, **about(op.token)
+            )
+            self._link.send(
+                OpError(
+                    op_id=op.op_id,
+                    code="agentUnavailable",
+                    error=f"the output cannot be read: {e.strerror}",
+                )
+            )
 
     async def _probe(self, op: ProbePorts) -> None:
         # what listens on a login node says nothing of the nodes that jobs run on
@@ -384,13 +532,25 @@ class _Agent:
                     self._link.send(await asyncio.to_thread(run_listing.answer, op))
                     return
                 if isinstance(op, KeepFile):
-                    piece = await asyncio.to_thread(lib_copies.keep, op.lib_dir, op.name, op.offset, op.data, op.size, op.mtime_ns)
+                    piece = await asyncio.to_thread(
+                        lib_copies.keep,
+                        op.lib_dir,
+                        op.name,
+                        op.offset,
+                        op.data,
+                        op.size,
+                        op.mtime_ns,
+                    )
                 else:
-                    piece = await asyncio.to_thread(run_files.read, op.run_dir, op.name, op.offset, op.limit)
+                    piece = await asyncio.to_thread(
+                        run_files.read, op.run_dir, op.name, op.offset, op.limit
+                    )
         except Refusal as e:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return
-        self._link.send(FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns))
+        self._link.send(
+            FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns)
+        )
 
     async def _result(self, op: Call) -> None:
         """Of a sequential run: a file, for which no process has to be made."""

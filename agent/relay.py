@@ -1,13 +1,16 @@
-"""The relay of one host: carries the bytes of its agents, which have no network, to the supervisor's listener and back.
+"""The relay of one host: carries the bytes of its agents, which have no network, to the
+supervisor's listener and back.
 
     python -m jobscribe.agent.relay JSON          {"url", "connect": "host:port", "ca": PEM or null, "pingSecs", "pingTimeoutSecs"}
 
-Agents find its socket, and the address that they dial through it, in FOLDER (a volume that they see read-only). What is said is not
-known here: with `wss` the agents hold the certificate against the name in `url`, end to end. Jobs can open the socket as well as
-agents, so every unix user has a share of connections and of dials, and nobody can make this process hold more than its buffers.
+Agents find its socket, and the address that they dial through it, in FOLDER (a volume that they see
+read-only). What is said is not known here: with `wss` the agents hold the certificate against the
+name in `url`, end to end. Jobs can open the socket as well as agents, so every unix user has a
+share of connections and of dials, and nobody can make this process hold more than its buffers.
 
-May be in the JSON: "folder"; "connections", "connectionsOfUser": at once, in all and of one unix user. SIGTERM ends it.
-Standard library only; runs as process 1, without capabilities, on a read-only root.
+May be in the JSON: "folder"; "connections", "connectionsOfUser": at once, in all and of one unix
+user. SIGTERM ends it. Standard library only; runs as process 1, without capabilities, on a
+read-only root.
 """
 
 import asyncio
@@ -25,18 +28,21 @@ from typing import Any
 
 from ..protocol.redaction import Redactor
 from ..runtime.filesystems import write_atomically
-from ..runtime.log.logger import Direct, Log
 from ..runtime.log.destinations import Stream
+from ..runtime.log.logger import Direct, Log
 
 FOLDER = "/run/jobscribe"
 ADDRESS, CA, SOCKET = "agents.json", "ca.pem", "link.sock"
 CONNECTIONS, CONNECTIONS_OF_USER = 1024, 32
-#: A user who had no more dials than its share lately gets them at once; the share comes back within so many seconds.
+#: A user who had no more dials than its share lately gets them at once; the share comes back within
+#: so many seconds.
 REFILL_SECS = 8.0
 DIAL_SECS = 10.0
-#: So long (seconds) a connection may go without a first byte from the supervisor; and what is left of one whose one half ended.
+#: So long (seconds) a connection may go without a first byte from the supervisor; and what is left
+#: of one whose one half ended.
 FIRST_BYTE_SECS, HALF_SECS = 15.0, 30.0
-#: Bytes that are read at once, and that wait for a side that does not take them before the other side is not read any more.
+#: Bytes that are read at once, and that wait for a side that does not take them before the other
+#: side is not read any more.
 READ_BYTES, WAITING_BYTES = 32 * 1024, 32 * 1024
 #: What happens often is told as a sum, in a line every so many seconds.
 SAY_SECS = 10.0
@@ -47,7 +53,8 @@ _SPARE_DESCRIPTORS = 32
 _PEER = struct.Struct("3i")
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
-#: Reading and writing take turns in one thread, and what is read is copied before the next read: one buffer serves all.
+#: Reading and writing take turns in one thread, and what is read is copied before the next read:
+#: one buffer serves all.
 _BUFFER = bytearray(READ_BYTES)
 
 
@@ -64,26 +71,34 @@ class Settings:
         self.folder = str(said.get("folder", FOLDER))
         host, _, port = str(said.get("connect", "")).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"\"connect\" must be host:port, not {said.get('connect')!a}")
+            raise ValueError(f'"connect" must be host:port, not {said.get("connect")!a}')
         self.host, self.port = host.strip("[]"), int(port)
         self.url, self.ca = said.get("url"), said.get("ca")
         if not isinstance(self.url, str) or not self.url.startswith(("ws://", "wss://")):
-            raise ValueError(f"\"url\" must be that of a websocket, not {self.url!a}")
+            raise ValueError(f'"url" must be that of a websocket, not {self.url!a}')
         if not isinstance(self.ca, str | None):
-            raise ValueError("\"ca\" must be a PEM text or null")
+            raise ValueError('"ca" must be a PEM text or null')
         self.pace = {k: said[k] for k in ("pingSecs", "pingTimeoutSecs") if k in said}
-        self.most, self.of_user = _count(said, "connections", CONNECTIONS), _count(said, "connectionsOfUser", CONNECTIONS_OF_USER)
+        self.most, self.of_user = (
+            _count(said, "connections", CONNECTIONS),
+            _count(said, "connectionsOfUser", CONNECTIONS_OF_USER),
+        )
 
     def address(self) -> dict[str, Any]:
         """What the agents read, in the form of the supervisor's own file."""
         ca = None if self.ca is None else f"{self.folder}/{CA}"
-        return {"agentsUrl": self.url, "agentsCa": ca, "link": f"{self.folder}/{SOCKET}", **self.pace}
+        return {
+            "agentsUrl": self.url,
+            "agentsCa": ca,
+            "link": f"{self.folder}/{SOCKET}",
+            **self.pace,
+        }
 
 
 def _count(said: Mapping[str, Any], name: str, default: int) -> int:
     value = said.get(name, default)
     if not isinstance(value, int) or value < 1:
-        raise ValueError(f"\"{name}\" must be a number above 0, not {value!a}")
+        raise ValueError(f'"{name}" must be a number above 0, not {value!a}')
     return value
 
 
@@ -103,12 +118,21 @@ class Relay:
     async def start(self) -> None:
         """Listen, and only then tell the agents where. Raises OSError."""
         folder = self.settings.folder
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: _Side(self), sock=_listening(folder))
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _Side(self), sock=_listening(folder)
+        )
         if self.settings.ca is not None:
             write_atomically(f"{folder}/{CA}", self.settings.ca.encode(), 0o644)
         write_atomically(f"{folder}/{ADDRESS}", json.dumps(self.settings.address()).encode(), 0o644)
-        self._log("relay from {} to {} port {} ({}); at most {} connections, {} of a unix user", f"{folder}/{SOCKET}",
-                  self.settings.host, self.settings.port, self.settings.url, self._most, self.settings.of_user)
+        self._log(
+            "relay from {} to {} port {} ({}); at most {} connections, {} of a unix user",
+            f"{folder}/{SOCKET}",
+            self.settings.host,
+            self.settings.port,
+            self.settings.url,
+            self._most,
+            self.settings.of_user,
+        )
 
     def close(self) -> None:
         if self._server is not None:
@@ -163,7 +187,9 @@ class Relay:
             self._teller = asyncio.get_running_loop().call_later(SAY_SECS, self._tell_again)
 
     def _forget(self, user: int) -> None:
-        """Who has nothing here any more and all its dials again needs no record: there may be many users."""
+        """Who has nothing here any more and all its dials again needs no record: there may be many
+        users.
+        """
         for known in [user] if len(self._shares) < 1000 else list(self._shares):
             if self._shares[known].idle(time.monotonic()):
                 del self._shares[known]
@@ -202,7 +228,8 @@ class _Carried:
         self._over = False
         loop = asyncio.get_running_loop()
         near.carried = self
-        # nothing is taken from it before there is somebody to give it to; some Pythons forget a pause that comes before this turn is over
+        # nothing is taken from it before there is somebody to give it to; some Pythons forget a
+        # pause that comes before this turn is over
         loop.call_soon(near.pause)
         self._timer = loop.call_later(FIRST_BYTE_SECS, self._late)
         self._dialing: asyncio.Task[None] | None = loop.create_task(self._dial())
@@ -213,11 +240,21 @@ class _Carried:
         far.carried, far.other = self, self._near
         try:
             async with asyncio.timeout(DIAL_SECS):
-                await asyncio.get_running_loop().create_connection(lambda: far, settings.host, settings.port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: far, settings.host, settings.port
+                )
         except (OSError, TimeoutError) as e:
             late = isinstance(e, TimeoutError) and not e.errno
-            why = f"no answer within {DIAL_SECS:g} s" if late else os.strerror(e.errno) if e.errno and e.errno > 0 else str(e)
-            self._relay.count(f"the supervisor at {settings.host} port {settings.port} cannot be reached: {why}")
+            why = (
+                f"no answer within {DIAL_SECS:g} s"
+                if late
+                else os.strerror(e.errno)
+                if e.errno and e.errno > 0
+                else str(e)
+            )
+            self._relay.count(
+                f"the supervisor at {settings.host} port {settings.port} cannot be reached: {why}"
+            )
             self.end()
             return
         assert far.transport is not None
@@ -234,12 +271,16 @@ class _Carried:
         self._near.resume()
 
     def heard(self, side: "_Side") -> None:
-        """The supervisor answers: whoever this is knows how to talk to it. (Told of each first byte.)"""
+        """The supervisor answers: whoever this is knows how to talk to it. (Told of each first
+        byte.)
+        """
         if side is not self._near and not self._near.eof and not side.eof:
             self._timer.cancel()
 
     def _late(self) -> None:
-        self._relay.count(f"ended: unix user {self.user} was not answered by the supervisor within {FIRST_BYTE_SECS:g} s")
+        self._relay.count(
+            f"ended: unix user {self.user} was not answered by the supervisor within {FIRST_BYTE_SECS:g} s"
+        )
         self.end()
 
     def half(self) -> None:
@@ -302,7 +343,11 @@ class _Side(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self.eof = True
-        if self.other is not None and self.other.transport is not None and not self.other.transport.is_closing():
+        if (
+            self.other is not None
+            and self.other.transport is not None
+            and not self.other.transport.is_closing()
+        ):
             with contextlib.suppress(OSError):
                 self.other.transport.write_eof()
         if self.carried is not None:
@@ -351,7 +396,9 @@ def _listening(folder: str) -> socket.socket:
 
 def _peer(transport: asyncio.Transport) -> int:
     """The unix user at the other end."""
-    raw = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    raw = transport.get_extra_info("socket").getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size
+    )
     return int(_PEER.unpack(raw)[1])
 
 
@@ -359,7 +406,10 @@ async def serve(settings: Settings, log: Log) -> None:
     """Until SIGTERM or SIGINT. Raises OSError where the folder cannot be used."""
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):  # process 1 is spared those that it has no handler for
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # process 1 is spared those that it has no handler for
         loop.add_signal_handler(number, over.set)
     relay = Relay(settings, log)
     await relay.start()

@@ -1,13 +1,15 @@
-"""The contract of an app: how a simulation code is prepared, run and read. Plain data and functions; no base class.
+"""The contract of an app: how a simulation code is prepared, run and read. Plain data and
+functions; no base class.
 
-An app is one `App` value. It is found by the entry point group `jobscribe.apps`, or named in the setting `apps.also` as
-`module:attribute` (see `registry`). Its functions run where the computation runs: in a job command (`prepare`, `progress`,
-`result`, `outcome`), in a worker (`frame`, `result`, methods), and - `parameters` alone - in the front end, which digests what
-it returns into the computeJobHash. So `parameters` is pure: no files, no clock, no chance.
+An app is one `App` value. It is found by the entry point group `jobscribe.apps`, or named in the
+setting `apps.also` as `module:attribute` (see `registry`). Its functions run where the computation
+runs: in a job command (`prepare`, `progress`, `result`, `outcome`), in a worker (`frame`, `result`,
+methods), and - `parameters` alone - in the front end, which digests what it returns into the
+computeJobHash. So `parameters` is pure: no files, no clock, no chance.
 
-`data` is the simulation as its user has it: `{"simulationType", "simulationId", "report", "models": {model: {field: value}}}`.
-Whatever a function raises is a failure of the app and is told without its trace; `AppError` is the app saying no to its user,
-and its sentence is told as it is.
+`data` is the simulation as its user has it: `{"simulationType", "simulationId", "report", "models":
+{model: {field: value}}}`. Whatever a function raises is a failure of the app and is told without
+its trace; `AppError` is the app saying no to its user, and its sentence is told as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,9 @@ class AppError(Exception):
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One parameter that a user may set. The type of `default` is its type; numbers have bounds, texts may have choices."""
+    """One parameter that a user may set. The type of `default` is its type; numbers have bounds,
+    texts may have choices.
+    """
 
     name: str
     title: str
@@ -41,7 +45,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing to look at: the result of a sequential model, or a series of frames of a parallel one."""
+    """One thing to look at: the result of a sequential model, or a series of frames of a parallel
+    one.
+    """
 
     name: str
     title: str
@@ -49,7 +55,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A compute model: what one run of the app computes. A sequential one has a result, a parallel one frames."""
+    """A compute model: what one run of the app computes. A sequential one has a result, a parallel
+    one frames.
+    """
 
     name: str
     title: str
@@ -59,7 +67,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as an app sees it. `lib` is the folder of the files that the user has uploaded for this app (it may not exist)."""
+    """A run as an app sees it. `lib` is the folder of the files that the user has uploaded for this
+    app (it may not exist).
+    """
 
     run_dir: Path
     lib: Path
@@ -68,7 +78,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be executed in the run directory, after `prepare` has filled it. Paths and arguments only, never a shell line."""
+    """What is to be executed in the run directory, after `prepare` has filled it. Paths and
+    arguments only, never a shell line.
+    """
 
     command: tuple[str, ...]
     env: dict[str, str] = {}
@@ -82,7 +94,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     args: Data = {}
 
 
-#: A method computes something: of a run (analysis), of the user's library (stateful), of its input alone (stateless).
+#: A method computes something: of a run (analysis), of the user's library (stateful), of its input
+#: alone (stateless).
 AnalysisMethod = Callable[[Run, Data], Any]
 StatefulMethod = Callable[[Path, Data], Any]
 StatelessMethod = Callable[[Data], Any]
@@ -99,15 +112,17 @@ def _said_nothing(run: Run, code: int) -> str | None:
 class App(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation type.
 
-    parameters(data, model): everything that decides the result, checked and completed; raises AppError. Digested, so plain data.
-    prepare(run): fill the run directory and say what to execute.
-    progress(run): `{"frameCount": n, "percentComplete": x, ...}` from what the run has written so far; asked again and again.
-    result(run): of a sequential model, when its run has completed: what a page shows. Plain data.
-    frame(run, frame): of a parallel model; may be asked while it runs. Raises AppError for a frame that is not there (yet).
-    outcome(run, code): the sentence for the user about an end with this code (a signal is negative); None: the usual one.
-    downloads(run): names of the files in the run directory that are worth offering, in order.
-    download(run, suffix): make the file that was asked for and return its name in the run directory; each of `downloads` is a suffix.
-    lib_files(data): names of the library files that the run reads; their digests are part of the computeJobHash.
+    parameters(data, model): everything that decides the result, checked and completed; raises
+    AppError. Digested, so plain data. prepare(run): fill the run directory and say what to execute.
+    progress(run): `{"frameCount": n, "percentComplete": x, ...}` from what the run has written so
+    far; asked again and again. result(run): of a sequential model, when its run has completed: what
+    a page shows. Plain data. frame(run, frame): of a parallel model; may be asked while it runs.
+    Raises AppError for a frame that is not there (yet). outcome(run, code): the sentence for the
+    user about an end with this code (a signal is negative); None: the usual one. downloads(run):
+    names of the files in the run directory that are worth offering, in order. download(run,
+    suffix): make the file that was asked for and return its name in the run directory; each of
+    `downloads` is a suffix. lib_files(data): names of the library files that the run reads; their
+    digests are part of the computeJobHash.
     """
 
     name: str
@@ -128,7 +143,9 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     stateless: Mapping[str, StatelessMethod] = {}
 
     def model(self, name: str) -> Model | None:
-        """The compute model of this name, or the one that has a report of this name (many reports may share one run)."""
+        """The compute model of this name, or the one that has a report of this name (many reports
+        may share one run).
+        """
         for model in self.models:
             if model.name == name or any(r.name == name for r in model.reports):
                 return model
@@ -136,7 +153,9 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(data: Data, model: Model) -> Data:
-    """The fields of this model out of `data["models"]`, with defaults and bounds. Raises AppError; fields it does not know count not."""
+    """The fields of this model out of `data["models"]`, with defaults and bounds. Raises AppError;
+    fields it does not know count not.
+    """
     models = data.get("models", {})
     given = models.get(model.name, {}) if isinstance(models, dict) else None
     if not isinstance(given, dict):
@@ -156,6 +175,9 @@ def _value(value: Any, field: Field, model: str) -> Value:
         low = -float("inf") if field.minimum is None else field.minimum
         high = float("inf") if field.maximum is None else field.maximum
         if not low <= value <= high:
-            raise AppError(f"{path} ({field.title}) must lie between {low:g} and {high:g}" + (f" {field.unit}" if field.unit else ""))
+            raise AppError(
+                f"{path} ({field.title}) must lie between {low:g} and {high:g}"
+                + (f" {field.unit}" if field.unit else "")
+            )
     result: Value = value
     return result

@@ -1,7 +1,9 @@
-"""What an app returns, made plain: what JSON can carry, or a sentence that names the place of what it cannot.
+"""What an app returns, made plain: what JSON can carry, or a sentence that names the place of what
+it cannot.
 
-numpy's arrays and scalars become lists and numbers, where numpy is loaded; it is never imported here. Nothing is guessed: a set,
-bytes, a date or NaN are refused, because a page could not tell them from what they were turned into.
+numpy's arrays and scalars become lists and numbers, where numpy is loaded; it is never imported
+here. Nothing is guessed: a set, bytes, a date or NaN are refused, because a page could not tell
+them from what they were turned into.
 """
 
 import sys
@@ -28,7 +30,9 @@ def encoded(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The same value out of dict, list, str, int, float, bool and None alone; every float is finite. Raises NotPlain."""
+    """The same value out of dict, list, str, int, float, bool and None alone; every float is
+    finite. Raises NotPlain.
+    """
     return _plain(value, "", MAX_DEPTH)
 
 
@@ -63,7 +67,9 @@ def _other(value: Any, path: str, room: int) -> Any:
     if numpy is not None and isinstance(value, numpy.ndarray):
         if value.dtype.kind not in "biufUO":
             raise NotPlain(f"{_said(path)} is an array of {value.dtype}")
-        known = value.astype(float) if value.dtype.kind == "f" else value  # of 16 bytes there is nothing in JSON
+        known = (
+            value.astype(float) if value.dtype.kind == "f" else value
+        )  # of 16 bytes there is nothing in JSON
         return _plain(known.tolist(), path, room - 1)
     if numpy is not None and isinstance(value, numpy.generic):
         item = float(value) if isinstance(value, numpy.floating) else value.item()

@@ -1,7 +1,9 @@
-"""Which apps there are: those that come along, those that installed packages offer, and those that the configuration names.
+"""Which apps there are: those that come along, those that installed packages offer, and those that
+the configuration names.
 
-Naming them imports none of them; `load` imports the one that is asked for. An app that cannot be used is refused with a
-sentence, and whoever asked for it finds the cause in `__cause__`, for the log.
+Naming them imports none of them; `load` imports the one that is asked for. An app that cannot be
+used is refused with a sentence, and whoever asked for it finds the cause in `__cause__`, for the
+log.
 """
 
 import hashlib
@@ -27,41 +29,60 @@ _BLOCK = 1 << 20
 
 
 def names(also: Sequence[str] = ()) -> tuple[str, ...]:
-    """The simulation types there are, sorted; `command` is one. Imports no app. Raises Refusal("badConfig")."""
+    """The simulation types there are, sorted; `command` is one. Imports no app. Raises
+    Refusal("badConfig").
+    """
     return tuple(sorted({COMMAND, *BUILT_IN, *_offered(), *_listed(also)}))
 
 
 def load(name: str, also: Sequence[str] = ()) -> App:
-    """The app of this name. `also`, texts `name=module:attribute`, wins over what comes along, and that over what is installed.
+    """The app of this name. `also`, texts `name=module:attribute`, wins over what comes along, and
+    that over what is installed.
 
-    Raises Refusal: `unknownApp`, which names those there are; `appFailed` where it cannot be imported, or is none.
+    Raises Refusal: `unknownApp`, which names those there are; `appFailed` where it cannot be
+    imported, or is none.
     """
     return _load(name, tuple(also))
 
 
 def sources(name: str, also: Sequence[str] = ()) -> tuple[str, ...]:
-    """Files of the package that this app is in, as far as they have been imported here. Raises Refusal("badConfig")."""
+    """Files of the package that this app is in, as far as they have been imported here. Raises
+    Refusal("badConfig").
+    """
     target = _listed(also).get(name) or BUILT_IN.get(name) or _offered().get(name, "")
     top = target.partition(":")[0].strip().partition(".")[0]
-    found = (getattr(m, "__file__", None) for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}."))
+    found = (
+        getattr(m, "__file__", None)
+        for n, m in list(sys.modules.items())
+        if n == top or n.startswith(f"{top}.")
+    )
     return tuple(file for file in found if file)
 
 
-def digest(app: App, model_name: str, data: Data, lib: Path | Mapping[str, str] | None = None) -> str:
-    """The computeJobHash: equal where the results would be, so of the app's version, the parameters and the library files they name.
+def digest(
+    app: App, model_name: str, data: Data, lib: Path | Mapping[str, str] | None = None
+) -> str:
+    """The computeJobHash: equal where the results would be, so of the app's version, the parameters
+    and the library files they name.
 
-    lib: the user's library folder, or the sha256 of its files by name. Raises AppError, and Refusal("appFailed").
+    lib: the user's library folder, or the sha256 of its files by name. Raises AppError, and
+    Refusal("appFailed").
     """
     try:
         said = {
-            "app": app.name, "version": app.version, "model": model_name, "parameters": app.parameters(data, model_name),
+            "app": app.name,
+            "version": app.version,
+            "model": model_name,
+            "parameters": app.parameters(data, model_name),
             "files": {name: _sha256(lib, name) for name in app.lib_files(data)},
         }
         text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except AppError:
         raise
     except Exception as error:  # also of what it returned and JSON cannot carry
-        raise Refusal("appFailed", f"{app.name} failed in parameters: {type(error).__name__}: {error}") from error
+        raise Refusal(
+            "appFailed", f"{app.name} failed in parameters: {type(error).__name__}: {error}"
+        ) from error
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -82,7 +103,9 @@ def _listed(also: Sequence[str]) -> dict[str, str]:
 
 def _offered() -> dict[str, str]:
     """name: module:attribute, as installed packages say it."""
-    from importlib import metadata  # costs more than all the rest of this module, and is seldom needed
+    from importlib import (
+        metadata,  # costs more than all the rest of this module, and is seldom needed
+    )
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
@@ -111,9 +134,14 @@ def _imported(name: str, target: str) -> object:
         for attribute in attributes.split("[")[0].strip().split("."):
             found = getattr(found, attribute)
     except Exception as error:  # whatever a plug-in raises when it is imported
-        raise Refusal("appFailed", f"the app {name} ({target}) cannot be imported: {type(error).__name__}: {error}") from error
+        raise Refusal(
+            "appFailed",
+            f"the app {name} ({target}) cannot be imported: {type(error).__name__}: {error}",
+        ) from error
     except SystemExit as error:
-        raise Refusal("appFailed", f"the app {name} ({target}) cannot be imported: it calls exit()") from error
+        raise Refusal(
+            "appFailed", f"the app {name} ({target}) cannot be imported: it calls exit()"
+        ) from error
     return found
 
 

@@ -1,4 +1,6 @@
-"""`jobscribe keeper`, and the start form of `jobscribe agent`: only another name for the real entry points, which must not need click."""
+"""`jobscribe keeper`, and the start form of `jobscribe agent`: only another name for the real entry
+points, which must not need click.
+"""
 
 import os
 import sys

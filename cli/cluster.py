@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .terminal.quantities import duration, moment
 from .session.session import command, session
+from .terminal.quantities import duration, moment
 
 _HEADS = ("CLUSTER", "SLURM", "PARTITION", "NODES", "CORES", "MEMORY MB", "GPUS", "TIME LIMIT")
 _NONE = "this supervisor has no clusters: name sbatch in drivers.use, and their file in sbatch.clusters (see docs/sbatch.md)"
@@ -11,10 +11,12 @@ _NONE = "this supervisor has no clusters: name sbatch in drivers.use, and their 
 
 @command(name="list")
 def list_clusters() -> None:
-    """Show the clusters, the one first that is meant where a run names none, and their partitions as far as they are known.
+    """Show the clusters, the one first that is meant where a run names none, and their partitions
+    as far as they are known.
 
-    CORES, MEMORY MB and GPUS are those of a node, NODES are the most of one run. A partition with * is the usual one. They are told by your
-    own agent there: before you have signed in or submitted something, nothing is known.
+    CORES, MEMORY MB and GPUS are those of a node, NODES are the most of one run. A partition with *
+    is the usual one. They are told by your own agent there: before you have signed in or submitted
+    something, nothing is known.
     """
     s = session()
     clusters = s.client().clusters()
@@ -42,7 +44,10 @@ def _partition(p: dict[str, Any] | None) -> list[str]:
     secs = p["timeLimitSecs"]
     name = p["name"] + ("*" if p["default"] else "") + ("" if p["up"] else " (down)")
     limit = None if secs is None else duration(secs)
-    return [name, *map(_or, (most, p["coresPerNode"], p["memoryMbPerNode"], p["gpusPerNode"], limit))]
+    return [
+        name,
+        *map(_or, (most, p["coresPerNode"], p["memoryMbPerNode"], p["gpusPerNode"], limit)),
+    ]
 
 
 def _or(value: object) -> str:
@@ -54,10 +59,17 @@ def _said(cluster: dict[str, Any]) -> list[str]:
     out = []
     if cluster["detail"]:
         out.append(cluster["detail"])
-    for key, what in (("defaults", "a run gets, where it does not say"), ("limits", "a run may ask for at most")):
+    for key, what in (
+        ("defaults", "a run gets, where it does not say"),
+        ("limits", "a run may ask for at most"),
+    ):
         if cluster[key]:
             out.append(f"{what}: {', '.join(f'{k} {_plain(v)}' for k, v in cluster[key].items())}")
-    for key, what in (("accounts", "your accounts"), ("qos", "your QOS"), ("directives", "further options of sbatch")):
+    for key, what in (
+        ("accounts", "your accounts"),
+        ("qos", "your QOS"),
+        ("directives", "further options of sbatch"),
+    ):
         if cluster[key]:
             out.append(f"{what}: {', '.join(cluster[key])}")
     if cluster["at"] is not None:

@@ -1,4 +1,6 @@
-"""`config show` and `config check`: what a supervisor would be started with, where each value comes from, and whether it may."""
+"""`config show` and `config check`: what a supervisor would be started with, where each value comes
+from, and whether it may.
+"""
 
 import click
 
@@ -7,8 +9,20 @@ from .session.session import command, session
 
 
 @command()
-@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Configuration file (TOML); must exist.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting, as `up` and `supervisor` take it.",
+)
 def show(file: str | None, sets: tuple[str, ...]) -> None:
     """Show every setting, its value, and where that comes from."""
     from ..service.settings import loader as config
@@ -18,14 +32,30 @@ def show(file: str | None, sets: tuple[str, ...]) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.config.show/1", {"items": [row._asdict() for row in rows]})
         return
-    s.screen.table(("SETTING", "VALUE", "ORIGIN", "ABOUT"), [(r.key, r.value, r.origin, r.about) for r in rows])
+    s.screen.table(
+        ("SETTING", "VALUE", "ORIGIN", "ABOUT"), [(r.key, r.value, r.origin, r.about) for r in rows]
+    )
 
 
 @command()
-@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Configuration file (TOML); must exist.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting, as `up` and `supervisor` take it.",
+)
 def check(file: str | None, sets: tuple[str, ...]) -> None:
-    """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it may not."""
+    """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it
+    may not.
+    """
     from ..protocol.errors import Refusal
     from ..service.settings import loader as config
     from ..service.site import startup_checks as safety
@@ -38,7 +68,10 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
     except Refusal as e:
         found, warnings = [e], []
     if s.screen.json:
-        s.screen.value("jobscribe.config.check/1", {"ok": not found, "items": [problem.body() for problem in found], "warnings": warnings})
+        s.screen.value(
+            "jobscribe.config.check/1",
+            {"ok": not found, "items": [problem.body() for problem in found], "warnings": warnings},
+        )
     else:
         for problem in found:
             s.screen.line(f"{problem.code}: {problem.sentence}")

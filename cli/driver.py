@@ -1,4 +1,6 @@
-"""`driver check sbatch`: each cluster used as a run would use it, a line for every step. Needs no supervisor."""
+"""`driver check sbatch`: each cluster used as a run would use it, a line for every step. Needs no
+supervisor.
+"""
 
 import asyncio
 import json
@@ -12,14 +14,17 @@ from .services.up import assignments
 from .session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ..drivers.sbatch.login_node.channel import Channel
     from ..drivers.sbatch.cluster_check import Line
+    from ..drivers.sbatch.login_node.channel import Channel
     from ..protocol.clusters.cluster import Cluster
     from ..runtime.log.logger import Log
     from ..service.settings.settings import Settings
 
 _WORDS = {True: "ok", False: "WRONG", None: "?"}
-_HOW = {"ssh": "signed in to {host} as {user}; its host key is one of those in the file", "account": "jobs are those of {user}, on {host}"}
+_HOW = {
+    "ssh": "signed in to {host} as {user}; its host key is one of those in the file",
+    "account": "jobs are those of {user}, on {host}",
+}
 #: Where no supervisor has made a root yet.
 _NO_DEPLOYMENT = "check"
 
@@ -27,24 +32,67 @@ _NO_DEPLOYMENT = "check"
 @command()
 @click.argument("driver", metavar="DRIVER")
 @click.option("--cluster", metavar="NAME", help="This one of its clusters (default: each).")
-@click.option("--user", metavar="NAME", help="As this unix user there (default: your name here, or the first of `users`).")
-@click.option("--password-stdin", is_flag=True, help="Read the password from the first line of standard input, and a code from the second.")
-@click.option("--key", metavar="FILE", type=click.Path(dir_okay=False), help="Sign in with this private key; the rest is asked for.")
-@click.option("--certificate", metavar="FILE", type=click.Path(dir_okay=False), help="The certificate of the key.")
-@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="As this unix user there (default: your name here, or the first of `users`).",
+)
+@click.option(
+    "--password-stdin",
+    is_flag=True,
+    help="Read the password from the first line of standard input, and a code from the second.",
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Sign in with this private key; the rest is asked for.",
+)
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The certificate of the key.",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Configuration file (TOML); must exist.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting, as `up` and `supervisor` take it.",
+)
 def check(
-    driver: str, cluster: str | None, user: str | None, password_stdin: bool, key: str | None, certificate: str | None, file: str | None,
+    driver: str,
+    cluster: str | None,
+    user: str | None,
+    password_stdin: bool,
+    key: str | None,
+    certificate: str | None,
+    file: str | None,
     sets: tuple[str, ...],
 ) -> None:
-    """Use the clusters of DRIVER (sbatch) as a run would, and say of each step whether it works and what to do if not.
+    """Use the clusters of DRIVER (sbatch) as a run would, and say of each step whether it works and
+    what to do if not.
 
-    Run it as the supervisor's unix user, with the supervisor's configuration. Where users sign in, password and code are asked for (or come
-    with --password-stdin); they are sent once and kept nowhere. Nothing is submitted. Exits with 1 when something is wrong.
+    Run it as the supervisor's unix user, with the supervisor's configuration. Where users sign in,
+    password and code are asked for (or come with --password-stdin); they are sent once and kept
+    nowhere. Nothing is submitted. Exits with 1 when something is wrong.
     """
     if driver != "sbatch":
-        others = {"docker": "its hosts are checked by 'jobscribe pool check'", "local": "it has nothing that could be checked"}
-        raise click.UsageError(f"there is no check of the driver {driver}; {others.get(driver, 'there is one of sbatch')}")
+        others = {
+            "docker": "its hosts are checked by 'jobscribe pool check'",
+            "local": "it has nothing that could be checked",
+        }
+        raise click.UsageError(
+            f"there is no check of the driver {driver}; {others.get(driver, 'there is one of sbatch')}"
+        )
     if certificate and not key:
         raise click.UsageError("--certificate goes with --key")
     s = session()
@@ -60,30 +108,42 @@ def check(
     if s.screen.json:
         s.screen.value("jobscribe.driver.check/1", {"ok": not wrong, "items": found})
     else:
-        s.screen.say(f"{wrong} problem{'' if wrong == 1 else 's'} in {len(clusters)} cluster{'' if len(clusters) == 1 else 's'}")
+        s.screen.say(
+            f"{wrong} problem{'' if wrong == 1 else 's'} in {len(clusters)} cluster{'' if len(clusters) == 1 else 's'}"
+        )
     if wrong:
         raise SystemExit(1)
 
 
-def _configured(s: Session, file: str | None, sets: tuple[str, ...], name: str | None) -> "tuple[Settings, Sequence[Cluster]]":
+def _configured(
+    s: Session, file: str | None, sets: tuple[str, ...], name: str | None
+) -> "tuple[Settings, Sequence[Cluster]]":
     """Raises Refusal."""
     from ..protocol.errors import Refusal
-    from ..service.site import cluster_file
     from ..service.settings import loader as config
+    from ..service.site import cluster_file
 
     settings = config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
     if settings.sbatch.clusters is None:
-        raise Refusal("badConfig", "there are no clusters: name sbatch in drivers.use, their file in sbatch.clusters (see docs/sbatch.md)")
+        raise Refusal(
+            "badConfig",
+            "there are no clusters: name sbatch in drivers.use, their file in sbatch.clusters (see docs/sbatch.md)",
+        )
     clusters = cluster_file.load(settings.sbatch.clusters)
     found = clusters.named(name) if name is not None else None
     if name is not None and found is None:
-        raise Refusal("notFound", f"there is no cluster {name}; there are: {', '.join(c.name for c in clusters.clusters)}")
+        raise Refusal(
+            "notFound",
+            f"there is no cluster {name}; there are: {', '.join(c.name for c in clusters.clusters)}",
+        )
     return settings, (found,) if found is not None else clusters.clusters
 
 
-async def _checked(s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]") -> None:
-    from ..drivers.sbatch.login_node.channel import ChannelError
+async def _checked(
+    s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]"
+) -> None:
     from ..drivers.sbatch.cluster_check import Line, lines, wrong
+    from ..drivers.sbatch.login_node.channel import ChannelError
     from ..protocol.errors import Refusal
 
     def told(line: Line) -> None:
@@ -98,10 +158,21 @@ async def _checked(s: Session, settings: "Settings", cluster: "Cluster", given: 
     except (Refusal, ChannelError) as e:
         told(wrong(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence))
         return
-    said = _HOW.get(cluster.access, "becomes {user} on {host}").format(host=channel.host, user=channel.user)
-    told(Line(cluster=cluster.name, what="sign-in" if cluster.access == "ssh" else "user", ok=True, said=said))
+    said = _HOW.get(cluster.access, "becomes {user} on {host}").format(
+        host=channel.host, user=channel.user
+    )
+    told(
+        Line(
+            cluster=cluster.name,
+            what="sign-in" if cluster.access == "ssh" else "user",
+            ok=True,
+            said=said,
+        )
+    )
     try:
-        async for line in lines(cluster, channel, deployment(settings.root), address(settings.root)):
+        async for line in lines(
+            cluster, channel, deployment(settings.root), address(settings.root)
+        ):
             told(line)
     finally:
         await channel.close()
@@ -122,10 +193,21 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
         raise Refusal("signInUnreachable", f"{what}: pip install 'jobscribe[sbatch]'") from None
     from .login import credentials
 
-    typed = credentials(s, cluster.login[0].host, given["user"], given["password_stdin"], given["key"], given["certificate"])
+    typed = credentials(
+        s,
+        cluster.login[0].host,
+        given["user"],
+        given["password_stdin"],
+        given["key"],
+        given["certificate"],
+    )
     shown = Credentials(
-        user=typed.pop("username") or "", password=typed.pop("password", None), code=typed.pop("otp", None),
-        key=typed.pop("private_key", None), passphrase=typed.pop("passphrase", None), certificate=typed.pop("certificate", None),
+        user=typed.pop("username") or "",
+        password=typed.pop("password", None),
+        code=typed.pop("otp", None),
+        key=typed.pop("private_key", None),
+        passphrase=typed.pop("passphrase", None),
+        certificate=typed.pop("certificate", None),
     )
     return await connect(cluster, shown, _quiet())
 
@@ -141,7 +223,10 @@ def _uid(cluster: "Cluster", user: str | None) -> str:
     found = next((uid for uid, name in cluster.users.items() if user in (uid, name)), None)
     if found is None:
         there = ", ".join(cluster.users.values())
-        raise Refusal("notFound", f"{user} is not among the `users` of cluster {cluster.name}; there are: {there}")
+        raise Refusal(
+            "notFound",
+            f"{user} is not among the `users` of cluster {cluster.name}; there are: {there}",
+        )
     return found
 
 

@@ -1,20 +1,25 @@
-"""`health`: whether all is well with the supervisor, what is not, since when, and what to do about it."""
+"""`health`: whether all is well with the supervisor, what is not, since when, and what to do about
+it.
+"""
 
 from typing import Any
 
-from .terminal.quantities import moment
 from .session.session import command, session
+from .terminal.quantities import moment
 
-#: What the command exits with, by state. 2 is wrong usage everywhere, 125 is jobscribe itself: it could not be asked.
+#: What the command exits with, by state. 2 is wrong usage everywhere, 125 is jobscribe itself: it
+#: could not be asked.
 CODES = {"ok": 0, "degraded": 1, "failing": 3}
 
 
 @command()
 def health() -> None:
-    """Say whether all is well with the supervisor; if not, what is wrong, since when, and what to do.
+    """Say whether all is well with the supervisor; if not, what is wrong, since when, and what to
+    do.
 
-    Exits with 0 when all is well, 1 when it works and somebody should look, 3 when what is asked for is not done or not safe, and 125
-    when the supervisor cannot be asked within 3 s (or --patience).
+    Exits with 0 when all is well, 1 when it works and somebody should look, 3 when what is asked
+    for is not done or not safe, and 125 when the supervisor cannot be asked within 3 s (or
+    --patience).
     """
     s = session()
     s.answer_at_once("health answers at once")

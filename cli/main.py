@@ -1,4 +1,6 @@
-"""The entry: parses, runs the command, and turns whatever goes wrong into one sentence and an exit code. No trace reaches the user."""
+"""The entry: parses, runs the command, and turns whatever goes wrong into one sentence and an exit
+code. No trace reaches the user.
+"""
 
 import os
 import sys
@@ -51,7 +53,8 @@ def _failed(error: Exception, session: Session) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return USAGE if isinstance(error, click.UsageError) else FAILED
-    # Loaded here: what is only needed when something fails must not cost those for whom nothing does.
+    # Loaded here: what is only needed when something fails must not cost those for whom nothing
+    # does.
     from ..client.api.errors import ClientError
     from ..protocol.errors import Refusal
     from .session.crash_report import written
@@ -62,10 +65,15 @@ def _failed(error: Exception, session: Session) -> int:
 
     path = written(error, session)
     where = f"; the trace is in {path}" if path else ""
-    session.screen.failed({
-        "state": "error", "code": "internal", "error": f"something went wrong inside jobscribe ({type(error).__name__}){where}",
-        "advice": "please report it with that file" if path else "", "retry": False,
-    })
+    session.screen.failed(
+        {
+            "state": "error",
+            "code": "internal",
+            "error": f"something went wrong inside jobscribe ({type(error).__name__}){where}",
+            "advice": "please report it with that file" if path else "",
+            "retry": False,
+        }
+    )
     return FAILED
 
 

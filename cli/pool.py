@@ -2,10 +2,23 @@
 
 from typing import Any
 
-from .terminal.quantities import moment
 from .session.session import command, session
+from .terminal.quantities import moment
 
-_HEADS = ("HOST", "STATE", "SINCE", "VERSION", "SEQUENTIAL", "PARALLEL", "AGENTS", "TASKS", "CPU", "MEMORY MB", "GPU", "PLANS")
+_HEADS = (
+    "HOST",
+    "STATE",
+    "SINCE",
+    "VERSION",
+    "SEQUENTIAL",
+    "PARALLEL",
+    "AGENTS",
+    "TASKS",
+    "CPU",
+    "MEMORY MB",
+    "GPU",
+    "PLANS",
+)
 _NONE = "this supervisor has no pool: name docker in drivers.use, and its hosts in docker.pool (see docs/docker.md)"
 
 
@@ -13,7 +26,8 @@ _NONE = "this supervisor has no pool: name docker in drivers.use, and its hosts 
 def show() -> None:
     """Show the hosts of the pool: up or down since when, and what is used of what there is.
 
-    SEQUENTIAL and PARALLEL: runs at once in agents. CPU, MEMORY MB and GPU: held by tasks in containers of their own.
+    SEQUENTIAL and PARALLEL: runs at once in agents. CPU, MEMORY MB and GPU: held by tasks in
+    containers of their own.
     """
     s = session()
     hosts = s.client().operating.pool()
@@ -31,7 +45,9 @@ def show() -> None:
 
 @command()
 def check() -> None:
-    """Use each host as a run would: certificates, daemon, image. Exits with 1 when something is wrong."""
+    """Use each host as a run would: certificates, daemon, image. Exits with 1 when something is
+    wrong.
+    """
     s = session()
     problems = s.client().operating.pool_check()
     if s.screen.json:
@@ -40,7 +56,9 @@ def check() -> None:
         for problem in problems:
             s.screen.line(problem)
         if not problems:
-            s.screen.say("every host of the pool can be used" if s.client().operating.pool() else _NONE)
+            s.screen.say(
+                "every host of the pool can be used" if s.client().operating.pool() else _NONE
+            )
     if problems:
         raise SystemExit(1)
 
@@ -49,9 +67,18 @@ def _row(host: dict[str, Any]) -> list[str]:
     slots, agents_mb = host["slots"], host["agentsMb"]
     memory = f" ({agents_mb[0]}/{agents_mb[1]} MB)" if agents_mb[1] is not None else ""
     return [
-        host["host"], host["state"], "-" if host["since"] is None else moment(host["since"]), host["version"] or "-",
-        _of(slots["sequential"]), _of(slots["parallel"]), f"{host['agents']}{memory}", str(host["tasks"]),
-        _of(host["cpu"]), _of(host["memoryMb"]), _of(host["gpus"]), " ".join(host["plans"]) or "-",
+        host["host"],
+        host["state"],
+        "-" if host["since"] is None else moment(host["since"]),
+        host["version"] or "-",
+        _of(slots["sequential"]),
+        _of(slots["parallel"]),
+        f"{host['agents']}{memory}",
+        str(host["tasks"]),
+        _of(host["cpu"]),
+        _of(host["memoryMb"]),
+        _of(host["gpus"]),
+        " ".join(host["plans"]) or "-",
     ]
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .terminal.output_stream import Pump, sink_for
 from .session.last_refusal import noting
-from .submission.run_options import run_options, spec_options
 from .session.session import Session, command, session
+from .submission.run_options import run_options, spec_options
+from .terminal.output_stream import Pump, sink_for
 
 if TYPE_CHECKING:
-    from ..client.sync_client import Job
     from ..client.api.replies import RunState
+    from ..client.sync_client import Job
 
 FAILED, LEFT, PIPE = 125, 130, 141
 #: Between two looks at a run that waits, whose reason may change, and at one that runs.
@@ -30,10 +30,11 @@ _STREAMS = ("stdout", "stderr")
 @run_options
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
 def run(words: tuple[str, ...], **options: Any) -> None:
-    """Submit a command, follow what it writes, and exit with its code (128+n for signal n, 125 when jobscribe itself failed).
+    """Submit a command, follow what it writes, and exit with its code (128+n for signal n, 125 when
+    jobscribe itself failed).
 
-    The first Ctrl-C, SIGTERM or SIGHUP cancels the run and waits for its end, the second one leaves it to end alone. A signal that is
-    ignored when the command starts (nohup) stays ignored.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels the run and waits for its end, the second one leaves
+    it to end alone. A signal that is ignored when the command starts (nohup) stays ignored.
     """
     s = session()
     fields = spec_options(**options)
@@ -42,7 +43,9 @@ def run(words: tuple[str, ...], **options: Any) -> None:
             with noting(s):
                 job = s.client().run(words, **fields)
         except KeyboardInterrupt:
-            s.screen.say(f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted")
+            s.screen.say(
+                f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted"
+            )
             raise
         assert job.submitted is not None
         if s.screen.json:
@@ -62,7 +65,11 @@ def _signals() -> Iterator[None]:
         raise _Stopped(signal.Signals(number).name)
 
     wanted = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
+    before = {
+        number: signal.signal(number, stop)
+        for number in wanted
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
@@ -75,11 +82,15 @@ def _followed(s: Session, job: "Job") -> int:
     gone = threading.Event()
 
     def failed(error: BaseException) -> None:
-        """As in a pipeline whose reader closes early: the writer is ended, and the main thread sees its end."""
+        """As in a pipeline whose reader closes early: the writer is ended, and the main thread sees
+        its end.
+        """
         if isinstance(error, BrokenPipeError) and not gone.is_set():
             gone.set()
             with s.client().copy() as client:
-                client.cancel(job.jid, serial=job.serial, reason="the reader of its output went away")
+                client.cancel(
+                    job.jid, serial=job.serial, reason="the reader of its output went away"
+                )
 
     pumps = [_pump(s, job, stream, failed) for stream in _STREAMS]
     try:
@@ -94,7 +105,12 @@ def _followed(s: Session, job: "Job") -> int:
 
 
 def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> Pump:
-    return Pump(s.client().copy(), lambda client: client.logs(job.jid, stream, follow=True), sink_for(s.screen, stream), failed)
+    return Pump(
+        s.client().copy(),
+        lambda client: client.logs(job.jid, stream, follow=True),
+        sink_for(s.screen, stream),
+        failed,
+    )
 
 
 def _waited(s: Session, job: "Job") -> "RunState":
@@ -131,7 +147,9 @@ def _ended(s: Session, job: "Job", state: "RunState") -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit while threads still write: past the interpreter's shutdown, which would wait for their locks."""
+    """Exit while threads still write: past the interpreter's shutdown, which would wait for their
+    locks.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

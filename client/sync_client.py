@@ -1,6 +1,8 @@
-"""The plain client: `Client` sends one request after another and waits for each; `Job` is a handle on one run.
+"""The plain client: `Client` sends one request after another and waits for each; `Job` is a handle
+on one run.
 
-One client belongs to one thread; `copy()` gives another thread its own. All failures are `ClientError`.
+One client belongs to one thread; `copy()` gives another thread its own. All failures are
+`ClientError`.
 """
 
 import http.client
@@ -10,19 +12,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from ..protocol.api.requests import (
+    BeginSession,
+    CallRequest,
+    GlobalResources,
+    RunFile,
+    RunFiles,
+    RunSpec,
+)
 from ..protocol.wire.messages import JobCmd, Stream
-from ..protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles, RunSpec
-from .api import random_ids as fresh, requests
-from .transport.address import Source, fixed, in_root
-from .transport.connection import Connection, OnTrouble, unreachable
+from .api import random_ids as fresh
+from .api import requests
 from .api.cursors import EventCursor, LogCursor, Pause
 from .api.errors import ClientError, from_body, is_error, own
-from .operator_calls import Operating
-from .transport.retry_time import budget
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
-from .transport.retry import Retry
 from .api.run_specs import command_spec
+from .operator_calls import Operating
+from .transport.address import Source, fixed, in_root
+from .transport.connection import Connection, OnTrouble, unreachable
 from .transport.file_transfer import FileReader, sent
+from .transport.retry import Retry
+from .transport.retry_time import budget
 
 #: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
 IDLE_SECS = 60.0
@@ -34,40 +44,70 @@ _CHUNK = 64 * 1024
 class Client:
     """Talks to one supervisor as one user.
 
-    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart is survived); None for
-    JOBSCRIBE_PATIENCE of the environment, else 30 s. on_trouble: called before each new try, see connection.OnTrouble.
+    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart
+    is survived); None for JOBSCRIBE_PATIENCE of the environment, else 30 s. on_trouble: called
+    before each new try, see connection.OnTrouble.
     """
 
-    def __init__(self, url: str, token: str, uid: str, *, budget_secs: float | None = None, on_trouble: OnTrouble | None = None) -> None:
-        self._connection = Connection(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        uid: str,
+        *,
+        budget_secs: float | None = None,
+        on_trouble: OnTrouble | None = None,
+    ) -> None:
+        self._connection = Connection(
+            fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble
+        )
         self._uid: str | None = uid
 
     @classmethod
     def from_source(
-        cls, source: Source, *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None,
+        cls,
+        source: Source,
+        *,
+        uid: str | None = None,
+        budget_secs: float | None = None,
+        on_trouble: OnTrouble | None = None,
     ) -> "Client":
-        """A client that asks `source` for the address whenever a connection fails. uid: None for the address's own."""
+        """A client that asks `source` for the address whenever a connection fails. uid: None for
+        the address's own.
+        """
         client = cls.__new__(cls)
-        client._connection = Connection(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
+        client._connection = Connection(
+            source, budget_secs=budget(budget_secs), on_trouble=on_trouble
+        )
         client._uid = uid
         return client
 
     @classmethod
     def from_root(
-        cls, root: str | os.PathLike[str], *, uid: str | None = None, budget_secs: float | None = None, on_trouble: OnTrouble | None = None
+        cls,
+        root: str | os.PathLike[str],
+        *,
+        uid: str | None = None,
+        budget_secs: float | None = None,
+        on_trouble: OnTrouble | None = None,
     ) -> "Client":
         """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
-        return cls.from_source(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
+        return cls.from_source(
+            in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble
+        )
 
     def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "Client":
-        """Another client, with a connection of its own: for another thread, or to act as another user.
+        """Another client, with a connection of its own: for another thread, or to act as another
+        user.
 
         budget_secs: another one, that goes on trying in silence.
         """
         c = self._connection
         if budget_secs is not None:
             return Client.from_source(c.source, uid=uid or self._uid, budget_secs=budget_secs)
-        return Client.from_source(c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble)
+        return Client.from_source(
+            c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble
+        )
 
     @property
     def uid(self) -> str:
@@ -88,28 +128,49 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ---- runs
 
     def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command, a list of words, in a slot of its own; options are those of protocol.requests.RunSpec, and `task`.
+        """The spec of a command, a list of words, in a slot of its own; options are those of
+        protocol.requests.RunSpec, and `task`.
 
-        Raises TypeError for a text in place of the list: for a shell command line it is ["sh", "-c", line].
+        Raises TypeError for a text in place of the list: for a shell command line it is ["sh",
+        "-c", line].
         """
-        return command_spec(self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options)
+        return command_spec(
+            self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options
+        )
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
         """Submit a command; returns when the run is durable, never waits for it to start."""
         return self.submit(self.spec(command, **options))
 
-    def submit(self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None) -> "Job":
-        """Submit any run: starts it, joins the live one, or finds the finished one with the same hash (and serial, unless 0)."""
-        return self._job(self._state(requests.run_simulation(spec, req_id or fresh.req_id(), force_run=force_run, serial=serial)))
+    def submit(
+        self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
+    ) -> "Job":
+        """Submit any run: starts it, joins the live one, or finds the finished one with the same
+        hash (and serial, unless 0).
+        """
+        return self._job(
+            self._state(
+                requests.run_simulation(
+                    spec, req_id or fresh.req_id(), force_run=force_run, serial=serial
+                )
+            )
+        )
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
-        """Submit many runs in one request, at most protocol.requests.MAX_BULK; answers in the same order, when all are durable."""
+        """Submit many runs in one request, at most protocol.requests.MAX_BULK; answers in the same
+        order, when all are durable.
+        """
         if not specs:
             return []
         body = self._object(requests.run_many(specs, fresh.req_id()))
@@ -118,28 +179,45 @@ class Client:
             raise own("notASupervisor", "the answer to run-many does not name each run")
         return list(map(self._submitted, runs))
 
-    def submit_description(self, description: object, *, req_id: str | None = None) -> dict[str, list["Job | ClientError"]]:
-        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none. Returns the runs of each, by its name.
+    def submit_description(
+        self, description: object, *, req_id: str | None = None
+    ) -> dict[str, list["Job | ClientError"]]:
+        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none.
+        Returns the runs of each, by its name.
 
-        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where what it waits for had ended meanwhile.
+        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where
+        what it waits for had ended meanwhile.
         """
-        body = self._object(requests.run_description(self.uid, description, req_id or fresh.req_id()))
-        return {name: list(map(self._submitted, runs)) for name, runs in requests.runs_by_job(body).items()}
+        body = self._object(
+            requests.run_description(self.uid, description, req_id or fresh.req_id())
+        )
+        return {
+            name: list(map(self._submitted, runs))
+            for name, runs in requests.runs_by_job(body).items()
+        }
 
     def plan(self, spec: RunSpec) -> dict[str, Any]:
-        """What this run would be: where each task would be, its command and environment, and the rules. Nothing is stored."""
+        """What this run would be: where each task would be, its command and environment, and the
+        rules. Nothing is stored.
+        """
         return self._object(requests.run_plan(spec))
 
     def job(self, jid: str, serial: int = 0) -> "Job":
         """A handle on a job that was submitted earlier. serial 0: whichever run is current."""
         return Job(self, jid, serial, None)
 
-    def status(self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None) -> RunState:
-        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many seconds (at most 20)."""
+    def status(
+        self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None
+    ) -> RunState:
+        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many
+        seconds (at most 20).
+        """
         return self._state(requests.run_status(self.uid, jid, serial, wait_secs, hash_))
 
     def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
-        """The state in which nothing of the run is left; after `timeout` seconds the state as it is then (see `finished`)."""
+        """The state in which nothing of the run is left; after `timeout` seconds the state as it is
+        then (see `finished`).
+        """
         end = None if timeout is None else time.monotonic() + timeout
         pause = Pause()
         while True:
@@ -149,32 +227,51 @@ class Client:
             if state.finished or left <= 0:
                 return state
             short = pause.after(time.monotonic() - begun)
-            self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
+            self._connection.pause(
+                short if end is None else max(0.0, min(short, end - time.monotonic()))
+            )
 
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
-        """Cancel the run; final once this returns. One whose command has ended keeps its own result. Repeating it is harmless."""
+        """Cancel the run; final once this returns. One whose command has ended keeps its own
+        result. Repeating it is harmless.
+        """
         return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
 
-    def release(self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None) -> RunState:
-        """Give back tasks that were kept for debugging, of this role and index or all: they end with the exits that they had."""
+    def release(
+        self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None
+    ) -> RunState:
+        """Give back tasks that were kept for debugging, of this role and index or all: they end
+        with the exits that they had.
+        """
         return self._state(requests.run_release(self.uid, jid, serial, role, index))
 
     # ---- groups
 
-    def submit_array(self, spec: RunSpec, indices: str, *, req_id: str | None = None) -> dict[str, Any]:
-        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when all are durable.
+    def submit_array(
+        self, spec: RunSpec, indices: str, *, req_id: str | None = None
+    ) -> dict[str, Any]:
+        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when
+        all are durable.
 
-        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused": [{"index", "code", "error"}]}. What
-        completed before, and has not changed, is not run again.
+        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
+        [{"index", "code", "error"}]}. What completed before, and has not changed, is not run again.
         """
         return self._object(requests.run_array(spec, indices, req_id or fresh.req_id()))
 
     def group(
-        self, sid: str, *, status: str | None = None, after: str | None = None, limit: int = 100, wait_secs: float = 0.0
+        self,
+        sid: str,
+        *,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        wait_secs: float = 0.0,
     ) -> GroupState:
-        """How the runs of a simulation stand, and a page of them. status: one of protocol.requests.GroupStatus. limit: 0 for counts alone.
+        """How the runs of a simulation stand, and a page of them. status: one of
+        protocol.requests.GroupStatus. limit: 0 for counts alone.
 
-        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many seconds (at most 20).
+        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many
+        seconds (at most 20).
         """
         request = requests.group_request(self.uid, sid, status, after, limit, wait_secs)
         return requests.group_state(self._connection.call(requests.job_group(request)).body)
@@ -190,7 +287,9 @@ class Client:
                 return
 
     def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
-        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then (see `over`)."""
+        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then
+        (see `over`).
+        """
         end = None if timeout is None else time.monotonic() + timeout
         pause = Pause()
         while True:
@@ -200,14 +299,26 @@ class Client:
             if state.over or left <= 0:
                 return state
             short = pause.after(time.monotonic() - begun)
-            self._connection.pause(short if end is None else max(0.0, min(short, end - time.monotonic())))
+            self._connection.pause(
+                short if end is None else max(0.0, min(short, end - time.monotonic()))
+            )
 
     def cancel_group(
-        self, sid: str, *, indices: str | None = None, models: Sequence[str] | None = None, status: str | None = None, reason: str = "",
+        self,
+        sid: str,
+        *,
+        indices: str | None = None,
+        models: Sequence[str] | None = None,
+        status: str | None = None,
+        reason: str = "",
         req_id: str | None = None,
     ) -> dict[str, Any]:
-        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over", "missing"}. Final once this returns."""
-        request = requests.cancel_request(self.uid, sid, req_id or fresh.req_id(), indices, models, status, reason)
+        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over",
+        "missing"}. Final once this returns.
+        """
+        request = requests.cancel_request(
+            self.uid, sid, req_id or fresh.req_id(), indices, models, status, reason
+        )
         return self._object(requests.group_cancel(request))
 
     # ---- apps
@@ -221,80 +332,140 @@ class Client:
         self._object(requests.begin_session(BeginSession(uid=self.uid, driver=driver)))
 
     def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
-        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method, args, compute_jid, ...).
+        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method,
+        args, compute_jid, ...).
 
         A deadline that is over and a crowd that is too large are told at once, not tried again.
         """
-        request = CallRequest(uid=self.uid, job_cmd=job_cmd, simulation_type=simulation_type, **fields)
+        request = CallRequest(
+            uid=self.uid, job_cmd=job_cmd, simulation_type=simulation_type, **fields
+        )
         return self._connection.call(requests.call(request)).body
 
-    def global_resources(self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False) -> dict[str, Any]:
-        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time; `release` gives them back."""
-        request = GlobalResources(uid=self.uid, simulation_type=simulation_type, simulation_id=simulation_id, ports=ports, release=release)
+    def global_resources(
+        self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False
+    ) -> dict[str, Any]:
+        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time;
+        `release` gives them back.
+        """
+        request = GlobalResources(
+            uid=self.uid,
+            simulation_type=simulation_type,
+            simulation_id=simulation_id,
+            ports=ports,
+            release=release,
+        )
         return self._object(requests.global_resources(request))
 
     # ---- clusters
 
     def clusters(self) -> list[dict[str, Any]]:
-        """The clusters that runs can go to, the usual one first: defaults, limits, and what is known of their partitions."""
+        """The clusters that runs can go to, the usual one first: defaults, limits, and what is
+        known of their partitions.
+        """
         clusters: list[dict[str, Any]] = self._object(requests.clusters(self.uid))["clusters"]
         return clusters
 
     def sign_in(
-        self, username: str, *, cluster: str | None = None, password: str | None = None, otp: str | None = None,
-        private_key: str | None = None, passphrase: str | None = None, certificate: str | None = None,
+        self,
+        username: str,
+        *,
+        cluster: str | None = None,
+        password: str | None = None,
+        otp: str | None = None,
+        private_key: str | None = None,
+        passphrase: str | None = None,
+        certificate: str | None = None,
     ) -> dict[str, Any]:
-        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this unix user; runs that wait for it go on.
+        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this
+        unix user; runs that wait for it go on.
 
-        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`, `signInUnreachable`,
-        `signedInAlready` (under another name: sign out first), `tooManyRequests` (its `more` says `waitSecs`).
+        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`,
+        `signInUnreachable`, `signedInAlready` (under another name: sign out first),
+        `tooManyRequests` (its `more` says `waitSecs`).
         """
         secrets = {
-            "password": password, "otp": otp, "private_key": private_key, "passphrase": passphrase, "certificate": certificate,
+            "password": password,
+            "otp": otp,
+            "private_key": private_key,
+            "passphrase": passphrase,
+            "certificate": certificate,
         }
-        there = self.sign_in_status(cluster)  # also finds a supervisor that was started anew elsewhere
-        if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, username)):
+        there = self.sign_in_status(
+            cluster
+        )  # also finds a supervisor that was started anew elsewhere
+        if there.get("ready") and (
+            there.get("access") != "ssh" or there.get("user") in (None, username)
+        ):
             return {**there, "loginSuccess": True}
-        secrets = {} if there.get("ready") else secrets  # it is refused, and needs no secret for that
-        return requests.object_of(self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets)))
+        secrets = (
+            {} if there.get("ready") else secrets
+        )  # it is refused, and needs no secret for that
+        return requests.object_of(
+            self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets))
+        )
 
     def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the first one); the agent there ends.
+        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the
+        first one); the agent there ends.
 
-        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again after the next sign-in.
+        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again
+        after the next sign-in.
         """
         return self._object(requests.sbatch_logout(self.uid, cluster))
 
     def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign in to a cluster?"""
+        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign
+        in to a cluster?
+        """
         return self._object(requests.sbatch_login_status(self.uid, cluster))
 
     # ---- files
 
-    def open_file(self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None) -> FileReader:
+    def open_file(
+        self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None
+    ) -> FileReader:
         """A file of the run directory, or a part of it, to be read piece by piece and closed."""
-        request = RunFile(uid=self.uid, compute_jid=jid, compute_job_serial=serial, name=name, offset=offset, length=length)
-        return FileReader(self.url, *self._connection.download(requests.run_file(request), IDLE_SECS))
+        request = RunFile(
+            uid=self.uid,
+            compute_jid=jid,
+            compute_job_serial=serial,
+            name=name,
+            offset=offset,
+            length=length,
+        )
+        return FileReader(
+            self.url, *self._connection.download(requests.run_file(request), IDLE_SECS)
+        )
 
     def files(self, jid: str, *, serial: int = 0) -> Iterator[dict[str, Any]]:
-        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative to it, mtime in unix seconds.
+        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative
+        to it, mtime in unix seconds.
 
         Links, pipes and devices, and names that are not UTF-8, are left out.
         """
         after: str | None = ""
         while after is not None:
-            request = RunFiles(uid=self.uid, compute_jid=jid, compute_job_serial=serial, after=after)
+            request = RunFiles(
+                uid=self.uid, compute_jid=jid, compute_job_serial=serial, after=after
+            )
             page = self._object(requests.run_files(request))
             serial, after = page["computeJobSerial"], page["next"]
             yield from page["files"]
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
-        files: list[dict[str, Any]] = self._object(requests.lib_files(self.uid, simulation_type)).get("files", [])
+        files: list[dict[str, Any]] = self._object(
+            requests.lib_files(self.uid, simulation_type)
+        ).get("files", [])
         return files
 
-    def upload(self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int) -> dict[str, Any]:
-        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is there whole or not at all. Tried once."""
+    def upload(
+        self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int
+    ) -> dict[str, Any]:
+        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is
+        there whole or not at all. Tried once.
+        """
         call = requests.lib_file(self.uid, simulation_type, name, "PUT")
         return requests.object_of(sent(self._connection, call, pieces, size, IDLE_SECS))
 
@@ -310,23 +481,53 @@ class Client:
         return Operating(self._object, self.uid)
 
     def jobs(
-        self, *, all_users: bool = False, status: str | None = None, active: bool | None = None, before: int | None = None,
-        limit: int = 100, commands: bool = False,
+        self,
+        *,
+        all_users: bool = False,
+        status: str | None = None,
+        active: bool | None = None,
+        before: int | None = None,
+        limit: int = 100,
+        commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and `name`, for which logs are read."""
-        request = requests.job_page(None if all_users else self.uid, status, active, before, limit, commands)
+        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and
+        `name`, for which logs are read.
+        """
+        request = requests.job_page(
+            None if all_users else self.uid, status, active, before, limit, commands
+        )
         return requests.page_of(self._connection.call(requests.job_list(request)).body)
 
     def logs(
-        self, jid: str, stream: Stream = "stdout", *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
-        tail: int = 0, follow: bool = False, notes: bool = False,
+        self,
+        jid: str,
+        stream: Stream = "stdout",
+        *,
+        attempt: int = 0,
+        role: str | None = None,
+        index: int = 0,
+        offset: int = 0,
+        tail: int = 0,
+        follow: bool = False,
+        notes: bool = False,
     ) -> Iterator[LogPart]:
-        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can follow any more.
+        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can
+        follow any more.
 
-        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each part says whose it is.
-        notes: where there is nothing, a part without bytes says why.
+        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each
+        part says whose it is. notes: where there is nothing, a part without bytes says why.
         """
-        cursor = LogCursor(self.uid, jid, stream, attempt=attempt, role=role, index=index, offset=offset, tail=tail, follow=follow)
+        cursor = LogCursor(
+            self.uid,
+            jid,
+            stream,
+            attempt=attempt,
+            role=role,
+            index=index,
+            offset=offset,
+            tail=tail,
+            follow=follow,
+        )
         pause = Pause()
         while not cursor.done:
             begun = time.monotonic()
@@ -343,7 +544,9 @@ class Client:
                     self._connection.pause(pause.after(time.monotonic() - begun))
 
     def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
-        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one of them (0: the latest)."""
+        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one
+        of them (0: the latest).
+        """
         return self._object(requests.job_tasks(self.uid, jid, serial, attempt))
 
     def story(self, jid: str) -> dict[str, Any]:
@@ -351,11 +554,19 @@ class Client:
         return self._object(requests.job_story(self.uid, jid))
 
     def why(self, jid: str) -> dict[str, Any]:
-        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try", "diagnosis"}: why it waits, or ended as it did."""
+        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try",
+        "diagnosis"}: why it waits, or ended as it did.
+        """
         return self._object(requests.job_why(self.uid, jid))
 
     def metrics(
-        self, jid: str, *, serial: int = 0, series: bool = False, role: str | None = None, index: int | None = None
+        self,
+        jid: str,
+        *,
+        serial: int = 0,
+        series: bool = False,
+        role: str | None = None,
+        index: int | None = None,
     ) -> dict[str, Any]:
         """{"job", "roles", "tasks"}: what the tasks of the current run take, see docs/metrics.md.
 
@@ -366,14 +577,22 @@ class Client:
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one.
 
-        logs: with "lines", the same of the log files in the supervisor's root, and "gaps", sentences about what is not in them.
+        logs: with "lines", the same of the log files in the supervisor's root, and "gaps",
+        sentences about what is not in them.
         """
         return self._object(requests.trace(id_, None if all_users else self.uid, logs))
 
     def events(
-        self, after: int = -1, *, jid: str | None = None, all_users: bool = False, idle_secs: float = IDLE_SECS
+        self,
+        after: int = -1,
+        *,
+        jid: str | None = None,
+        all_users: bool = False,
+        idle_secs: float = IDLE_SECS,
     ) -> Iterator[LoggedEvent]:
-        """Every event after a position, each once and in order, for ever; -1: from now on. Lost connections are resumed."""
+        """Every event after a position, each once and in order, for ever; -1: from now on. Lost
+        connections are resumed.
+        """
         cursor = EventCursor(after)
         uid = None if all_users else self.uid
         retry = Retry(self._connection.budget_secs)
@@ -386,7 +605,9 @@ class Client:
                 if not self._connection.let_in_elsewhere(e):
                     self._connection.after_failure(retry, e)
 
-    def _events_once(self, cursor: EventCursor, uid: str | None, jid: str | None, idle_secs: float) -> Iterator[LoggedEvent]:
+    def _events_once(
+        self, cursor: EventCursor, uid: str | None, jid: str | None, idle_secs: float
+    ) -> Iterator[LoggedEvent]:
         """The events of one connection; always ends with a ClientError."""
         cursor.connected()
         path = requests.events_path(cursor.after, uid, jid)
@@ -421,7 +642,9 @@ class Client:
 
 
 class Job:
-    """One run in one slot. submitted: what the supervisor answered to the submission, if this handle comes from one."""
+    """One run in one slot. submitted: what the supervisor answered to the submission, if this
+    handle comes from one.
+    """
 
     def __init__(self, client: Client, jid: str, serial: int, submitted: RunState | None) -> None:
         self.client, self.jid, self.serial, self.submitted = client, jid, serial, submitted

@@ -1,38 +1,64 @@
-"""From what is known of one end to a word of the table of causes: how sure, what shows it, what it is not. Pure, and cheap.
+"""From what is known of one end to a word of the table of causes: how sure, what shows it, what it
+is not. Pure, and cheap.
 
-Facts come first (see `ladder`), then signals, then exit codes that are a convention, then what was written last, which is never more than
-likely. `by_facts` leaves output out: its word decides the class, by which a run is tried again or not (see `diagnosis`).
+Facts come first (see `ladder`), then signals, then exit codes that are a convention, then what was
+written last, which is never more than likely. `by_facts` leaves output out: its word decides the
+class, by which a run is tried again or not (see `diagnosis`).
 """
 
 import signal
 
+from ..protocol.jobs.exit_info import ExitInfo, signal_name
+from ..protocol.jobs.status import CANCELED, COMPLETED, PURGED
 from . import output_patterns as last_words
 from .causes import BY_REASON, BY_SIGNAL, BY_STOP, Confidence
-from ..protocol.jobs.exit_info import ExitInfo, signal_name
 from .kill_attribution import Found, climb, facts_of, intent, ulimits
-from ..protocol.jobs.status import CANCELED, COMPLETED, PURGED
 
-#: A shell says 128+n; these n are what programs die of by themselves, so hardly anybody says such a code for anything else.
-_OWN_SIGNALS = frozenset((
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS, signal.SIGXCPU,
-    signal.SIGXFSZ,
-))
-#: Programs that handle these exit with 128+n by themselves, and shells are silent about two of them.
+#: A shell says 128+n; these n are what programs die of by themselves, so hardly anybody says such a
+#: code for anything else.
+_OWN_SIGNALS = frozenset(
+    (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+        signal.SIGABRT,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+        signal.SIGXCPU,
+        signal.SIGXFSZ,
+    )
+)
+#: Programs that handle these exit with 128+n by themselves, and shells are silent about two of
+#: them.
 _ALSO_SAID = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE))
 _NOT_EXECUTABLE, _NOT_FOUND, _LAUNCHER, _GENERAL = 126, 127, 255, 1
 #: Which complaints say something about which codes; others about all.
 _OF_CODE = {
-    _NOT_EXECUTABLE: frozenset({"wrongArchitecture"}), _NOT_FOUND: frozenset({"libraryMissing", "notFound"}),
+    _NOT_EXECUTABLE: frozenset({"wrongArchitecture"}),
+    _NOT_FOUND: frozenset({"libraryMissing", "notFound"}),
     _LAUNCHER: frozenset({"launcher"}),
 }
-_ANY = frozenset({
-    "setupFailed", "quota", "diskFull", "fileSizeLimit", "cpuLimit", "wrongArchitecture", "libraryMissing", "brokenPipe", "memoryRefused",
-})
+_ANY = frozenset(
+    {
+        "setupFailed",
+        "quota",
+        "diskFull",
+        "fileSizeLimit",
+        "cpuLimit",
+        "wrongArchitecture",
+        "libraryMissing",
+        "brokenPipe",
+        "memoryRefused",
+    }
+)
 #: Options of `ulimit` that may explain a cause.
 _BY_ULIMIT = {"cpuLimit": "-t", "fileSizeLimit": "-f", "memoryRefused": "-v"}
 #: What the start says that failed, in words of the kernel.
 _START = (
-    ("Exec format error", "wrongArchitecture"), ("quota", "quota"), ("No space left", "diskFull"),
+    ("Exec format error", "wrongArchitecture"),
+    ("quota", "quota"),
+    ("No space left", "diskFull"),
     ("executable file not found", "notFound"),
 )
 
@@ -40,7 +66,9 @@ _START = (
 NO_CORE = "no core was written: a run has none unless it was submitted with --core (--core 1G), and 'ulimit -c' in it cannot raise that"
 
 
-def refined(status: str, reason: str | None, exit_: ExitInfo | None, lines: list[str] | None = None) -> Found:
+def refined(
+    status: str, reason: str | None, exit_: ExitInfo | None, lines: list[str] | None = None
+) -> Found:
     """status, reason: the run's. lines: the newest of its output, where they are at hand already."""
     if status == PURGED:
         return Found("purged", "certain")
@@ -52,7 +80,13 @@ def refined(status: str, reason: str | None, exit_: ExitInfo | None, lines: list
         noted = intent(exit_) if exit_ is not None else None
         return Found(BY_REASON[reason], "certain", noted.evidence if noted is not None else ())
     if exit_ is None:
-        word = "startFailed" if reason == "startFailed" else "canceled" if status == CANCELED else "exit"
+        word = (
+            "startFailed"
+            if reason == "startFailed"
+            else "canceled"
+            if status == CANCELED
+            else "exit"
+        )
         return Found(word, "certain" if word != "exit" else "unknown")
     return of_exit(exit_, lines)
 
@@ -63,11 +97,18 @@ def by_facts(exit_: ExitInfo) -> Found:
 
 
 def is_guess(cause: str, confidence: Confidence | str | None) -> bool:
-    """Can it have been something else, or somebody whom nobody knows, so that whose it is may be otherwise as well?"""
-    return confidence == "possible" or cause in _SENT or (cause in _BY_SOMEBODY and confidence == "unknown")
+    """Can it have been something else, or somebody whom nobody knows, so that whose it is may be
+    otherwise as well?
+    """
+    return (
+        confidence == "possible"
+        or cause in _SENT
+        or (cause in _BY_SOMEBODY and confidence == "unknown")
+    )
 
 
-#: Signals that say nothing of who sent them: with "unknown" that is what is not known; those that are known to have ended it.
+#: Signals that say nothing of who sent them: with "unknown" that is what is not known; those that
+#: are known to have ended it.
 _BY_SOMEBODY, _SENT = frozenset({"killed", "terminated"}), frozenset({"interrupted", "hangup"})
 
 
@@ -75,7 +116,13 @@ def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Found:
     """Of one execution alone."""
     found = _of_exit(exit_, lines)
     limits = ulimits(exit_, _BY_ULIMIT[found.cause]) if found.cause in _BY_ULIMIT else ()
-    return found._replace(evidence=(*found.evidence, f"a limit that holds in the job: {', '.join(limits)}")) if limits else found
+    return (
+        found._replace(
+            evidence=(*found.evidence, f"a limit that holds in the job: {', '.join(limits)}")
+        )
+        if limits
+        else found
+    )
 
 
 def _of_exit(exit_: ExitInfo, lines: list[str] | None) -> Found:
@@ -98,16 +145,26 @@ def _lost(exit_: ExitInfo) -> Found:
     if exit_.stop_reason is not None:
         return Found(BY_STOP.get(exit_.stop_reason, "canceled"), "certain")
     if exit_.out_of_memory:
-        return Found("outOfMemory", "possible", ("memory ran out in it before its end, which nobody saw",))
+        return Found(
+            "outOfMemory", "possible", ("memory ran out in it before its end, which nobody saw",)
+        )
     return Found("lost", "unknown")
 
 
 def _start(exit_: ExitInfo) -> Found:
-    named = exit_.fault in (None, "diskFull", "engineRefused")  # any other fault says itself what was missing
-    word = next((word for text, word in _START if named and text in (exit_.detail or "")), "startFailed")
+    named = exit_.fault in (
+        None,
+        "diskFull",
+        "engineRefused",
+    )  # any other fault says itself what was missing
+    word = next(
+        (word for text, word in _START if named and text in (exit_.detail or "")), "startFailed"
+    )
     if exit_.fault == "diskFull" and word == "startFailed":
         word = "diskFull"
-    return Found(word, "certain", ("its start said so: it never ran",) if word != "startFailed" else ())
+    return Found(
+        word, "certain", ("its start said so: it never ran",) if word != "startFailed" else ()
+    )
 
 
 def _signal(exit_: ExitInfo) -> Found:
@@ -118,7 +175,9 @@ def _signal(exit_: ExitInfo) -> Found:
 
 def _core(exit_: ExitInfo) -> tuple[str, ...]:
     if exit_.core_dumped:
-        return ("a core was written: 'core*' in its run directory, or where kernel.core_pattern of its machine says ('coredumpctl list')",)
+        return (
+            "a core was written: 'core*' in its run directory, or where kernel.core_pattern of its machine says ('coredumpctl list')",
+        )
     return (NO_CORE,)
 
 
@@ -128,10 +187,22 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
     told = f"{code} is what a shell says whose command {signal_name(number)} ended"
     if number in BY_SIGNAL and by_shell is not False and (by_shell or number in _OWN_SIGNALS):
         word = BY_SIGNAL[number]
-        return Found(word, "certain" if by_shell else "likely", (told, *(_core(exit_) if word == "crash" else ())))
+        return Found(
+            word,
+            "certain" if by_shell else "likely",
+            (told, *(_core(exit_) if word == "crash" else ())),
+        )
     if number == signal.SIGINT and last_words.interrupted(_lines(exit_, lines)):
-        return Found("interrupted", "likely", (told, "Python's last exception is KeyboardInterrupt, which SIGINT raises"))
-    said = _by_words(exit_, lines, _ANY | _OF_CODE.get(code, frozenset({"usage"}) if code != _GENERAL else frozenset()))
+        return Found(
+            "interrupted",
+            "likely",
+            (told, "Python's last exception is KeyboardInterrupt, which SIGINT raises"),
+        )
+    said = _by_words(
+        exit_,
+        lines,
+        _ANY | _OF_CODE.get(code, frozenset({"usage"}) if code != _GENERAL else frozenset()),
+    )
     if said is not None:
         return said
     if number in _ALSO_SAID and by_shell is not False:
@@ -139,19 +210,40 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
     match code:
         case 124:
             calls = facts_of(exit_).calls_timeout is True
-            return Found("commandTimeout", "likely" if calls else "possible", (
-                "124 is what 'timeout' says of a command that took too long" + (", and the job calls it" if calls else ""),
-            ))
+            return Found(
+                "commandTimeout",
+                "likely" if calls else "possible",
+                (
+                    "124 is what 'timeout' says of a command that took too long"
+                    + (", and the job calls it" if calls else ""),
+                ),
+            )
         case 126:
-            return Found("notExecutable", "likely", ("126 is what a shell says of what it found and may not execute",))
+            return Found(
+                "notExecutable",
+                "likely",
+                ("126 is what a shell says of what it found and may not execute",),
+            )
         case 127:
-            return Found("notFound", "likely", ("127 is what a shell says of what it did not find",))
+            return Found(
+                "notFound", "likely", ("127 is what a shell says of what it did not find",)
+            )
         case 255:
-            return Found("launcher", "possible", ("255 is what ssh and MPI launchers say, and what exit(-1) becomes",))
+            return Found(
+                "launcher",
+                "possible",
+                ("255 is what ssh and MPI launchers say, and what exit(-1) becomes",),
+            )
         case _:
             own = number in BY_SIGNAL
-            denied = (f"{signal_name(number)}: the program said {code} by itself, no signal ended it",) if own else ()
-            return Found("exit", "certain" if exit_.code is not None else "unknown", excluded=denied)
+            denied = (
+                (f"{signal_name(number)}: the program said {code} by itself, no signal ended it",)
+                if own
+                else ()
+            )
+            return Found(
+                "exit", "certain" if exit_.code is not None else "unknown", excluded=denied
+            )
 
 
 def _by_words(exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]) -> Found | None:
@@ -161,12 +253,22 @@ def _by_words(exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]) -
         return None
     found = last_words.complaint(lines, words)
     if found is not None:
-        return Found(found.word, "likely" if found.near else "possible", (f"a line of its output: {found.line}",))
+        return Found(
+            found.word,
+            "likely" if found.near else "possible",
+            (f"a line of its output: {found.line}",),
+        )
     python = last_words.traceback_of(lines)
     if python is not None:
-        return Found("traceback", "likely" if exit_.code == _GENERAL else "possible", (f"Python's last exception: {python['last']}",))
+        return Found(
+            "traceback",
+            "likely" if exit_.code == _GENERAL else "possible",
+            (f"Python's last exception: {python['last']}",),
+        )
     return None
 
 
 def _lines(exit_: ExitInfo, lines: list[str] | None) -> list[str]:
-    return last_words.newest(exit_.last_lines, exit_.termination_message) if lines is None else lines
+    return (
+        last_words.newest(exit_.last_lines, exit_.termination_message) if lines is None else lines
+    )

@@ -1,4 +1,5 @@
-"""What can be read out of the newest lines of output: Python's last exception, faulthandler's frames, well-known complaints. Pure.
+"""What can be read out of the newest lines of output: Python's last exception, faulthandler's
+frames, well-known complaints. Pure.
 
 A job prints what it likes. So nothing of this is ever more than "likely", and it decides nothing.
 """
@@ -6,17 +7,23 @@ A job prints what it likes. So nothing of this is ever more than "likely", and i
 import re
 from typing import Any, NamedTuple
 
-#: So many of the newest lines are looked at; a complaint counts among the last few of these only, for programs recover from much.
+#: So many of the newest lines are looked at; a complaint counts among the last few of these only,
+#: for programs recover from much.
 _SEEN, _LAST = 200, 15
-#: With no more lines behind it, a complaint is near the end. With so many it still counts although an error of another kind follows.
+#: With no more lines behind it, a complaint is near the end. With so many it still counts although
+#: an error of another kind follows.
 _NEAR, _BEFORE_ERROR = 8, 3
-#: A line that says itself that the program goes on; and one that is an error of its own, no report of somebody's exit code.
+#: A line that says itself that the program goes on; and one that is an error of its own, no report
+#: of somebody's exit code.
 _SURVIVED = re.compile(
     r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b",
 )
-_ERROR = re.compile(r"(?i)^(?:[\w./\[\]-]{1,60}: ?)?(?:fatal |internal )?(?:error|fatal|exception)\b[:! ]")
+_ERROR = re.compile(
+    r"(?i)^(?:[\w./\[\]-]{1,60}: ?)?(?:fatal |internal )?(?:error|fatal|exception)\b[:! ]"
+)
 _REPORTS_CODE = re.compile(r"(?i)\b(?:error|status|code|exited with)[ :]+\d{1,3}\b")
-#: After an exception nothing caught, hardly anything more is written by its process; by others around it, perhaps.
+#: After an exception nothing caught, hardly anything more is written by its process; by others
+#: around it, perhaps.
 _AFTER_EXCEPTION = 5
 _FRAMES = 12
 _LINE_CHARS = 400
@@ -25,36 +32,61 @@ _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9})(?:, in (.{1,200}))?$')
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,120}(?:: .*)?$")
 _FAULT = re.compile(r"^Fatal Python error: (.{1,200})$")
-_FAULT_HEADER = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}.{0,80}\(most recent call first\):$")
+_FAULT_HEADER = re.compile(
+    r"^(?:Current thread|Thread) 0x[0-9a-f]{1,16}.{0,80}\(most recent call first\):$"
+)
 _FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
 
-#: (word of the table of causes, what its line looks like, one of which is in it in small letters); for one line the first one counts. The
-#: latter is there because status replies are asked for often, and looking for a few letters costs next to nothing.
-_COMPLAINTS = tuple((word, re.compile(rule), hints) for word, rule, hints in (
-    # of the script that a batch job is, on its node
-    ("setupFailed", r"^jobscribe: this module cannot be loaded: ", ("jobscribe: this module",)),
-    ("setupFailed", r"^jobscribe: the set-up on the node ended with \d", ("jobscribe: the set-up",)),
-    ("quota", r"(?i)\bdisk quota exceeded\b|\bEDQUOT\b", ("quota exceeded", "edquot")),
-    ("diskFull", r"(?i)\bno space left on device\b|\bENOSPC\b", ("no space left", "enospc")),
-    ("fileSizeLimit", r"(?i)\bfile too large\b|\bfile size limit exceeded\b", ("file too large", "file size limit")),
-    ("cpuLimit", r"(?i)\bcpu time limit exceeded\b", ("cpu time limit",)),
-    ("wrongArchitecture", r"(?i)\bexec format error\b|\bcannot execute binary file\b", ("exec format error", "cannot execute binary")),
-    ("libraryMissing", r"error while loading shared libraries", ("loading shared libraries",)),
-    ("notFound", r"(?i)\bcommand not found$|: not found$|^env: .{1,100}: No such file or directory$", ("not found", "no such file")),
-    ("brokenPipe", r"(?i)\bbroken pipe\b", ("broken pipe",)),
-    (
-        "memoryRefused", r"(?i)\bcannot allocate memory\b|\bstd::bad_alloc\b|^(?:numpy\S{0,60})?MemoryError\b|\bmemory exhausted\b",
-        ("allocate memory", "bad_alloc", "memoryerror", "memory exhausted"),
-    ),
-    (
-        "usage", r"(?i)^usage: |\bunrecognized (?:option|argument)|\binvalid option\b|\bthe following arguments are required\b",
-        ("usage: ", "unrecognized ", "invalid option", "arguments are required"),
-    ),
-    (
-        "launcher", r"^(?:ssh|srun|mpirun|mpiexec|prterun|orted|hydra)\b.{0,200}: |^Host key verification|^Connection (?:closed|to) ",
-        ("ssh", "srun", "mpi", "prterun", "orted", "hydra", "host key", "connection "),
-    ),
-))
+#: (word of the table of causes, what its line looks like, one of which is in it in small letters);
+#: for one line the first one counts. The latter is there because status replies are asked for
+#: often, and looking for a few letters costs next to nothing.
+_COMPLAINTS = tuple(
+    (word, re.compile(rule), hints)
+    for word, rule, hints in (
+        # of the script that a batch job is, on its node
+        ("setupFailed", r"^jobscribe: this module cannot be loaded: ", ("jobscribe: this module",)),
+        (
+            "setupFailed",
+            r"^jobscribe: the set-up on the node ended with \d",
+            ("jobscribe: the set-up",),
+        ),
+        ("quota", r"(?i)\bdisk quota exceeded\b|\bEDQUOT\b", ("quota exceeded", "edquot")),
+        ("diskFull", r"(?i)\bno space left on device\b|\bENOSPC\b", ("no space left", "enospc")),
+        (
+            "fileSizeLimit",
+            r"(?i)\bfile too large\b|\bfile size limit exceeded\b",
+            ("file too large", "file size limit"),
+        ),
+        ("cpuLimit", r"(?i)\bcpu time limit exceeded\b", ("cpu time limit",)),
+        (
+            "wrongArchitecture",
+            r"(?i)\bexec format error\b|\bcannot execute binary file\b",
+            ("exec format error", "cannot execute binary"),
+        ),
+        ("libraryMissing", r"error while loading shared libraries", ("loading shared libraries",)),
+        (
+            "notFound",
+            r"(?i)\bcommand not found$|: not found$|^env: .{1,100}: No such file or directory$",
+            ("not found", "no such file"),
+        ),
+        ("brokenPipe", r"(?i)\bbroken pipe\b", ("broken pipe",)),
+        (
+            "memoryRefused",
+            r"(?i)\bcannot allocate memory\b|\bstd::bad_alloc\b|^(?:numpy\S{0,60})?MemoryError\b|\bmemory exhausted\b",
+            ("allocate memory", "bad_alloc", "memoryerror", "memory exhausted"),
+        ),
+        (
+            "usage",
+            r"(?i)^usage: |\bunrecognized (?:option|argument)|\binvalid option\b|\bthe following arguments are required\b",
+            ("usage: ", "unrecognized ", "invalid option", "arguments are required"),
+        ),
+        (
+            "launcher",
+            r"^(?:ssh|srun|mpirun|mpiexec|prterun|orted|hydra)\b.{0,200}: |^Host key verification|^Connection (?:closed|to) ",
+            ("ssh", "srun", "mpi", "prterun", "orted", "hydra", "host key", "connection "),
+        ),
+    )
+)
 
 
 def newest(*texts: str | None) -> list[str]:
@@ -64,7 +96,9 @@ def newest(*texts: str | None) -> list[str]:
 
 
 class Complaint(NamedTuple):
-    """A word of the table of causes and its line. near: near the end of the output, and no other error follows."""
+    """A word of the table of causes and its line. near: near the end of the output, and no other
+    error follows.
+    """
 
     word: str
     line: str
@@ -75,18 +109,28 @@ def complaint(lines: list[str], words: frozenset[str] | None = None) -> Complain
     """The newest complaint that the program did not survive. words: which ones are looked for."""
     last = [line.strip() for line in lines[-2 * _LAST :] if line.strip()][-_LAST:]
     text = "\n".join(last).lower()
-    rules = [(word, rule) for word, rule, hints in _COMPLAINTS if (words is None or word in words) and any(hint in text for hint in hints)]
+    rules = [
+        (word, rule)
+        for word, rule, hints in _COMPLAINTS
+        if (words is None or word in words) and any(hint in text for hint in hints)
+    ]
     if not rules:
         return None
     for at in range(len(last) - 1, -1, -1):
         word = next((word for word, rule in rules if rule.search(last[at])), None)
         if word is not None and stands(last, at):
-            return Complaint(word, last[at], near=len(last) - at <= _NEAR and not any(map(_is_error, last[at + 1 :])))
+            return Complaint(
+                word,
+                last[at],
+                near=len(last) - at <= _NEAR and not any(map(_is_error, last[at + 1 :])),
+            )
     return None
 
 
 def stands(lines: list[str], at: int) -> bool:
-    """May this line be why the program ended? Not if it says that the program goes on, or if an error of another kind ends the output."""
+    """May this line be why the program ended? Not if it says that the program goes on, or if an
+    error of another kind ends the output.
+    """
     behind = [line.strip() for line in lines[at + 1 :] if line.strip()]
     if behind and _SURVIVED.search(lines[at]):
         return False
@@ -104,8 +148,12 @@ def interrupted(lines: list[str]) -> bool:
 
 
 def traceback_of(lines: list[str]) -> dict[str, Any] | None:
-    """{"last": the exception, "frames": innermost last} of the newest Python traceback, if hardly anything was written after it."""
-    first = next((n for n, line in enumerate(lines) if 'File "' in line or line.endswith(_HEADER)), None)
+    """{"last": the exception, "frames": innermost last} of the newest Python traceback, if hardly
+    anything was written after it.
+    """
+    first = next(
+        (n for n, line in enumerate(lines) if 'File "' in line or line.endswith(_HEADER)), None
+    )
     if first is None:
         return None
     found: dict[str, Any] | None = None
@@ -126,12 +174,23 @@ def traceback_of(lines: list[str]) -> dict[str, Any] | None:
 
 
 def faulthandler_of(lines: list[str]) -> list[str] | None:
-    """What Python's faulthandler wrote last: its error, then the frames of the thread that it happened in, innermost first."""
-    start = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].startswith("Fatal ") and _FAULT.match(lines[n])), None)
+    """What Python's faulthandler wrote last: its error, then the frames of the thread that it
+    happened in, innermost first.
+    """
+    start = next(
+        (
+            n
+            for n in range(len(lines) - 1, -1, -1)
+            if lines[n].startswith("Fatal ") and _FAULT.match(lines[n])
+        ),
+        None,
+    )
     if start is None:
         return None
     frames: list[str] = []
-    current = next((n for n in range(start, len(lines)) if lines[n].startswith("Current thread 0x")), start)
+    current = next(
+        (n for n in range(start, len(lines)) if lines[n].startswith("Current thread 0x")), start
+    )
     for line in lines[current + 1 :]:
         frame = _FAULT_FRAME.match(line)
         if frame is not None:

@@ -1,4 +1,5 @@
-"""How much work a regular expression can be on one line of output: known when it is loaded, whatever a job will print.
+"""How much work a regular expression can be on one line of output: known when it is loaded,
+whatever a job will print.
 
 `re` tries one way after the other, and some expressions have more ways through a line than there are atoms. Rules are looked for
 on the loop that all jobs share, so one that could take long is refused with the exit table that has it. No text is tried: who
@@ -12,7 +13,8 @@ from typing import NamedTuple
 
 from .exit_table import LINE_CHARS
 
-#: Of one rule on one line: some milliseconds at worst. All rules of a table together stay under a second for all lines they see.
+#: Of one rule on one line: some milliseconds at worst. All rules of a table together stay under a
+#: second for all lines they see.
 RULE_STEPS = 1_500_000
 TABLE_STEPS = 15_000_000
 RULE_CHARS = 200
@@ -23,7 +25,9 @@ _TOO_MANY = float("inf")
 
 
 class _Cost(NamedTuple):
-    """ways: in which it can match from one place; steps: to try them all; least: characters it takes at least; one: is one character."""
+    """ways: in which it can match from one place; steps: to try them all; least: characters it
+    takes at least; one: is one character.
+    """
 
     ways: float
     steps: float
@@ -36,7 +40,9 @@ _PLACE = _Cost(1, 1, 0)
 
 
 def steps(rule: str) -> float:
-    """The most steps that this rule can take on one line. Raises ValueError, with the sentence that says what a rule must be."""
+    """The most steps that this rule can take on one line. Raises ValueError, with the sentence that
+    says what a rule must be.
+    """
     if not rule or len(rule) > RULE_CHARS:
         raise ValueError(f"must be a regular expression of 1 to {RULE_CHARS} characters")
     try:
@@ -48,7 +54,9 @@ def steps(rule: str) -> float:
     text = rule.removeprefix("(?i)")
     cost, end = _choice(text, 0)
     if end != len(text):
-        raise ValueError(f"must not have a closing parenthesis without an opening one, at {text[end:end + 10]!r}")
+        raise ValueError(
+            f"must not have a closing parenthesis without an opening one, at {text[end : end + 10]!r}"
+        )
     # an anchor says no at once everywhere but at the beginning
     anchored = text.startswith("^") and _sequence(text, 0)[1] == len(text)
     most = (1 if anchored else LINE_CHARS) * cost.steps
@@ -66,12 +74,14 @@ def _choice(text: str, at: int) -> tuple[_Cost, int]:
     while True:
         cost, at = _sequence(text, at)
         found.append(cost)
-        if text[at:at + 1] != "|":
+        if text[at : at + 1] != "|":
             break
         at += 1
     if len(found) == 1:
         return found[0], at
-    return _Cost(sum(c.ways for c in found), sum(c.steps for c in found), min(c.least for c in found)), at
+    return _Cost(
+        sum(c.ways for c in found), sum(c.steps for c in found), min(c.least for c in found)
+    ), at
 
 
 def _sequence(text: str, at: int) -> tuple[_Cost, int]:
@@ -101,12 +111,16 @@ def _atom(text: str, at: int) -> tuple[_Cost, int]:
             if letter in "bB":
                 return _PLACE, at + 2
             if letter not in _SETS and letter.isalnum() and letter != "t":
-                raise ValueError(f"must not have \\{letter}; there are \\d \\w \\s \\b, and \\ before what is no letter")
+                raise ValueError(
+                    f"must not have \\{letter}; there are \\d \\w \\s \\b, and \\ before what is no letter"
+                )
             return _CHARACTER, at + 2
         case "^" | "$":
             return _PLACE, at + 1
         case "{" | "*" | "+" | "?":
-            raise ValueError(f"must not have {text[at]!r} here: write \\{text[at]} for the character itself")
+            raise ValueError(
+                f"must not have {text[at]!r} here: write \\{text[at]} for the character itself"
+            )
         case _:
             return _CHARACTER, at + 1
 
@@ -114,7 +128,9 @@ def _atom(text: str, at: int) -> tuple[_Cost, int]:
 def _group(text: str, at: int) -> tuple[_Cost, int]:
     inside = at + 3 if text.startswith("(?:", at) else at + 1
     if text.startswith("?", inside):
-        raise ValueError("must not have groups other than ( ) and (?: ), and (?i) at its very beginning")
+        raise ValueError(
+            "must not have groups other than ( ) and (?: ), and (?i) at its very beginning"
+        )
     cost, end = _choice(text, inside)
     return cost._replace(one=False), end + 1
 

@@ -1,7 +1,9 @@
-"""Agents and tasks as entries in memory: what a test, or a demonstration without processes, uses in place of real drivers.
+"""Agents and tasks as entries in memory: what a test, or a demonstration without processes, uses in
+place of real drivers.
 
-They obey tests/contracts/ like all others. Nothing is executed: whoever wants an agent that speaks takes its `AgentSpec` from
-the place and speaks for it; of commands a few are played. `Place` is the world outside: it outlives the driver, as machines do.
+They obey tests/contracts/ like all others. Nothing is executed: whoever wants an agent that speaks
+takes its `AgentSpec` from the place and speaks for it; of commands a few are played. `Place` is the
+world outside: it outlives the driver, as machines do.
 """
 
 import asyncio
@@ -11,9 +13,17 @@ from typing import Literal
 import msgspec
 
 from ..protocol.errors import Refusal
-from ..protocol.jobs.exit_info import ExitInfo
 from ..protocol.ids import AgentKey, OpId, Token, op_id
-from ..protocol.wire.messages import Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
+from ..protocol.jobs.exit_info import ExitInfo
+from ..protocol.wire.messages import (
+    Execution,
+    PortsProbed,
+    RunStatusUpdate,
+    Shared,
+    Snapshot,
+    TaskRun,
+    TaskSpec,
+)
 from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
 
@@ -26,7 +36,8 @@ class Entry(msgspec.Struct):
 
 
 class Place:
-    """Where the fake agents live. `broken`: a sentence that every start is refused with; `silent`: nobody can tell what runs.
+    """Where the fake agents live. `broken`: a sentence that every start is refused with; `silent`:
+    nobody can tell what runs.
 
     `taken`: ports that strangers listen on.
     """
@@ -64,11 +75,15 @@ class Place:
 
 
 class FakeDriver:
-    """An AgentDriver; see drivers.driver for what its methods promise. name: the one it is registered by."""
+    """An AgentDriver; see drivers.driver for what its methods promise. name: the one it is
+    registered by.
+    """
 
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
-    def __init__(self, place: Place | None = None, *, name: str = "fake", cpu_slots: Capacity | None = None) -> None:
+    def __init__(
+        self, place: Place | None = None, *, name: str = "fake", cpu_slots: Capacity | None = None
+    ) -> None:
         self.name = name
         self.place = place or Place()
         self._cpu_slots = cpu_slots or Capacity()
@@ -87,7 +102,11 @@ class FakeDriver:
         if self.place.silent:
             return Found(state="unknown", detail="the place does not answer")
         entry = self.place.entry(handle.get("number"))
-        state = "alive" if entry is not None and entry.running and handle.get("boot") == self.place.boot else "gone"
+        state = (
+            "alive"
+            if entry is not None and entry.running and handle.get("boot") == self.place.boot
+            else "gone"
+        )
         return Found(state=state, detail=f"fake agent {handle.get('number')}")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -95,7 +114,9 @@ class FakeDriver:
         if entry is not None and handle.get("boot") == self.place.boot:
             entry.running = False
 
-    async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, key: AgentKey, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         content = self.place.files.get((key, name), b"")
         return content[offset : offset + limit], len(content)
 
@@ -113,10 +134,11 @@ Report = Callable[[AgentKey, RunStatusUpdate | Snapshot | PortsProbed], None]
 
 
 class FakeTasks:
-    """A TaskDriver; see drivers.driver for what its methods promise. `report` is called by the loop, never from within a verb.
+    """A TaskDriver; see drivers.driver for what its methods promise. `report` is called by the
+    loop, never from within a verb.
 
-    It plays `true`, `false`, `echo WORDS` and `sleep SECS` (which goes on until it is stopped); other commands end with 127. While the
-    place is silent no verb reaches it.
+    It plays `true`, `false`, `echo WORDS` and `sleep SECS` (which goes on until it is stopped);
+    other commands end with 127. While the place is silent no verb reaches it.
     """
 
     def __init__(self, place: Place, report: Report) -> None:
@@ -128,7 +150,9 @@ class FakeTasks:
         known = self._known(place)
         if token not in known:
             if token in self._spent(place):
-                known[token] = _ended(token, ExitInfo(source="start", detail="it was started before"))
+                known[token] = _ended(
+                    token, ExitInfo(source="start", detail="it was started before")
+                )
             else:
                 self._spent(place).add(token)
                 self._plays(place, token, spec)
@@ -140,7 +164,10 @@ class FakeTasks:
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
         if not self.place.silent:
-            self._tell(place, PortsProbed(op_id=op_id, busy=tuple(p for p in ports if p in self.place.taken)))
+            self._tell(
+                place,
+                PortsProbed(op_id=op_id, busy=tuple(p for p in ports if p in self.place.taken)),
+            )
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
         if self.place.silent:
@@ -148,7 +175,10 @@ class FakeTasks:
         known = self._known(place)
         self._spent(place).add(token)
         if token not in known:
-            known[token] = _ended(token, ExitInfo(source="start", detail="stopped before it began", stop_reason=reason))
+            known[token] = _ended(
+                token,
+                ExitInfo(source="start", detail="stopped before it began", stop_reason=reason),
+            )
         elif known[token].state != "ended":
             known[token] = _ended(token, ExitInfo(signal=15, stop_reason=reason))
         self._tell(place, RunStatusUpdate(execution=known[token]))
@@ -158,7 +188,9 @@ class FakeTasks:
             return
         self.place.snapshots += 1
         executions = tuple(self._known(place).values())
-        self._tell(place, Snapshot(number=self.place.snapshots, page=0, last=True, executions=executions))
+        self._tell(
+            place, Snapshot(number=self.place.snapshots, page=0, last=True, executions=executions)
+        )
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
         if self.place.silent:
@@ -171,7 +203,9 @@ class FakeTasks:
     def release(self, place: AgentKey, token: Token) -> None:
         """Evidence is all that there is of it."""
 
-    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, place: AgentKey, token: Token, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         if self.place.silent:
             raise Refusal("agentUnavailable", "the place does not answer")
         content = self.place.files.get((place, f"{token.name}/{name}"), b"")
@@ -187,7 +221,9 @@ class FakeTasks:
             case ("echo", *words):
                 output, exit_ = (" ".join(words) + "\n").encode(), ExitInfo(code=0)
             case ("sleep", _):
-                self._known(place)[token] = Execution(token=token, state="running", op_id=op_id(token, "run"), pid=1, start_ticks=1)
+                self._known(place)[token] = Execution(
+                    token=token, state="running", op_id=op_id(token, "run"), pid=1, start_ticks=1
+                )
                 return
         self.place.files[place, f"{token.name}/stdout.log"] = output
         self._known(place)[token] = _ended(token, exit_)

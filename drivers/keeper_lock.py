@@ -1,4 +1,5 @@
-"""Whether a keeper on this machine keeps a given folder. A pid alone does not say so: the folder may be a copy of the keeper's own.
+"""Whether a keeper on this machine keeps a given folder. A pid alone does not say so: the folder
+may be a copy of the keeper's own.
 
 A keeper holds a lock on a file in its folder as long as it lives, from the first moments on.
 """
@@ -14,7 +15,9 @@ BEGINNING_SECS = 10.0
 
 
 def keeps(folder: Path, ticks: int, said: object = None) -> bool:
-    """Does the live keeper that started at `ticks` (of /proc/pid/stat) keep this very folder? said: the path of its own, where known."""
+    """Does the live keeper that started at `ticks` (of /proc/pid/stat) keep this very folder? said:
+    the path of its own, where known.
+    """
     if said not in (None, str(folder), os.path.realpath(folder)):
         return locked(folder)
     return locked(folder) or _age(ticks) < BEGINNING_SECS

@@ -1,13 +1,26 @@
-"""Tasks as processes: launched by the keeper of the agent they were placed with, over that agent's connection.
+"""Tasks as processes: launched by the keeper of the agent they were placed with, over that agent's
+connection.
 
-The agent and its keeper keep the promises (agent/session, agent/keeping); here a verb becomes the message that asks for it.
+The agent and its keeper keep the promises (agent/session, agent/keeping); here a verb becomes the
+message that asks for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
-from ..protocol.wire.messages import Cancel, ProbePorts, Run, RunAck, RunStatus, RunTasks, Shared, TaskRun, TaskSpec, ToAgent
+from ..protocol.wire.messages import (
+    Cancel,
+    ProbePorts,
+    Run,
+    RunAck,
+    RunStatus,
+    RunTasks,
+    Shared,
+    TaskRun,
+    TaskSpec,
+    ToAgent,
+)
 from .contracts import AgentDriver
 
 Send = Callable[[AgentKey, ToAgent], None]
@@ -16,24 +29,32 @@ Send = Callable[[AgentKey, ToAgent], None]
 class KeeperTasks:
     """A TaskDriver; see drivers.driver for what its methods promise.
 
-    send: puts a message on the live connection of an agent; without one it is dropped, and the snapshot that opens the next
-    connection shows what was missed. Reports come over that connection, too.
+    send: puts a message on the live connection of an agent; without one it is dropped, and the
+    snapshot that opens the next connection shows what was missed. Reports come over that
+    connection, too.
     """
 
-    def __init__(self, send: Send, agents: Mapping[str, AgentDriver], entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, send: Send, agents: Mapping[str, AgentDriver], entropy: Callable[[int], bytes]
+    ) -> None:
         self._send, self._agents, self._entropy = send, agents, entropy
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         self._send(place, Run(op_id=op_id(token, "run"), token=token, spec=spec))
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
-        self._send(place, RunTasks(op_id=base62(self._entropy(32), 32), shared=shared, tasks=tuple(tasks)))
+        self._send(
+            place, RunTasks(op_id=base62(self._entropy(32), 32), shared=shared, tasks=tuple(tasks))
+        )
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
         self._send(place, ProbePorts(op_id=op_id, ports=tuple(ports)))
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        self._send(place, Cancel(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace_secs))
+        self._send(
+            place,
+            Cancel(op_id=op_id(token, "cancel"), token=token, reason=reason, grace_secs=grace_secs),
+        )
 
     def find(self, place: AgentKey) -> None:
         self._send(place, RunStatus(op_id=base62(self._entropy(32), 32)))
@@ -44,7 +65,9 @@ class KeeperTasks:
     def release(self, place: AgentKey, token: Token) -> None:
         """Evidence is all that there is of it."""
 
-    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, place: AgentKey, token: Token, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         driver = self._agents.get(place.driver)
         if driver is None:
             raise Refusal("agentUnavailable", f"the driver {place.driver} is not configured here")

@@ -1,7 +1,9 @@
-"""Agents on this machine: a keeper with its agent per (uid, kind), all as the supervisor's own unix user (trusted users only).
+"""Agents on this machine: a keeper with its agent per (uid, kind), all as the supervisor's own unix
+user (trusted users only).
 
-A warm template process forks keepers, so that a new user's first run need not wait for an interpreter to start. Keepers are
-found again by the lock file of their folder and by pid and start time; they live on when supervisor and template end.
+A warm template process forks keepers, so that a new user's first run need not wait for an
+interpreter to start. Keepers are found again by the lock file of their folder and by pid and start
+time; they live on when supervisor and template end.
 """
 
 import asyncio
@@ -20,8 +22,10 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
-from ..runtime import failpoints as crashpoints, processes
-from . import untrusted_files as evidence_files, keeper_lock as keeper_folder
+from ..runtime import failpoints as crashpoints
+from ..runtime import processes
+from . import keeper_lock as keeper_folder
+from . import untrusted_files as evidence_files
 from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
 #: How an agent calls itself in its arguments. Jobs are children of keepers, too.
@@ -39,11 +43,21 @@ class LocalDriver:
     name = "local"
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
-    def __init__(self, root: Path, address_file: Path, *, cpu_slots: Capacity, keeper_settings: dict[str, Any] | None = None,
-                 agent_settings: dict[str, Any] | None = None, template_log: Any = None, descriptors: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        address_file: Path,
+        *,
+        cpu_slots: Capacity,
+        keeper_settings: dict[str, Any] | None = None,
+        agent_settings: dict[str, Any] | None = None,
+        template_log: Any = None,
+        descriptors: int | None = None,
+    ) -> None:
         """agent_settings, keeper_settings: what these are told besides what this driver knows.
 
-        descriptors: the soft limit that agents and jobs start with, where this process has raised its own.
+        descriptors: the soft limit that agents and jobs start with, where this process has raised
+        its own.
         """
         self._root = root
         self._address_file = address_file
@@ -56,21 +70,40 @@ class LocalDriver:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as e:
-            raise Refusal("agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}") from None
+            raise Refusal(
+                "agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}"
+            ) from None
         there = await _keeper_of(folder)
         alive = there is not None and processes.alive(there["pid"], there["startTicks"])
-        if there is not None and alive and keeper_folder.keeps(folder, there["startTicks"], there.get("folder")):
-            # An earlier start whose outcome nobody heard of: its agent has one of the tokens that are still accepted.
+        if (
+            there is not None
+            and alive
+            and keeper_folder.keeps(folder, there["startTicks"], there.get("folder"))
+        ):
+            # An earlier start whose outcome nobody heard of: its agent has one of the tokens that
+            # are still accepted.
             return {**there, "folder": str(folder)}
         config = {
-            **self._keeper_settings, "root": str(self._root), "folder": str(folder), "python": sys.executable,
+            **self._keeper_settings,
+            "root": str(self._root),
+            "folder": str(folder),
+            "python": sys.executable,
             "agent": {
-                **self._agent_settings, "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token,
-                "addressFile": str(self._address_file), "cacheDir": str(self._root / "agent"),
+                **self._agent_settings,
+                "agentKey": str(spec.key),
+                "agentId": spec.agent_id,
+                "token": spec.token,
+                "addressFile": str(self._address_file),
+                "cacheDir": str(self._root / "agent"),
             },
         }
         said = await self._template.ask({"keeper": config})
-        return {"pid": said["pid"], "startTicks": said["startTicks"], "bootId": processes.boot_id(), "folder": str(folder)}
+        return {
+            "pid": said["pid"],
+            "startTicks": said["startTicks"],
+            "bootId": processes.boot_id(),
+            "folder": str(folder),
+        }
 
     async def find(self, handle: Handle) -> Found:
         """Nobody else wakes a stopped keeper while its agent is not connected."""
@@ -81,8 +114,13 @@ class LocalDriver:
             return Found(state="unknown", detail="its handle does not say which process it is")
         if processes.alive(pid, ticks):
             if self._keeps(handle):
-                return Found(state="alive", detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}")
-            return Found(state="gone", detail=f"the process {pid} keeps another folder, of another root")
+                return Found(
+                    state="alive",
+                    detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}",
+                )
+            return Found(
+                state="gone", detail=f"the process {pid} keeps another folder, of another root"
+            )
         return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -94,8 +132,12 @@ class LocalDriver:
             _signal(handle, signal.SIGKILL)
             await _until_gone(handle, 5)
 
-    async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        return await asyncio.to_thread(evidence_files.read, self._folder(key), ("run", *name.split("/")), offset, limit)
+    async def evidence(
+        self, key: AgentKey, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
+        return await asyncio.to_thread(
+            evidence_files.read, self._folder(key), ("run", *name.split("/")), offset, limit
+        )
 
     def capacity(self) -> Capacity:
         return self._cpu_slots
@@ -111,9 +153,13 @@ class LocalDriver:
         await self._template.close()
 
     def _keeps(self, handle: Handle) -> bool:
-        """Does this live keeper keep a folder of this root? The root may have been copied, or moved, since the handle was made."""
+        """Does this live keeper keep a folder of this root? The root may have been copied, or
+        moved, since the handle was made.
+        """
         said = str(handle.get("folder", ""))
-        return not said or keeper_folder.keeps(self._root / "agent" / Path(said).name, handle["startTicks"], said)
+        return not said or keeper_folder.keeps(
+            self._root / "agent" / Path(said).name, handle["startTicks"], said
+        )
 
     def _folder(self, key: AgentKey) -> Path:
         return self._root / "agent" / str(key)
@@ -135,7 +181,8 @@ def _signal(handle: Handle, number: int) -> None:
     except ProcessLookupError:
         return
     try:
-        # between open and check the pid cannot change hands: the descriptor names the process itself
+        # between open and check the pid cannot change hands: the descriptor names the process
+        # itself
         if processes.alive(handle["pid"], handle["startTicks"]):
             signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
@@ -154,7 +201,9 @@ async def _until_gone(handle: Handle, secs: float) -> bool:
 
 
 class _Template:
-    """The warm process and the conversation with it: one JSON object per packet, answered in any order."""
+    """The warm process and the conversation with it: one JSON object per packet, answered in any
+    order.
+    """
 
     def __init__(self, root: Path, log: Any, descriptors: int | None) -> None:
         self._root = root
@@ -180,46 +229,79 @@ class _Template:
                 await asyncio.get_running_loop().sock_sendall(self._socket, packet)
             except OSError as e:
                 self._answers.pop(number, None)
-                raise Refusal("agentUnavailable", f"the template process cannot be reached: {e}") from None
+                raise Refusal(
+                    "agentUnavailable", f"the template process cannot be reached: {e}"
+                ) from None
         try:
             said = await asyncio.wait_for(future, 30)
         except TimeoutError:
-            raise Refusal("agentUnavailable", "the template process did not answer within 30 s") from None
+            raise Refusal(
+                "agentUnavailable", "the template process did not answer within 30 s"
+            ) from None
         finally:
             self._answers.pop(number, None)
         if "error" in said:
-            raise Refusal("agentUnavailable", said["error"] + (await self._how_it_ended() if said.get("lost") else ""))
+            raise Refusal(
+                "agentUnavailable",
+                said["error"] + (await self._how_it_ended() if said.get("lost") else ""),
+            )
         return said
 
     async def _how_it_ended(self) -> str:
-        """What the template's exit adds to the news that it is gone. Its own words are on this process's stderr."""
+        """What the template's exit adds to the news that it is gone. Its own words are on this
+        process's stderr.
+        """
         try:
-            code = await asyncio.wait_for(self._process.wait(), _CLOSE_SECS) if self._process is not None else None
+            code = (
+                await asyncio.wait_for(self._process.wait(), _CLOSE_SECS)
+                if self._process is not None
+                else None
+            )
         except TimeoutError:
             return " its link, but not itself"
         if code is None:
             return ""
-        return f" by signal {-code}" if code < 0 else f" with exit code {code}; its reason stands on the supervisor's stderr"
+        return (
+            f" by signal {-code}"
+            if code < 0
+            else f" with exit code {code}; its reason stands on the supervisor's stderr"
+        )
 
     async def _ensure(self) -> None:
-        if self._process is not None and self._process.returncode is None and self._socket is not None:
+        if (
+            self._process is not None
+            and self._process.returncode is None
+            and self._socket is not None
+        ):
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", f"{_package()}.agent.fork_server", "--root", str(self._root), _TITLE_ROOM,
-                stdin=theirs.fileno(), env=_clean_environment(), start_new_session=True,
+                sys.executable,
+                "-P",
+                "-m",
+                f"{_package()}.agent.fork_server",
+                "--root",
+                str(self._root),
+                _TITLE_ROOM,
+                stdin=theirs.fileno(),
+                env=_clean_environment(),
+                start_new_session=True,
             )
         except OSError as e:
             ours.close()
-            raise Refusal("agentUnavailable", f"the template process cannot be started: {e}") from None
+            raise Refusal(
+                "agentUnavailable", f"the template process cannot be started: {e}"
+            ) from None
         finally:
             theirs.close()
         if self._descriptors is not None:
             with contextlib.suppress(ProcessLookupError):  # it will be seen that it ended
                 most = resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)[1]
-                resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._descriptors, most))
+                resource.prlimit(
+                    self._process.pid, resource.RLIMIT_NOFILE, (self._descriptors, most)
+                )
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._readable, ours)
 
@@ -264,10 +346,13 @@ def _package() -> str:
 
 def _clean_environment() -> dict[str, str]:
     """Nothing of ours reaches agents and jobs but what finding this package takes."""
-    kept = {k: os.environ[k] for k in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ") if k in os.environ}
+    kept = {
+        k: os.environ[k]
+        for k in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ")
+        if k in os.environ
+    }
     kept["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     for name in ("PYTHONPATH", crashpoints.VARIABLE):
         if name in os.environ:
             kept[name] = os.environ[name]
     return kept
-

@@ -14,7 +14,10 @@ def cards() -> tuple[str, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        return tuple(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(n))) for n in range(pynvml.nvmlDeviceGetCount()))
+        return tuple(
+            str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(n)))
+            for n in range(pynvml.nvmlDeviceGetCount())
+        )
     except pynvml.NVMLError:
         return ()
     finally:

@@ -1,4 +1,6 @@
-"""Tasks of one driver that are launched in two ways: in containers of their own, or by the keeper of the user's agent."""
+"""Tasks of one driver that are launched in two ways: in containers of their own, or by the keeper
+of the user's agent.
+"""
 
 from collections.abc import Sequence
 
@@ -37,5 +39,7 @@ class TasksByPlace:
     def release(self, place: AgentKey, token: Token) -> None:
         self._of(place).release(place, token)
 
-    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, place: AgentKey, token: Token, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         return await self._of(place).evidence(place, token, name, offset, limit)

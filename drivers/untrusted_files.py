@@ -1,6 +1,7 @@
 """Files in folders that jobs can write to, read and written by somebody who may do more than they.
 
-No link is followed, nobody is waited for at a pipe, and what is no file, or has another name elsewhere (a hard link), is not there.
+No link is followed, nobody is waited for at a pipe, and what is no file, or has another name
+elsewhere (a hard link), is not there.
 """
 
 import errno
@@ -34,7 +35,9 @@ def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[b
 
 
 def append(folder: Path, name: str, line: bytes) -> None:
-    """Add a line to a file in `folder`, which is made where there is none; whose folder it is can read it. Raises OSError."""
+    """Add a line to a file in `folder`, which is made where there is none; whose folder it is can
+    read it. Raises OSError.
+    """
     above = os.open(folder, _FOLDER)
     try:
         fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FILE, 0o600, dir_fd=above)
@@ -43,7 +46,9 @@ def append(folder: Path, name: str, line: bytes) -> None:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise OSError(errno.EEXIST, "it is something else than a file of its own", f"{folder}/{name}")
+            raise OSError(
+                errno.EEXIST, "it is something else than a file of its own", f"{folder}/{name}"
+            )
         os.fchmod(fd, 0o644)  # whatever the umask
         os.write(fd, line)
     finally:

@@ -1,4 +1,6 @@
-"""Durations as people write them: seconds, a number with a unit, or the time format of Slurm. Pure; text in, seconds out."""
+"""Durations as people write them: seconds, a number with a unit, or the time format of Slurm. Pure;
+text in, seconds out.
+"""
 
 import re
 
@@ -7,13 +9,16 @@ FORM = "seconds, or a text such as '90s', '15m', '1h' or '2d', or as in Slurm '1
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]?)")
-#: sbatch(1), --time: minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds
+#: sbatch(1), --time: minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes,
+#: days-hours:minutes:seconds
 _CLOCK = re.compile(r"(?:([0-9]{1,6}):)?([0-9]{1,6}):([0-5]?[0-9])")
 _DAYS = re.compile(r"([0-9]{1,6})-([01]?[0-9]|2[0-3])(?::([0-5]?[0-9])(?::([0-5]?[0-9]))?)?")
 
 
 def seconds(text: str) -> float | None:
-    """The seconds that this text means; None if it is no duration. A plain number is seconds here, and minutes in Slurm."""
+    """The seconds that this text means; None if it is no duration. A plain number is seconds here,
+    and minutes in Slurm.
+    """
     if match := _AMOUNT.fullmatch(text):
         unit = _UNITS.get(match[2].lower())
         return None if unit is None else float(match[1]) * unit

@@ -1,7 +1,8 @@
 """Ids and names: their shapes, how they are parsed at the edge, how they are shortened for people.
 
-An id is parsed once, where it enters the system; behind that point it is trusted to have its shape. All shapes are
-plain ASCII, so a look-alike from another alphabet, a NUL, a slash or `..` never gets past this module.
+An id is parsed once, where it enters the system; behind that point it is trusted to have its shape.
+All shapes are plain ASCII, so a look-alike from another alphabet, a NUL, a slash or `..` never gets
+past this module.
 """
 
 import hashlib
@@ -20,13 +21,18 @@ Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
 Sid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
 SimulationType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,31}\Z")]
 ComputeModel = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
-ComputeJid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
+ComputeJid = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+]
 OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 ReqId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z")]
 Role = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z")]
-#: A file of a library: no separator, no control character, no blank at either end, nothing that looks like something else.
-LibName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z")]
+#: A file of a library: no separator, no control character, no blank at either end, nothing that
+#: looks like something else.
+LibName = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z")
+]
 Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
 #: A word of a command, and the name of a variable in its environment.
@@ -39,12 +45,18 @@ Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _SHAPES: dict[str, tuple[Any, str]] = {
     "uid": (Uid, "8 letters or digits"),
     "simulationId": (Sid, "8 letters or digits"),
-    "simulationType": (SimulationType, "a small letter, then small letters, digits or _, at most 32"),
+    "simulationType": (
+        SimulationType,
+        "a small letter, then small letters, digits or _, at most 32",
+    ),
     "computeModel": (ComputeModel, "a letter, then letters, digits or _, at most 64"),
     "computeJid": (ComputeJid, "uid-simulationId-computeModel"),
     "opId": (OpId, "32 letters or digits"),
     "agentId": (AgentId, "32 letters or digits"),
-    "name": (LibName, "letters, digits, blanks and _ . + = @ ( ) , - (at most 128), beginning with a letter, digit or _"),
+    "name": (
+        LibName,
+        "letters, digits, blanks and _ . + = @ ( ) , - (at most 128), beginning with a letter, digit or _",
+    ),
     "reqId": (ReqId, "8 to 64 letters, digits or _ . : -"),
 }
 
@@ -52,7 +64,8 @@ _SHAPES: dict[str, tuple[Any, str]] = {
 class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The fencing token: names one execution of one task, which is started at most once.
 
-    `str()` of it is `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one file name.
+    `str()` of it is `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one
+    file name.
     """
 
     jid: ComputeJid
@@ -70,9 +83,11 @@ class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Who an agent works for: one user and kind on one driver and host. `str()`: `<driver>.<kind>.<uid>@<host>`.
+    """Who an agent works for: one user and kind on one driver and host. `str()`:
+    `<driver>.<kind>.<uid>@<host>`.
 
-    Kind `container` is no process: the place where a user's tasks run in containers of their own. Its driver speaks for it.
+    Kind `container` is no process: the place where a user's tasks run in containers of their own.
+    Its driver speaks for it.
     """
 
     driver: Driver
@@ -85,7 +100,9 @@ class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def parse(what: str, value: Any) -> str:
-    """Return `value` when it has the shape of a `what` (a key such as "uid"); raises Refusal("badRequest") otherwise."""
+    """Return `value` when it has the shape of a `what` (a key such as "uid"); raises
+    Refusal("badRequest") otherwise.
+    """
     shape, sentence = _SHAPES[what]
     try:
         return str(msgspec.convert(value, shape))
@@ -97,13 +114,20 @@ def parse_token(text: str) -> Token:
     """The token that `str(token)` was made from; raises Refusal("badRequest")."""
     try:
         jid, serial, attempt, role, index = text.split("/")
-        return msgspec.convert([jid, _number(serial), _number(attempt), role, _number(index)], Token)
+        return msgspec.convert(
+            [jid, _number(serial), _number(attempt), role, _number(index)], Token
+        )
     except (ValueError, msgspec.ValidationError):
-        raise Refusal("badRequest", f"a task is named computeJid/serial/attempt/role/index; got {_quoted(text)}") from None
+        raise Refusal(
+            "badRequest",
+            f"a task is named computeJid/serial/attempt/role/index; got {_quoted(text)}",
+        ) from None
 
 
 def _number(text: str) -> int:
-    """Plain digits only: `int` also takes signs, blanks, underscores and the digits of other alphabets."""
+    """Plain digits only: `int` also takes signs, blanks, underscores and the digits of other
+    alphabets.
+    """
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text[:20])
@@ -116,7 +140,9 @@ def parse_agent_key(text: str) -> AgentKey:
         uid, host = rest.split("@", 1)
         return msgspec.convert([driver, kind, uid, host], AgentKey)
     except (ValueError, msgspec.ValidationError):
-        raise Refusal("badRequest", f"an agent is named driver.kind.uid@host; got {_quoted(text)}") from None
+        raise Refusal(
+            "badRequest", f"an agent is named driver.kind.uid@host; got {_quoted(text)}"
+        ) from None
 
 
 def compute_jid(uid: str, sid: str, model: str) -> str:
@@ -130,12 +156,16 @@ def split_jid(jid: str) -> tuple[str, str, str]:
 
 
 def op_id(token: Token, op: str, number: int = 0) -> str:
-    """The opId of an op about one execution. Derived, so that sending it again is visibly the same op."""
+    """The opId of an op about one execution. Derived, so that sending it again is visibly the same
+    op.
+    """
     return derived_id(f"{token}|{op}|{number}".encode(), key=b"jobscribe op")
 
 
 def about(token: Token) -> dict[str, str]:
-    """What a log line about an execution has as its ids: the job, the op that runs it, and the attempt."""
+    """What a log line about an execution has as its ids: the job, the op that runs it, and the
+    attempt.
+    """
     return {"jid": token.jid, "op": short_op(op_id(token, "run")), "attempt": str(token.attempt)}
 
 
@@ -180,5 +210,7 @@ _PRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """`text` with control and non-ASCII characters shown as `?`: for names that strangers chose, on their way to a terminal."""
+    """`text` with control and non-ASCII characters shown as `?`: for names that strangers chose, on
+    their way to a terminal.
+    """
     return _PRINTABLE.sub("?", text)

@@ -1,9 +1,10 @@
-"""What may be shown of a value: redaction by key and by value, then truncation. Pure functions over plain data.
+"""What may be shown of a value: redaction by key and by value, then truncation. Pure functions over
+plain data.
 
-By key: whatever is called a secret is one, in maps, in `NAME=value` strings and after `--name` in argument vectors. By
-value: known secrets are replaced wherever they stand, also inside longer strings. Truncation keeps logs bounded: strings
-8000 characters, collections 30 elements, depth 10, 3000 elements in all; tracebacks keep their end.
-Standard library only: the keeper logs too.
+By key: whatever is called a secret is one, in maps, in `NAME=value` strings and after `--name` in
+argument vectors. By value: known secrets are replaced wherever they stand, also inside longer
+strings. Truncation keeps logs bounded: strings 8000 characters, collections 30 elements, depth 10,
+3000 elements in all; tracebacks keep their end. Standard library only: the keeper logs too.
 """
 
 import json
@@ -20,21 +21,24 @@ MAX_STRING, MAX_ELEMENTS, MAX_DEPTH, MAX_TOTAL = 8000, 30, 10, 3000
 #: characters that are shown of these ids
 AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
 
-#: Keys whose value is never shown. `compute_jid`-like words with "key" or "token" in them that are no secret stay visible.
+#: Keys whose value is never shown. `compute_jid`-like words with "key" or "token" in them that are
+#: no secret stay visible.
 _SECRET_KEY = re.compile(
     r"secret|passw|passphrase|private|credential|cookie|authorization|bearer|api[_-]?key|otp\b|one[_-]?time|"
     r"agent[_-]?id\b|tokens?\b|_hash\b|tokenHash",
     re.IGNORECASE,
 )
 _HARMLESS_KEYS = frozenset({"computeJobHash", "compute_job_hash"})
-#: The fencing token is called `token` everywhere and is no secret. It is known by its form: five fields, of which these stand out.
+#: The fencing token is called `token` everywhere and is no secret. It is known by its form: five
+#: fields, of which these stand out.
 _FENCING = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w{1,64}/\d+/\d+/\w{1,32}/\d+", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,127}", re.ASCII)
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.ASCII | re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last)"
 #: Anything shorter would redact ordinary words.
 MIN_SECRET = 6
-#: Secrets of letters and digits at least so long are looked up in a set: a thousand agents' tokens cost no more than one.
+#: Secrets of letters and digits at least so long are looked up in a set: a thousand agents' tokens
+#: cost no more than one.
 _WORD = re.compile(r"[A-Za-z0-9]{16,}")
 #: name of the method by which an object says what logs show of it
 SHOWS_ITSELF = "pkdebug_str"
@@ -71,7 +75,9 @@ class Redactor:
         return secret
 
     def hold(self, secrets: Iterable[str]) -> Callable[[], None]:
-        """Know these too, until what is returned is called. What was added stays known whoever holds it besides."""
+        """Know these too, until what is returned is called. What was added stays known whoever
+        holds it besides.
+        """
         forms = {form for secret in secrets if len(secret) >= MIN_SECRET for form in _forms(secret)}
         self._held.update(forms)
         self._stale = True
@@ -91,8 +97,12 @@ class Redactor:
             text = _WORD.sub(self._without_words, text)
         if self._stale:
             self._stale = False
-            longest_first = sorted({*self._others.copy(), *self._held.copy()}, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+            longest_first = sorted(
+                {*self._others.copy(), *self._held.copy()}, key=len, reverse=True
+            )
+            self._pattern = (
+                re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+            )
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
     def _reach(self) -> int:
@@ -113,7 +123,9 @@ class Redactor:
         return "".join(out) + run[start:]
 
     def shown(self, text: str) -> str:
-        """`text` without the known secrets, truncated. No time is spent on, and no half of a secret left of, what is cut away."""
+        """`text` without the known secrets, truncated. No time is spent on, and no half of a secret
+        left of, what is cut away.
+        """
         if len(text) <= MAX_STRING:
             return truncated(self.text(text))
         longest = self._reach()
@@ -136,7 +148,9 @@ class Redactor:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
-            return self.shown(bytes(value[: MAX_STRING + self._reach() + 1]).decode("utf-8", "replace"))
+            return self.shown(
+                bytes(value[: MAX_STRING + self._reach() + 1]).decode("utf-8", "replace")
+            )
         if isinstance(value, dict):
             return self._map(value, depth, left)
         if isinstance(value, list | tuple | set | frozenset):
@@ -157,9 +171,18 @@ class Redactor:
             if i >= MAX_ELEMENTS or left[0] <= 0:
                 return [*out, SNIP]
             flag = items[i - 1] if i else None
-            if isinstance(item, str) and (m := _OPTION.fullmatch(item)) and is_secret(m[1].lstrip("-"), m[2]):
+            if (
+                isinstance(item, str)
+                and (m := _OPTION.fullmatch(item))
+                and is_secret(m[1].lstrip("-"), m[2])
+            ):
                 out.append(f"{m[1]}={REDACTED}")
-            elif isinstance(item, str) and isinstance(flag, str) and _FLAG.fullmatch(flag) and is_secret(flag.lstrip("-"), item):
+            elif (
+                isinstance(item, str)
+                and isinstance(flag, str)
+                and _FLAG.fullmatch(flag)
+                and is_secret(flag.lstrip("-"), item)
+            ):
                 out.append(REDACTED)
             else:
                 out.append(self._value(item, depth + 1, left))
@@ -173,7 +196,9 @@ class Redactor:
             if i >= MAX_ELEMENTS or left[0] <= 0:
                 out[SNIP] = len(value) - i
                 break
-            out[self.shown(str(k))] = REDACTED if is_secret(str(k), v) else self._value(v, depth + 1, left)
+            out[self.shown(str(k))] = (
+                REDACTED if is_secret(str(k), v) else self._value(v, depth + 1, left)
+            )
         return out
 
 
@@ -213,7 +238,9 @@ def _has_own_str(value: Any) -> bool:
 
 def _fields(value: Any) -> tuple[str, ...]:
     """Names of the fields of a struct or dataclass, whose repr would show every one of them."""
-    return tuple(getattr(value, "__struct_fields__", ())) or tuple(getattr(value, "__dataclass_fields__", ()))
+    return tuple(getattr(value, "__struct_fields__", ())) or tuple(
+        getattr(value, "__dataclass_fields__", ())
+    )
 
 
 def truncated(text: str, limit: int = MAX_STRING) -> str:

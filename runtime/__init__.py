@@ -1,1 +1,3 @@
-"""What every process needs from its machine, agents included: clock, log lines, processes. No pykern."""
+"""What every process needs from its machine, agents included: clock, log lines, processes. No
+pykern.
+"""

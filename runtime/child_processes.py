@@ -1,7 +1,7 @@
 """Children of an asyncio loop that may have to be ended, although somebody else holds their pipes.
 
-`Process.wait` also waits until the pipes are closed, which a process that has left the child's group may never do: it is never waited for
-without a bound, and the pipes are closed on this side.
+`Process.wait` also waits until the pipes are closed, which a process that has left the child's
+group may never do: it is never waited for without a bound, and the pipes are closed on this side.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from signal import Signals
 
 
 def tell_group(child: Process, number: Signals) -> None:
-    """A signal for a child that leads its process group, and for the group. Nothing where it is gone, or another user's."""
+    """A signal for a child that leads its process group, and for the group. Nothing where it is
+    gone, or another user's.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 
@@ -27,7 +29,9 @@ async def gone(child: Process, secs: float) -> bool:
 
 
 def close_pipes(child: Process) -> None:
-    """Nothing more is read or written. Without it a pipe that somebody holds would be watched for as long as the loop runs."""
+    """Nothing more is read or written. Without it a pipe that somebody holds would be watched for
+    as long as the loop runs.
+    """
     transport = getattr(child, "_transport", None)  # asyncio has no public way to it
     if transport is not None:
         transport.close()

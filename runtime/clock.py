@@ -1,6 +1,8 @@
-"""The one clock, and one that tests turn by hand. Nothing else in the product reads the time on its own.
+"""The one clock, and one that tests turn by hand. Nothing else in the product reads the time on its
+own.
 
-Wall time is for people, records and comparison across restarts; it may jump. Spans and timers count on monotonic time.
+Wall time is for people, records and comparison across restarts; it may jump. Spans and timers count
+on monotonic time.
 """
 
 import time
@@ -12,7 +14,9 @@ class Clock(Protocol):
         """Unix seconds; may jump both ways."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever go on, from an arbitrary start; comparable within one boot of one machine."""
+        """Seconds that only ever go on, from an arbitrary start; comparable within one boot of one
+        machine.
+        """
 
 
 class SystemClock:
@@ -24,7 +28,9 @@ class SystemClock:
 
 
 class Steady:
-    """Wall time as it was when this was made, and what has passed since: nobody can set it. For what lasts hours and is not on record."""
+    """Wall time as it was when this was made, and what has passed since: nobody can set it. For
+    what lasts hours and is not on record.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._ahead = clock, clock.wall() - clock.monotonic()
@@ -49,7 +55,9 @@ class ManualClock:
     def advance(self, secs: float) -> None:
         """Let `secs` pass on both."""
         if secs < 0:
-            raise ValueError(f"time passes forward, not {secs} s; jump_wall() sets the wall clock back")
+            raise ValueError(
+                f"time passes forward, not {secs} s; jump_wall() sets the wall clock back"
+            )
         self._wall += secs
         self._monotonic += secs
 

@@ -1,13 +1,17 @@
-"""How long an event loop was held: each of its rounds is measured, and what held it for long is named.
+"""How long an event loop was held: each of its rounds is measured, and what held it for long is
+named.
 
-A round is what the loop does between two looks at its sockets; whatever comes meanwhile waits for its end. So the rounds' lengths
-say how late the loop would have been for something that came at any moment, as a probe that asks without a pause would find it,
-for three readings of clocks a round and nothing while the loop has nothing to do.
+A round is what the loop does between two looks at its sockets; whatever comes meanwhile waits for
+its end. So the rounds' lengths say how late the loop would have been for something that came at any
+moment, as a probe that asks without a pause would find it, for three readings of clocks a round and
+nothing while the loop has nothing to do.
 
-Time that was not given to us is left out: in which the kernel had the loop's thread wait for a processor (Linux counts it, in
-`schedstat`), which a hypervisor gave to another machine (`steal` in `/proc/stat`: of the two processors that lost most), and in which
-neither that thread nor the one that looks after it got to run at all (a process that was stopped). Time in which the loop waited for a
-disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs when a round takes long.
+Time that was not given to us is left out: in which the kernel had the loop's thread wait for a
+processor (Linux counts it, in `schedstat`), which a hypervisor gave to another machine (`steal` in
+`/proc/stat`: of the two processors that lost most), and in which neither that thread nor the one
+that looks after it got to run at all (a process that was stopped). Time in which the loop waited
+for a disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs
+when a round takes long.
 """
 
 import asyncio
@@ -26,18 +30,21 @@ from typing import Any
 HELD_SECS, COUNTED_SECS = 0.05, 0.005
 #: Upper bounds of the counted rounds' classes, seconds.
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, float("inf"))
-#: Pause of the thread that looks, while the loop works. A round that is so old is looked at. A look that is so late was prevented.
+#: Pause of the thread that looks, while the loop works. A round that is so old is looked at. A look
+#: that is so late was prevented.
 LOOK_SECS, LOOKED_AT_SECS, LATE_SECS = 0.1, 0.02, 0.05
 #: Lines in the log a minute; what was held besides is counted.
 LINES, LINES_EVERY_SECS = 20, 60.0
 _FRAMES = 6
-#: What the kernel counts of each processor. Of more than these it takes too long to be looked at ten times a second.
+#: What the kernel counts of each processor. Of more than these it takes too long to be looked at
+#: ten times a second.
 _PROCESSORS, _MOST_PROCESSORS = "/proc/stat", 64
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LoopLag:
-    """Of one loop, which `run` makes. Counts and says from `begin` on; `say` takes sentences for the log, in the thread that looks.
+    """Of one loop, which `run` makes. Counts and says from `begin` on; `say` takes sentences for
+    the log, in the thread that looks.
 
     idle_secs: the longest pause between two looks while the loop has nothing to do.
     """
@@ -45,7 +52,8 @@ class LoopLag:
     def __init__(self, *, idle_secs: float = LOOK_SECS) -> None:
         self.say: Callable[[str], None] = _unsaid
         self._idle_secs = idle_secs
-        #: when the round began that runs now (0 while the loop waits), and how long its thread had computed then
+        #: when the round began that runs now (0 while the loop waits), and how long its thread had
+        #: computed then
         self.began = self.computed = 0.0
         self.rounds = self._rounds_before = 0
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
@@ -55,8 +63,8 @@ class LoopLag:
         #: the latest long rounds: when they ended, on the monotonic clock, and how long they were
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
         self._sample: tuple[float, str] = (0.0, "")
-        #: at a moment before this round: how long the loop's thread ran and how long it waited for a processor, nanoseconds, and
-        #: how long each processor was another machine's, ticks
+        #: at a moment before this round: how long the loop's thread ran and how long it waited for
+        #: a processor, nanoseconds, and how long each processor was another machine's, ticks
         self._before, self._stolen_before = (0, 0), list[int]()
         self._schedstat = self._processors = -1
         #: the last look and when the next one is due, and from when to when nobody could look
@@ -74,7 +82,9 @@ class LoopLag:
         watcher = threading.Thread(target=self._watch, name="lag", daemon=True)
         watcher.start()
         try:
-            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Metered(self))) as runner:
+            with asyncio.Runner(
+                loop_factory=lambda: asyncio.SelectorEventLoop(_Metered(self))
+            ) as runner:
                 runner.run(main)
         finally:
             self._over.set()
@@ -88,25 +98,41 @@ class LoopLag:
         """What was before does not count: a process that starts serves nobody yet."""
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._rounds_before = self.rounds
-        self._since, self._held, self._worst, self._begun = time.monotonic(), 0, (0.0, 0.0, ""), True
+        self._since, self._held, self._worst, self._begun = (
+            time.monotonic(),
+            0,
+            (0.0, 0.0, ""),
+            True,
+        )
         if self.began:
             self.began, self.computed = self._since, time.thread_time()
 
     def said(self) -> dict[str, Any]:
-        """What there is to know, in seconds: the 99.9th percentile of the lag, the longest round with what ran, rounds by length."""
+        """What there is to know, in seconds: the 99.9th percentile of the lag, the longest round
+        with what ran, rounds by length.
+        """
         own, lost, what = self._worst
         return {
-            "secs": time.monotonic() - self._since, "rounds": self.rounds, "p999": self.percentile(0.001), "held": self._held,
+            "secs": time.monotonic() - self._since,
+            "rounds": self.rounds,
+            "p999": self.percentile(0.001),
+            "held": self._held,
             "worst": {"secs": own, "notRunSecs": lost, "what": what},
-            "roundsUpTo": {f"{bound:g}": count for bound, count in zip(BOUNDS, self._counts, strict=True)},
+            "roundsUpTo": {
+                f"{bound:g}": count for bound, count in zip(BOUNDS, self._counts, strict=True)
+            },
         }
 
     def longest(self, since: float) -> float:
-        """The longest of the rounds that were said and ended after `since` (monotonic); seconds, 0 where there was none."""
+        """The longest of the rounds that were said and ended after `since` (monotonic); seconds, 0
+        where there was none.
+        """
         return max((own for at, own in self._latest if at > since), default=0.0)
 
     def counted(self) -> tuple[list[tuple[str, int]], float]:
-        """Rounds up to each bound, all in all, and the seconds that the long ones took together. Short rounds are in the first class."""
+        """Rounds up to each bound, all in all, and the seconds that the long ones took together.
+        Short rounds are in the first class.
+        """
         short, out = self.rounds - self._rounds_before - sum(self._counts), []
         so_far = max(0, short)
         for bound, count in zip(BOUNDS, self._counts, strict=True):
@@ -120,7 +146,9 @@ class LoopLag:
         return self._worst[0]
 
     def percentile(self, part: float) -> float:
-        """Seconds: what came at a random moment waited longer than this in `part` of the cases. Known from COUNTED_SECS on."""
+        """Seconds: what came at a random moment waited longer than this in `part` of the cases.
+        Known from COUNTED_SECS on.
+        """
         allowed = part * (time.monotonic() - self._since)
         low, high = COUNTED_SECS, max(COUNTED_SECS, self._worst[0])
         if self._excess(low) <= allowed:
@@ -131,8 +159,14 @@ class LoopLag:
         return high
 
     def _excess(self, secs: float) -> float:
-        """Time during which who came had to wait longer than `secs`: of each round what is beyond it."""
-        return sum(max(0.0, s - n * secs) for n, s, bound in zip(self._counts, self._sums, BOUNDS, strict=True) if bound > secs)
+        """Time during which who came had to wait longer than `secs`: of each round what is beyond
+        it.
+        """
+        return sum(
+            max(0.0, s - n * secs)
+            for n, s, bound in zip(self._counts, self._sums, BOUNDS, strict=True)
+            if bound > secs
+        )
 
     # ---- the loop's thread
 
@@ -157,12 +191,24 @@ class LoopLag:
         self._to_say.append(held)
 
     def _lost(self, now: float) -> float:
-        """Seconds of the round that ends now in which we were not let run; what its thread computed is none of them."""
-        ran, waited = (max(0, after - before) / 1e9 for after, before in zip(self._scheduled(), self._before, strict=True))
+        """Seconds of the round that ends now in which we were not let run; what its thread computed
+        is none of them.
+        """
+        ran, waited = (
+            max(0, after - before) / 1e9
+            for after, before in zip(self._scheduled(), self._before, strict=True)
+        )
         late = [(self._looked, now)] if now - self._due > LATE_SECS else []
-        unseen = sum(max(0.0, min(to, now) - max(since, self.began)) for since, to in (*self._prevented, *late))
-        # of two: a thread of ours that has the interpreter may be on another processor than the loop's
-        taken = sorted(after - before for after, before in zip(self._stolen(), self._stolen_before, strict=False))
+        unseen = sum(
+            max(0.0, min(to, now) - max(since, self.began))
+            for since, to in (*self._prevented, *late)
+        )
+        # of two: a thread of ours that has the interpreter may be on another processor than the
+        # loop's
+        taken = sorted(
+            after - before
+            for after, before in zip(self._stolen(), self._stolen_before, strict=False)
+        )
         stolen = sum(taken[-2:]) / _TICKS
         not_computed = max(0.0, now - self.began - (time.thread_time() - self.computed))
         return min(not_computed, max(waited + stolen, unseen - ran))
@@ -183,7 +229,11 @@ class LoopLag:
             return []
         try:
             lines = os.pread(self._processors, 16384, 0).split(b"\n")
-            return [int(line.split()[8]) for line in lines if line.startswith(b"cpu") and line[3:4] != b" "]
+            return [
+                int(line.split()[8])
+                for line in lines
+                if line.startswith(b"cpu") and line[3:4] != b" "
+            ]
         except (OSError, ValueError, IndexError):
             return []
 
@@ -216,7 +266,9 @@ class LoopLag:
         said = 0
         while self._to_say and said < room:
             own, lost, what = self._to_say.popleft()
-            self.say(f"the loop was held for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; it was at {what}")
+            self.say(
+                f"the loop was held for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; it was at {what}"
+            )
             said += 1
         return said
 

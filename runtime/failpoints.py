@@ -1,8 +1,10 @@
-"""Named places where a process can be made to die, so that tests can visit every one of them. Standard library only.
+"""Named places where a process can be made to die, so that tests can visit every one of them.
+Standard library only.
 
-`JOBSCRIBE_CRASHPOINT=<name>:<n>:<file>` in the environment of a supervisor makes the process that comes to this place for the
-n-th time kill itself there (SIGKILL: nothing is flushed, closed or said). It strikes once: it makes the file, and spares whoever
-finds it there. Agents, keepers and job commands inherit it. Without the variable `reached` is a comparison with None.
+`JOBSCRIBE_CRASHPOINT=<name>:<n>:<file>` in the environment of a supervisor makes the process that
+comes to this place for the n-th time kill itself there (SIGKILL: nothing is flushed, closed or
+said). It strikes once: it makes the file, and spares whoever finds it there. Agents, keepers and
+job commands inherit it. Without the variable `reached` is a comparison with None.
 """
 
 import os
@@ -49,14 +51,18 @@ _struck = ""
 
 
 def arm(setting: str | None) -> None:
-    """As in the environment variable; None disarms. Raises ValueError for a place that does not exist."""
+    """As in the environment variable; None disarms. Raises ValueError for a place that does not
+    exist.
+    """
     global _armed, _left, _struck
     if not setting:
         _armed = None
         return
     name, count, struck = setting.split(":", 2)
     if name not in POINTS:
-        raise ValueError(f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}")
+        raise ValueError(
+            f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}"
+        )
     _armed, _left, _struck = name, int(count), struck
 
 

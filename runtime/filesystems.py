@@ -1,6 +1,7 @@
 """What lies under a path: is it a network file system; and how a small file is replaced as a whole.
 
-Standard library only. Nothing here waits for a server that may be away: the mount table is read, the path is not touched.
+Standard library only. Nothing here waits for a server that may be away: the mount table is read,
+the path is not touched.
 """
 
 from __future__ import annotations
@@ -9,20 +10,62 @@ import os
 
 from . import failpoints as crashpoints
 
-#: Types of file systems that other machines may write to as well, where locks, renames and memory maps cannot be relied on.
-NETWORK = frozenset((
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fhgfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
-    "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "virtiofs", "wekafs",
-))
+#: Types of file systems that other machines may write to as well, where locks, renames and memory
+#: maps cannot be relied on.
+NETWORK = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fhgfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "wekafs",
+    )
+)
 #: The same behind FUSE (`fuse.<name>`).
-_NETWORK_FUSE = frozenset((
-    "beegfs", "ceph", "curlftpfs", "davfs", "davfs2", "gcsfuse", "glusterfs", "juicefs", "mfs", "moosefs", "nfs", "rclone", "s3fs",
-    "seaweedfs", "smbnetfs", "sshfs", "weed",
-))
+_NETWORK_FUSE = frozenset(
+    (
+        "beegfs",
+        "ceph",
+        "curlftpfs",
+        "davfs",
+        "davfs2",
+        "gcsfuse",
+        "glusterfs",
+        "juicefs",
+        "mfs",
+        "moosefs",
+        "nfs",
+        "rclone",
+        "s3fs",
+        "seaweedfs",
+        "smbnetfs",
+        "sshfs",
+        "weed",
+    )
+)
 
 
 def network_file_system(path: str, mounts: str | None = None) -> str | None:
-    """The name of the network file system that `path` (which need not exist yet) lies on, such as "nfs4"; None for a local one.
+    """The name of the network file system that `path` (which need not exist yet) lies on, such as
+    "nfs4"; None for a local one.
 
     mounts: the text of a /proc/pid/mountinfo; this process's own by default.
     """
@@ -35,7 +78,9 @@ def network_file_system(path: str, mounts: str | None = None) -> str | None:
 
 
 def file_system(path: str, mounts: str | None = None) -> str:
-    """The type of the file system that `path` lies on ("ext4", "fuse.sshfs"); "" where the table does not say."""
+    """The type of the file system that `path` lies on ("ext4", "fuse.sshfs"); "" where the table
+    does not say.
+    """
     if mounts is None:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
             mounts = f.read()
@@ -48,7 +93,9 @@ def file_system(path: str, mounts: str | None = None) -> str:
             continue
         point = _unescaped(fields[4])
         # a later mount on the same point hides the earlier one
-        if len(point) >= len(best) and (target == point or target.startswith(point.rstrip("/") + "/")):
+        if len(point) >= len(best) and (
+            target == point or target.startswith(point.rstrip("/") + "/")
+        ):
             best, kind = point, right.split(" ", 1)[0]
     return kind
 
@@ -69,11 +116,19 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False, points: tuple[str, str] | None = None) -> None:
-    """Create or replace a file: readers see the old one or the whole new one. Raises OSError and leaves no leftovers then.
+def write_atomically(
+    path: str,
+    data: bytes,
+    mode: int = 0o600,
+    *,
+    sync: bool = False,
+    points: tuple[str, str] | None = None,
+) -> None:
+    """Create or replace a file: readers see the old one or the whole new one. Raises OSError and
+    leaves no leftovers then.
 
-    sync: also survive a power failure. Of two processes that write one path at the same time the later wins.
-    points: crash points before and after the file gets its name.
+    sync: also survive a power failure. Of two processes that write one path at the same time the
+    later wins. points: crash points before and after the file gets its name.
     """
     temporary = f"{path}.{os.getpid()}.new"
     fd = _fresh(temporary, mode)
@@ -99,7 +154,9 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600, *, sync: bool = 
 
 
 def _fresh(path: str, mode: int) -> int:
-    """A file of one's own: what lies there, of one that was killed or put there by a job, is neither written to nor waited for."""
+    """A file of one's own: what lies there, of one that was killed or put there by a job, is
+    neither written to nor waited for.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, mode)
@@ -109,7 +166,9 @@ def _fresh(path: str, mode: int) -> int:
 
 
 def make_folder(path: str, mode: int = 0o700) -> None:
-    """Make a folder where there is none, and those above it that are missing, to survive a power failure. Raises OSError."""
+    """Make a folder where there is none, and those above it that are missing, to survive a power
+    failure. Raises OSError.
+    """
     missing, path = [], os.path.abspath(path)
     while not os.path.isdir(path):
         missing.append(path)

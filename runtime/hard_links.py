@@ -1,6 +1,8 @@
-"""Hard links in folders of jobs: one file may have another name elsewhere, which whoever reads it here need not be allowed to read.
+"""Hard links in folders of jobs: one file may have another name elsewhere, which whoever reads it
+here need not be allowed to read.
 
-Permissions do not tell: the process that reads may be root, and where it is the job's own unix user its secrets are that one's, too.
+Permissions do not tell: the process that reads may be root, and where it is the job's own unix user
+its secrets are that one's, too.
 """
 
 import contextlib
@@ -11,7 +13,9 @@ LOOKED_AT_MOST = 20_000
 
 
 def all_below(folder: int, info: os.stat_result) -> bool:
-    """Do all names of this file lie below `folder`, an open descriptor? Blocks. False where there is too much to look at."""
+    """Do all names of this file lie below `folder`, an open descriptor? Blocks. False where there
+    is too much to look at.
+    """
     left, seen = info.st_nlink, 0
     if left == 1:
         return True

@@ -1,4 +1,5 @@
-"""How long something took, counted in classes, and how often it failed: plain numbers, for whoever asks for them later.
+"""How long something took, counted in classes, and how often it failed: plain numbers, for whoever
+asks for them later.
 
 For code that knows nothing of metrics and those who collect them. One thread.
 """
@@ -11,7 +12,9 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 
 
 class Timings:
-    """counts: of each class, one more than there are bounds. total: seconds, of all. errors: by code."""
+    """counts: of each class, one more than there are bounds. total: seconds, of all. errors: by
+    code.
+    """
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)

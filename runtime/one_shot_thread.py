@@ -1,4 +1,6 @@
-"""A thread for one piece of work that would hold the loop. Nothing is left of it afterwards: those of a pool keep their last work."""
+"""A thread for one piece of work that would hold the loop. Nothing is left of it afterwards: those
+of a pool keep their last work.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +12,9 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns. Where it raises, RuntimeError tells the kind of error alone: its words and frames may know secrets."""
+    """What `work` returns. Where it raises, RuntimeError tells the kind of error alone: its words
+    and frames may know secrets.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

@@ -1,7 +1,9 @@
-"""Processes of this machine as /proc shows them: who is alive, whose child, what marks it carries; and how to end them.
+"""Processes of this machine as /proc shows them: who is alive, whose child, what marks it carries;
+and how to end them.
 
-A process is named by its pid *and* its start time (field 22 of /proc/pid/stat): a pid alone is used again sooner or later.
-Standard library only, and only its small modules, because the keeper lives on this one. Nothing here knows what a job is.
+A process is named by its pid *and* its start time (field 22 of /proc/pid/stat): a pid alone is used
+again sooner or later. Standard library only, and only its small modules, because the keeper lives
+on this one. Nothing here knows what a job is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: The number of the first pid namespace of every machine; all others are given to one after the other again and again.
+#: The number of the first pid namespace of every machine; all others are given to one after the
+#: other again and again.
 _FIRST_NAMESPACE = 0xEFFF_FFFC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 #: States of /proc/pid/stat in which a process runs no more code: zombie and dead.
@@ -29,7 +32,8 @@ _ENVIRON_BYTES = 8 << 20
 _NOT_TO_SEE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-#: A function object of its own, which knows its types: converting each argument by hand costs a fresh fork more than the call does.
+#: A function object of its own, which knows its types: converting each argument by hand costs a
+#: fresh fork more than the call does.
 _set = _libc["prctl"]
 _set.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
@@ -39,8 +43,17 @@ class Process:
 
     __slots__ = ("group", "parent", "pid", "session", "state", "ticks")
 
-    def __init__(self, pid: int, state: str, parent: int, group: int, session: int, ticks: int) -> None:
-        self.pid, self.state, self.parent, self.group, self.session, self.ticks = pid, state, parent, group, session, ticks
+    def __init__(
+        self, pid: int, state: str, parent: int, group: int, session: int, ticks: int
+    ) -> None:
+        self.pid, self.state, self.parent, self.group, self.session, self.ticks = (
+            pid,
+            state,
+            parent,
+            group,
+            session,
+            ticks,
+        )
 
     @property
     def over(self) -> bool:
@@ -59,13 +72,16 @@ def boot_id() -> str:
 def life_id() -> str:
     """Names what pids mean here: the boot of this machine and, in a container, the life of that.
 
-    Without the start of its first process a container that has an earlier one's number would be taken for it.
+    Without the start of its first process a container that has an earlier one's number would be
+    taken for it.
     """
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return boot_id()
-    return boot_id() if namespace == _FIRST_NAMESPACE else f"{boot_id()}/{namespace}-{start_ticks(1)}"
+    return (
+        boot_id() if namespace == _FIRST_NAMESPACE else f"{boot_id()}/{namespace}-{start_ticks(1)}"
+    )
 
 
 def in_first_namespace() -> bool:
@@ -93,20 +109,26 @@ def start_ticks(pid: int) -> int | None:
 
 
 def alive(pid: int, ticks: int) -> bool:
-    """Does exactly this process still run? A zombie does not, nor does another process with its pid."""
+    """Does exactly this process still run? A zombie does not, nor does another process with its
+    pid.
+    """
     found = find(pid)
     return found is not None and found.ticks == ticks and not found.over
 
 
 def image(pid: int) -> int:
-    """A number that changes when the process executes another program (where its stack began); 0 where that is not to be seen."""
+    """A number that changes when the process executes another program (where its stack began); 0
+    where that is not to be seen.
+    """
     raw = _read(f"/proc/{pid}/stat")
     f = raw[raw.rfind(b")") + 2 :].split(None, 26)
     return int(f[25]) if len(f) > 25 else 0
 
 
 def children() -> list[int]:
-    """Pids of this process's own children, zombies included. Exact for a process without other threads that reaps by itself."""
+    """Pids of this process's own children, zombies included. Exact for a process without other
+    threads that reaps by itself.
+    """
     me = os.getpid()
     try:
         with open(f"/proc/{me}/task/{me}/children", "rb", buffering=0) as f:
@@ -116,7 +138,9 @@ def children() -> list[int]:
 
 
 def table() -> dict[int, Process]:
-    """All processes by pid, zombies included. Not a snapshot: what comes and goes meanwhile may be missed, so look again."""
+    """All processes by pid, zombies included. Not a snapshot: what comes and goes meanwhile may be
+    missed, so look again.
+    """
     out = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -127,7 +151,9 @@ def table() -> dict[int, Process]:
 
 
 def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> list[int]:
-    """These pids and everything below them in the table, as far as it is in there; parents before their children."""
+    """These pids and everything below them in the table, as far as it is in there; parents before
+    their children.
+    """
     below: dict[int, list[int]] = {}
     for p in processes.values():
         below.setdefault(p.parent, []).append(p.pid)
@@ -141,7 +167,9 @@ def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> lis
 
 
 def environment(pid: int, *names: bytes) -> list[bytes | None]:
-    """Values of these variables in the environment a process was started with; None for what is not there or not readable."""
+    """Values of these variables in the environment a process was started with; None for what is not
+    there or not readable.
+    """
     entries = b"\0" + _read(f"/proc/{pid}/environ")
     out: list[bytes | None] = []
     for name in names:
@@ -156,11 +184,15 @@ def environment(pid: int, *names: bytes) -> list[bytes | None]:
 
 
 def marked(entries: Iterable[bytes], processes: Iterable[Process]) -> list[Process]:
-    """Those (but not this process itself) that still run and were started with all of these `NAME=value` entries."""
+    """Those (but not this process itself) that still run and were started with all of these
+    `NAME=value` entries.
+    """
     wanted = [e.split(b"=", 1) for e in entries]
     names, values = [w[0] for w in wanted], [w[1] for w in wanted]
     me = os.getpid()
-    return [p for p in processes if p.pid != me and not p.over and environment(p.pid, *names) == values]
+    return [
+        p for p in processes if p.pid != me and not p.over and environment(p.pid, *names) == values
+    ]
 
 
 def holds(pid: int, path: str) -> bool:
@@ -179,7 +211,8 @@ def holds(pid: int, path: str) -> bool:
 def _read(path: str) -> bytes:
     """The whole of a /proc file; empty where it is gone or not ours to read.
 
-    Raises OSError for any other reason (no descriptors, no memory): that nobody is seen must not look like nobody is there.
+    Raises OSError for any other reason (no descriptors, no memory): that nobody is seen must not
+    look like nobody is there.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -205,7 +238,8 @@ def _read(path: str) -> bytes:
 
 
 def wake(pid: int, ticks: int, child_title: bytes) -> str:
-    """Let exactly this process go on where a signal has stopped it, and its stopped children with this title.
+    """Let exactly this process go on where a signal has stopped it, and its stopped children with
+    this title.
 
     Returns what was done, to be put behind a sentence; empty where it was not stopped.
     """
@@ -219,12 +253,17 @@ def wake(pid: int, ticks: int, child_title: bytes) -> str:
 
 
 def send_signal(pid: int, ticks: int, number: int) -> bool:
-    """Signal exactly this process; False where it is gone or not ours to signal. Never hits another one with the same pid."""
+    """Signal exactly this process; False where it is gone or not ours to signal. Never hits another
+    one with the same pid.
+    """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
-    except (OSError, AttributeError):  # a kernel or C library before pidfd: a small window stays open
+    except (
+        OSError,
+        AttributeError,
+    ):  # a kernel or C library before pidfd: a small window stays open
         return _kill_by_pid(pid, ticks, number)
     try:
         if start_ticks(pid) != ticks:
@@ -248,7 +287,8 @@ def _kill_by_pid(pid: int, ticks: int, number: int) -> bool:
 
 
 def kill_until_gone(look: Callable[[], list[Process]], timeout_secs: float) -> int:
-    """SIGKILL whatever `look` finds, again and again until it finds nothing or the time is over. Returns how many were left.
+    """SIGKILL whatever `look` finds, again and again until it finds nothing or the time is over.
+    Returns how many were left.
 
     Blocks. A process that forks while it is killed is met in the next round.
     """
@@ -273,7 +313,8 @@ def become_subreaper() -> bool:
 
 
 def end_with_parent(number: int) -> bool:
-    """Get this signal when the parent (exactly: the thread of it that made this process) ends; 0: none any more.
+    """Get this signal when the parent (exactly: the thread of it that made this process) ends; 0:
+    none any more.
 
     A parent that is over already sends nothing: compare `os.getppid()` afterwards.
     """
@@ -281,12 +322,16 @@ def end_with_parent(number: int) -> bool:
 
 
 def set_dumpable(on: bool) -> bool:
-    """Off: no core dump, and other processes of the same user cannot read this one's memory, environment or descriptors."""
+    """Off: no core dump, and other processes of the same user cannot read this one's memory,
+    environment or descriptors.
+    """
     return _prctl(_PR_SET_DUMPABLE, int(on))
 
 
 def set_title(name: str, root: str) -> bool:
-    """Show this process in `ps` as `<name> <root>`, written over its own arguments. False where that cannot be done."""
+    """Show this process in `ps` as `<name> <root>`, written over its own arguments. False where
+    that cannot be done.
+    """
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
     raw = _read("/proc/self/stat")
     f = raw[raw.rfind(b")") + 2 :].split()
@@ -295,7 +340,11 @@ def set_title(name: str, root: str) -> bool:
     begin, end = int(f[45]), int(f[46])
     room = end - begin
     # the very bytes that /proc shows must lie there, or this is not the memory it seems to be
-    if begin <= 0 or room <= 1 or ctypes.string_at(begin, room) != _read("/proc/self/cmdline")[:room]:
+    if (
+        begin <= 0
+        or room <= 1
+        or ctypes.string_at(begin, room) != _read("/proc/self/cmdline")[:room]
+    ):
         return False
     title = f"{name} {root}".encode("utf-8", "surrogateescape")[: room - 1]
     ctypes.memmove(begin, title.ljust(room, b"\0"), room)

@@ -1,6 +1,8 @@
-"""A few threads for calls that block: bounded in number, each call with a deadline, and never in the way of the process's end.
+"""A few threads for calls that block: bounded in number, each call with a deadline, and never in
+the way of the process's end.
 
-Not the standard executor: its threads are waited for when Python ends, and a call into a daemon that hangs would keep a supervisor alive.
+Not the standard executor: its threads are waited for when Python ends, and a call into a daemon
+that hangs would keep a supervisor alive.
 """
 
 import asyncio
@@ -14,7 +16,9 @@ T = TypeVar("T")
 
 
 class Stuck(Exception):
-    """Nothing was begun: all threads are busy with calls that got no answer. since: seconds, of the oldest; calls: how many."""
+    """Nothing was begun: all threads are busy with calls that got no answer. since: seconds, of the
+    oldest; calls: how many.
+    """
 
     def __init__(self, calls: int, since: float) -> None:
         super().__init__(f"{calls} calls without an answer, the first for {since:.0f} s")
@@ -28,14 +32,18 @@ class Closed(Exception):
 class _Job:
     __slots__ = ("begun", "deadline", "future", "given_up", "work")
 
-    def __init__(self, work: Callable[[], Any], future: asyncio.Future[Any], deadline: float) -> None:
+    def __init__(
+        self, work: Callable[[], Any], future: asyncio.Future[Any], deadline: float
+    ) -> None:
         self.work, self.future, self.deadline = work, future, deadline
         self.begun: float | None = None
         self.given_up = False
 
 
 class Threads:
-    """Threads are made when there is work for them, up to `limit`. All methods but the work itself run on the loop."""
+    """Threads are made when there is work for them, up to `limit`. All methods but the work itself
+    run on the loop.
+    """
 
     def __init__(self, name: str, limit: int) -> None:
         self._name, self._limit = name, limit
@@ -46,9 +54,11 @@ class Threads:
         self._closed = False
 
     async def run(self, work: Callable[[], T], secs: float) -> T:
-        """What `work` returns or raises. Raises TimeoutError after `secs`, of which waiting for a thread is a part, and Stuck.
+        """What `work` returns or raises. Raises TimeoutError after `secs`, of which waiting for a
+        thread is a part, and Stuck.
 
-        Work that has not begun by then is never begun; work that has is left alone, and what comes of it is dropped.
+        Work that has not begun by then is never begun; work that has is left alone, and what comes
+        of it is dropped.
         """
         now = time.monotonic()
         with self._lock:
@@ -60,7 +70,9 @@ class Threads:
             job = _Job(work, asyncio.get_running_loop().create_future(), now + secs)
             self._jobs.add(job)
             if len(self._threads) < min(self._limit, len(self._jobs)):
-                thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True)
+                thread = threading.Thread(
+                    target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
         self._queue.put(job)
@@ -84,7 +96,9 @@ class Threads:
             return [j.begun for j in self._jobs if j.begun is not None]
 
     async def close(self, secs: float) -> None:
-        """Ends the threads that can be ended in this time; one that hangs is left behind and ends with the process."""
+        """Ends the threads that can be ended in this time; one that hangs is left behind and ends
+        with the process.
+        """
         with self._lock:
             self._closed = True
             jobs = list(self._jobs)

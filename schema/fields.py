@@ -1,7 +1,9 @@
-"""Plain data (what JSON and YAML can say), read key by key: typed values come out, and all that is wrong with it, with paths.
+"""Plain data (what JSON and YAML can say), read key by key: typed values come out, and all that is
+wrong with it, with paths.
 
-Nothing here raises because of the data, whatever it is: what is wrong is noted, and a value that may stand there is returned in its
-place, so that one reading finds all of it. How the data came about, and in which file, is not known here.
+Nothing here raises because of the data, whatever it is: what is wrong is noted, and a value that
+may stand there is returned in its place, so that one reading finds all of it. How the data came
+about, and in which file, is not known here.
 """
 
 import difflib
@@ -17,22 +19,36 @@ from ..protocol import durations
 
 #: So many problems are told in full; who has more than these has another kind of file before him.
 MAX_PROBLEMS = 1_000
-#: Bytes of one word of a command, and of `NAME=value` in an environment: what the operating system takes.
+#: Bytes of one word of a command, and of `NAME=value` in an environment: what the operating system
+#: takes.
 MAX_WORD = 128 * 1024 - 1
 _SHOWN = 60
-#: Characters of a name whose nearest is looked for, and names that are compared in one reading: each takes its time.
+#: Characters of a name whose nearest is looked for, and names that are compared in one reading:
+#: each takes its time.
 _GUESSED, _GUESSES = 40, 20_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LAST = re.compile(r'(?:\.?[A-Za-z_][A-Za-z0-9_-]*|\[(?:\d+|"[^"\n]*")\])\Z')
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]{0,3})")
 _MEGABYTES = {
-    "": 1.0, "k": 2**-10, "kb": 2**-10, "kib": 2**-10, "m": 1, "mb": 1, "mib": 1, "g": 2**10, "gb": 2**10, "gib": 2**10,
-    "t": 2**20, "tb": 2**20, "tib": 2**20,
+    "": 1.0,
+    "k": 2**-10,
+    "kb": 2**-10,
+    "kib": 2**-10,
+    "m": 1,
+    "mb": 1,
+    "mib": 1,
+    "g": 2**10,
+    "gb": 2**10,
+    "gib": 2**10,
+    "t": 2**20,
+    "tb": 2**20,
+    "tib": 2**20,
 }
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that is wrong or doubtful. path: where (`roles.worker.minFailed`, "" for the whole); right: what would be right.
+    """One thing that is wrong or doubtful. path: where (`roles.worker.minFailed`, "" for the
+    whole); right: what would be right.
 
     file, line: where that is in the text, as far as there is one.
     """
@@ -45,8 +61,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
     def sentence(self, kind: str = "") -> str:
         """All of it on one line, as compilers say it. kind: such as `warning`."""
-        place = ":".join(p for p in (self.file, None if self.line is None else str(self.line)) if p is not None)
-        return ": ".join(p for p in (place, kind, self.path, f"{self.problem}; right: {self.right}") if p)
+        place = ":".join(
+            p for p in (self.file, None if self.line is None else str(self.line)) if p is not None
+        )
+        return ": ".join(
+            p for p in (place, kind, self.path, f"{self.problem}; right: {self.right}") if p
+        )
 
 
 class Unfit(Exception):
@@ -97,14 +117,22 @@ class Findings:
         self._guesses -= len(known)
         if len(word) > _GUESSED or self._guesses < 0:
             return None
-        names = {alias.lower(): name for name, aliases in known.items() for alias in (*aliases, name)}
+        names = {
+            alias.lower(): name for name, aliases in known.items() for alias in (*aliases, name)
+        }
         hits = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
         return names[hits[0]] if hits else None
 
     def check(self) -> None:
         """Raises BadDescription where anything is wrong."""
         if self._more:
-            self.problems.append(Problem(path="", problem=f"{self._more} more problems are not shown", right="mend these first"))
+            self.problems.append(
+                Problem(
+                    path="",
+                    problem=f"{self._more} more problems are not shown",
+                    right="mend these first",
+                )
+            )
         if self.problems:
             raise BadDescription(self.problems, self.warnings)
 
@@ -120,7 +148,11 @@ class Bounds(NamedTuple):
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def said(self) -> str:
-        return f"more than {self.low:g}, at most {_figure(self.high)}" if self.above else f"{self.low:g} to {_figure(self.high)}"
+        return (
+            f"more than {self.low:g}, at most {_figure(self.high)}"
+            if self.above
+            else f"{self.low:g} to {_figure(self.high)}"
+        )
 
 
 @functools.cache
@@ -184,19 +216,36 @@ def shown(value: object) -> str:
 
 
 class Table:
-    """The keys of one object. known: those it may have, each with what others call it. `None` behind a key is as if it were not there."""
+    """The keys of one object. known: those it may have, each with what others call it. `None`
+    behind a key is as if it were not there.
+    """
 
-    def __init__(self, data: object, path: str, found: Findings, known: Mapping[str, Sequence[str]], what: str) -> None:
+    def __init__(
+        self,
+        data: object,
+        path: str,
+        found: Findings,
+        known: Mapping[str, Sequence[str]],
+        what: str,
+    ) -> None:
         self.where, self.found = path, found
         self._data: dict[Any, Any] = data if isinstance(data, dict) else {}
         if not isinstance(data, dict):
-            found.wrong(path, f"it is {shown(data)}", f"{what}: an object, with keys such as {next(iter(known))}")
+            found.wrong(
+                path,
+                f"it is {shown(data)}",
+                f"{what}: an object, with keys such as {next(iter(known))}",
+            )
         for key in self._data:
             if not isinstance(key, str):
                 found.wrong(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
             elif key not in known:
                 near = found.nearest(key, known)
-                found.wrong(member(path, key), "there is no such key", f"`{near}`" if near else f"{what} has {_listed(known)}")
+                found.wrong(
+                    member(path, key),
+                    "there is no such key",
+                    f"`{near}`" if near else f"{what} has {_listed(known)}",
+                )
 
     def raw(self, key: str) -> object:
         return self._data.get(key)
@@ -221,7 +270,11 @@ class Table:
             return default
         if isinstance(value, int) and not isinstance(value, bool) and limits.hold(value):
             return value
-        self.wrong(key, f"a whole number, {limits.said()}" + (", without quotes" if isinstance(value, str) else ""))
+        self.wrong(
+            key,
+            f"a whole number, {limits.said()}"
+            + (", without quotes" if isinstance(value, str) else ""),
+        )
         return default
 
     def secs(self, key: str, limits: Bounds, default: float | None) -> float | None:
@@ -230,7 +283,14 @@ class Table:
 
     def megabytes(self, key: str, limits: Bounds, default: int) -> int:
         """Whole MB (2**20 bytes), rounded up: a number of them, or a text such as 2GB."""
-        amount = self._amount(key, limits, _megabytes, "MB as a number, or a text such as '512MB' or '2GB'", default, whole=True)
+        amount = self._amount(
+            key,
+            limits,
+            _megabytes,
+            "MB as a number, or a text such as '512MB' or '2GB'",
+            default,
+            whole=True,
+        )
         return default if amount is None else int(amount)
 
     def text(self, key: str, shape: Any, right: str) -> str | None:
@@ -251,7 +311,9 @@ class Table:
 
     def table(self, key: str, known: Mapping[str, Sequence[str]], what: str) -> "Table":
         """The object behind this key; an empty one where there is none."""
-        return Table({} if self.raw(key) is None else self.raw(key), self.path(key), self.found, known, what)
+        return Table(
+            {} if self.raw(key) is None else self.raw(key), self.path(key), self.found, known, what
+        )
 
     def entries(self, key: str, what: str) -> list[tuple[str, object, str]]:
         """(name, value, path) of an object with keys of any name, in order."""
@@ -264,7 +326,9 @@ class Table:
         path = self.path(key)
         for name in value:
             if not isinstance(name, str):
-                self.found.wrong(path, f"a key is {shown(name)}", "keys are texts; put it in quotes")
+                self.found.wrong(
+                    path, f"a key is {shown(name)}", "keys are texts; put it in quotes"
+                )
         return [(name, v, member(path, name)) for name, v in value.items() if isinstance(name, str)]
 
     def elements(self, key: str, what: str) -> list[tuple[object, str]]:
@@ -278,7 +342,14 @@ class Table:
         return [(v, element(self.path(key), n)) for n, v in enumerate(value)]
 
     def _amount(
-        self, key: str, limits: Bounds, read: Callable[[str], float | None], right: str, default: float | None, *, whole: bool = False
+        self,
+        key: str,
+        limits: Bounds,
+        read: Callable[[str], float | None],
+        right: str,
+        default: float | None,
+        *,
+        whole: bool = False,
     ) -> float | None:
         value = self.raw(key)
         if value is None:
@@ -303,7 +374,9 @@ def _megabytes(text: str) -> float | None:
 
 
 def word(found: Findings, path: str, value: object) -> str:
-    """A word of a command or the value of a variable: text, or a whole number, which can be written in one way only."""
+    """A word of a command or the value of a variable: text, or a whole number, which can be written
+    in one way only.
+    """
     if _is_whole(value):
         return str(value)
     if not isinstance(value, str):
@@ -313,9 +386,17 @@ def word(found: Findings, path: str, value: object) -> str:
     if "\0" in value:
         found.wrong(path, "it has a NUL", "a text without NUL: no program can be given one")
     elif not value.isascii() and not _is_unicode(value):
-        found.wrong(path, "it has half of a character (a lone surrogate)", "a text that can be written as UTF-8")
+        found.wrong(
+            path,
+            "it has half of a character (a lone surrogate)",
+            "a text that can be written as UTF-8",
+        )
     elif len(value) > MAX_WORD or len(value.encode()) > MAX_WORD:
-        found.wrong(path, f"it has {len(value)} characters", f"at most {MAX_WORD} bytes; put more than that into a file")
+        found.wrong(
+            path,
+            f"it has {len(value)} characters",
+            f"at most {MAX_WORD} bytes; put more than that into a file",
+        )
     else:
         return value
     return ""

@@ -1,7 +1,9 @@
-"""What this process tells systemd (or whoever else started it with NOTIFY_SOCKET): ready, alive, stopping, and how it stands.
+"""What this process tells systemd (or whoever else started it with NOTIFY_SOCKET): ready, alive,
+stopping, and how it stands.
 
-The protocol is sd_notify(3): datagrams of NAME=VALUE lines to a unix socket. Nothing is sent where nobody listens, nothing is
-waited for, and nothing raises: a service that cannot be heard does its work all the same.
+The protocol is sd_notify(3): datagrams of NAME=VALUE lines to a unix socket. Nothing is sent where
+nobody listens, nothing is waited for, and nothing raises: a service that cannot be heard does its
+work all the same.
 """
 
 import contextlib
@@ -15,7 +17,8 @@ _SEND_SECS = 1.0
 
 
 class Notifier:
-    """Made once and early, since it takes what systemd said out of `env`: no child must speak in this process's name.
+    """Made once and early, since it takes what systemd said out of `env`: no child must speak in
+    this process's name.
 
     watchdog_secs: a sign of life is expected at least so often; None where nobody waits for one.
     """
@@ -25,7 +28,11 @@ class Notifier:
         self._address = env.pop("NOTIFY_SOCKET", "")
         usec, pid = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
         ours = not pid or pid == str(os.getpid())
-        self.watchdog_secs = int(usec) / 1e6 if self._address and ours and usec.isascii() and usec.isdigit() and int(usec) else None
+        self.watchdog_secs = (
+            int(usec) / 1e6
+            if self._address and ours and usec.isascii() and usec.isdigit() and int(usec)
+            else None
+        )
 
     @property
     def heard(self) -> bool:
@@ -50,7 +57,10 @@ class Notifier:
         if not self.heard:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s,
+        ):
             # not for ever, should process 1 not read; a timeout is an OSError
             s.settimeout(_SEND_SECS)
             s.sendto(text.encode(), address)

@@ -1,4 +1,6 @@
-"""The supervisor's composition root: everything is made here, handed to what needs it, and given back in reverse order."""
+"""The supervisor's composition root: everything is made here, handed to what needs it, and given
+back in reverse order.
+"""
 
 import asyncio
 import gc
@@ -15,66 +17,68 @@ import tornado.httpserver
 
 from ..apps import registry
 from ..db.events.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
+from ..db.events.state import Job, Task
 from ..db.maintenance.checkpoints import last_session, serial_floor, set_back
 from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
-from ..db.events.state import Job, Task
 from ..db.store.contract import Appended, Batch, Write
 from ..protocol.errors import Refusal
-from ..protocol.wire.heartbeat import Pace
 from ..protocol.ids import AgentKey, derived_id
-from ..protocol.wire.messages import Alive, Kill, ToAgent
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..runtime import clock, failpoints as crashpoints, processes
+from ..protocol.wire.heartbeat import Pace
+from ..protocol.wire.messages import Alive, Kill, ToAgent
+from ..runtime import clock, processes
+from ..runtime import failpoints as crashpoints
 from ..runtime.connections.http_server import Guarded
 from ..runtime.connections.http_server import server as http_server
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
-from ..service.systemd import Notifier
-from ..service.site.startup_checks import check, read_secret
 from ..service.settings.settings import Settings
+from ..service.site.startup_checks import check, read_secret
+from ..service.systemd import Notifier
 from . import configuration as offers
-from .process import process_limits as own_process, root_identity
-from .connections.websocket import application as agents_application
 from .agents.calls import Calls
+from .agents.orphans import ask_for_all
+from .api.routes import application
+from .api.transport.request_handler import Services
+from .api.transport.response_limits import Unsent
 from .clusters.inventory import ClusterBoard
+from .clusters.sign_in import SignIns
+from .connections.driver_reports import Places
+from .connections.heartbeat import Pulse
+from .connections.hub import Hub
+from .connections.progress import Progress
+from .connections.websocket import application as agents_application
 from .core.interface.effects import Effect
 from .core.interface.inputs import Now, SignedIn, SignedOut
-from .runs.service import Desk
+from .driver_setup import Fleet
+from .effect_executor import Performer
 from .engine.decision_loop import Engine
 from .engine.event_feed import Feed
-from .driver_setup import Fleet
-from .process.connection_limits import Guarding
-from .connections.hub import Hub
-from .runs.port_leases import Leases
-from .files.user_library import Library
 from .files.library_sync import LibraryCopies
-from .process.listeners import Bound, agents_tls, bound, patient, port_of
-from .streams.live_updates import Live
-from .process.counters import Counters, process
-from .notifications.notifier import Notifications
-from .runs.output_reader import Outputs
-from .effect_executor import Performer
-from .connections.driver_reports import Places
-from .connections.progress import Progress
-from .metrics.exporter import Monitoring
-from .metrics.collector import Parts
-from .connections.heartbeat import Pulse
 from .files.run_dir_reaper import Purging
-from .runs.request_validation import MAX_BODY
+from .files.uploads import Uploads
+from .files.user_library import Library
+from .metrics.collector import Parts
+from .metrics.exporter import Monitoring
+from .notifications.notifier import Notifications
+from .process import process_limits as own_process
+from .process import root_identity
+from .process.connection_limits import Guarding
+from .process.counters import Counters, process
+from .process.listeners import Bound, agents_tls, bound, patient, port_of
 from .process.root_directory import Root
 from .process.root_identity import Card
-from .usage.samples import Metering
-from .clusters.sign_in import SignIns
-from .agents.orphans import ask_for_all
-from .tracing.id_lookup import Known
-from .files.uploads import Uploads
 from .process.watchdog import Watchdog
-from .api.transport.request_handler import Services
-from .api.routes import application
-from .api.transport.response_limits import Unsent
+from .runs.output_reader import Outputs
+from .runs.port_leases import Leases
+from .runs.request_validation import MAX_BODY
+from .runs.service import Desk
+from .streams.live_updates import Live
+from .tracing.id_lookup import Known
+from .usage.samples import Metering
 
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
@@ -84,10 +88,18 @@ TAKEN_AT_ONCE = 16
 Announce = Callable[[dict[str, Any]], None]
 
 
-def main(settings: Settings, announce: Announce, *, front: str | None = None, notifier: Notifier | None = None) -> None:
-    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered. Raises Refusal before that.
+def main(
+    settings: Settings,
+    announce: Announce,
+    *,
+    front: str | None = None,
+    notifier: Notifier | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered.
+    Raises Refusal before that.
 
-    front: address of the front door that is beside it, for client.json. notifier: who is told that it lives, if anybody.
+    front: address of the front door that is beside it, for client.json. notifier: who is told that
+    it lives, if anybody.
     """
     check(settings)
     root = Root(settings.root)
@@ -104,14 +116,22 @@ def main(settings: Settings, announce: Announce, *, front: str | None = None, no
 
 
 async def _serve(
-    settings: Settings, root: Root, card: Card, announce: Announce, front: str | None, notifier: Notifier, lag: LoopLag,
+    settings: Settings,
+    root: Root,
+    card: Card,
+    announce: Announce,
+    front: str | None,
+    notifier: Notifier,
+    lag: LoopLag,
 ) -> None:
     async with AsyncExitStack() as stack:
         supervisor = _Supervisor(settings, root, card, front, notifier, lag)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
-        gc.freeze()  # nothing of a start is garbage: to look through all of it again would hold the loop for tens of milliseconds each time
+        # nothing of a start is garbage: to look through all of it again would hold the loop for
+        # tens of milliseconds each time
+        gc.freeze()
         lag.begin()
         await supervisor.until_told()
 
@@ -119,7 +139,15 @@ async def _serve(
 class _Supervisor:
     """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
 
-    def __init__(self, settings: Settings, root: Root, card: Card, front: str | None, notifier: Notifier, lag: LoopLag) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        root: Root,
+        card: Card,
+        front: str | None,
+        notifier: Notifier,
+        lag: LoopLag,
+    ) -> None:
         self._settings, self._root, self._front, self._card = settings, root, front, card
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
@@ -128,31 +156,59 @@ class _Supervisor:
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
         self._agents_key = self._redactor.add(card.key).encode()
-        self._log, self._sink = open_log("supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path))
+        self._log, self._sink = open_log(
+            "supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path)
+        )
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
         self._counters, lag.say = Counters(), self._log
         self._store = SqliteStore(
-            root / "db" / "events.sqlite", self._deliver, point=self._stored, say=self._log,
+            root / "db" / "events.sqlite",
+            self._deliver,
+            point=self._stored,
+            say=self._log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = Feed(self._store)
         system = self._store.read(SYSTEM)
-        self._session, self._set_back, self._serial_floor = 1 + last_session(system), set_back(system), serial_floor(system)
+        self._session, self._set_back, self._serial_floor = (
+            1 + last_session(system),
+            set_back(system),
+            serial_floor(system),
+        )
         self._places = Places(self._log, self._counters, self._agent_id)
         self._fleet = Fleet(
-            settings, root, self._places, self._log, self._redactor, self._agents_key, descriptors=own_process.many_descriptors(),
+            settings,
+            root,
+            self._places,
+            self._log,
+            self._redactor,
+            self._agents_key,
+            descriptors=own_process.many_descriptors(),
         )
         self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
         self._clusters = ClusterBoard(clusters, usual_secs=settings.limits.time_limit_secs)
-        self._performer = Performer(self._drivers, self._agent_id, self._redactor, self._log, self._counters)
-        self._engine = Engine(offers.policy(settings, self._drivers, self._fleet.pool, clusters, self._serial_floor), self._store, self)
+        self._performer = Performer(
+            self._drivers, self._agent_id, self._redactor, self._log, self._counters
+        )
+        self._engine = Engine(
+            offers.policy(settings, self._drivers, self._fleet.pool, clusters, self._serial_floor),
+            self._store,
+            self,
+        )
         self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
         self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
-            self._engine, self._progress, self._metering, self._log, self._counters, self._agent_id, self._session,
-            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs), apps=settings.apps.also,
+            self._engine,
+            self._progress,
+            self._metering,
+            self._log,
+            self._counters,
+            self._agent_id,
+            self._session,
+            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+            apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
@@ -161,33 +217,82 @@ class _Supervisor:
         tasks = self._fleet.task_drivers(self._send, secrets.token_bytes)
         outputs = Outputs(self._hub, tasks, secrets.token_bytes, self._far)
         self._desk = Desk(
-            self._engine, self._feed, outputs, self._progress, self._counters, self._log, self.now, user_root=self._user_root(),
-            apps=registry.names(settings.apps.also), drivers=self._drivers, evidence_root=str(root / "agent"),
-            container=self._fleet.container, batch=self._clusters.asked,
+            self._engine,
+            self._feed,
+            outputs,
+            self._progress,
+            self._counters,
+            self._log,
+            self.now,
+            user_root=self._user_root(),
+            apps=registry.names(settings.apps.also),
+            drivers=self._drivers,
+            evidence_root=str(root / "agent"),
+            container=self._fleet.container,
+            batch=self._clusters.asked,
         )
         self._live = Live(self._desk)
         self._progress.heard = self._live.progressed
-        library = Library(self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner)
+        library = Library(
+            self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner
+        )
         self._uploads = Uploads(library)
         self._performer.copies = LibraryCopies(
-            library, self._hub, self._log, self._user_root(), secrets.token_bytes, self._clusters.apart,
+            library,
+            self._hub,
+            self._log,
+            self._user_root(),
+            secrets.token_bytes,
+            self._clusters.apart,
         )
         self._purging = Purging(
-            self._engine, self._store, self._log, self.now, user_root=self._user_root(), after_secs=settings.purge.after_secs,
-            every_secs=settings.purge.every_secs, elsewhere=self._clusters.elsewhere,
+            self._engine,
+            self._store,
+            self._log,
+            self.now,
+            user_root=self._user_root(),
+            after_secs=settings.purge.after_secs,
+            every_secs=settings.purge.every_secs,
+            elsewhere=self._clusters.elsewhere,
         )
-        self._performer.bind(self._engine, self._hub, self._places, self._desk, self._purging, tasks)
-        self._notifications = Notifications(settings, root, self._store, self._log, self._counters, self._redactor, self._clock)
+        self._performer.bind(
+            self._engine, self._hub, self._places, self._desk, self._purging, tasks
+        )
+        self._notifications = Notifications(
+            settings, root, self._store, self._log, self._counters, self._redactor, self._clock
+        )
         self._servers: list[tornado.httpserver.HTTPServer] = []
         self._guarding = Guarding(settings.limits, self._counters, self._log)
-        self._monitoring = Monitoring(Parts(
-            self._engine, self._hub, self._feed, self._live, lag, self._counters, self._clusters, self._watchdog, self._drivers,
-            self._notifications, lines_lost=lambda: self._sink.dropped, altered=root.altered,
-        ), root.path, self._user_root(), self._redactor.add(self._metrics_secret()))
+        self._monitoring = Monitoring(
+            Parts(
+                self._engine,
+                self._hub,
+                self._feed,
+                self._live,
+                lag,
+                self._counters,
+                self._clusters,
+                self._watchdog,
+                self._drivers,
+                self._notifications,
+                lines_lost=lambda: self._sink.dropped,
+                altered=root.altered,
+            ),
+            root.path,
+            self._user_root(),
+            self._redactor.add(self._metrics_secret()),
+        )
         self._performer.measured = self._monitoring.instruments.driver_call
         self._counters.measure(
-            loop=lag.said, engine=self._engine.sizes, desk=self._desk.sizes, performer=self._performer.sizes, hub=self._hub.sizes,
-            places=self._places.sizes, live=self._live.sizes, metering=self._metering.sizes, process=process,
+            loop=lag.said,
+            engine=self._engine.sizes,
+            desk=self._desk.sizes,
+            performer=self._performer.sizes,
+            hub=self._hub.sizes,
+            places=self._places.sizes,
+            live=self._live.sizes,
+            metering=self._metering.sizes,
+            process=process,
             connections=self._guarding.sizes,
         )
 
@@ -203,13 +308,16 @@ class _Supervisor:
     # ---- the engine's ports
 
     def now(self) -> Now:
-        return Now(self._clock.wall(), self._clock.monotonic(), self._boot_id, secrets.token_bytes(32))
+        return Now(
+            self._clock.wall(), self._clock.monotonic(), self._boot_id, secrets.token_bytes(32)
+        )
 
     def perform(self, effect: Effect) -> None:
         try:
             self._performer.perform(effect)
         except Exception as e:
-            # one effect must not keep the others from being performed; whoever waits for it has a deadline
+            # one effect must not keep the others from being performed; whoever waits for it has a
+            # deadline
             self._counters.add("internal")
             self._log.exception("an effect failed: {}", type(effect).__name__, error=e)
 
@@ -240,25 +348,41 @@ class _Supervisor:
     # ---- life
 
     async def start(self) -> None:
-        # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would be served meanwhile
+        # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would
+        # be served meanwhile
         tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
         s = self._settings.supervisor
         agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
-        self._root.publish("agents.json", {
-            "agentsUrl": f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", "agentsCa": s.agents_tls_ca,
-            "pingSecs": pace.interval, "pingTimeoutSecs": pace.timeout,
-        })
+        self._root.publish(
+            "agents.json",
+            {
+                "agentsUrl": f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent",
+                "agentsCa": s.agents_tls_ca,
+                "pingSecs": pace.interval,
+                "pingTimeoutSecs": pace.timeout,
+            },
+        )
         self._pulse.start()
-        await self._append(SupervisorStarted(
-            at=self._clock.wall(), session=self._session, pid=os.getpid(), boot_id=self._boot_id, version=VERSION, root_id=self._card.id,
-        ))
+        await self._append(
+            SupervisorStarted(
+                at=self._clock.wall(),
+                session=self._session,
+                pid=os.getpid(),
+                boot_id=self._boot_id,
+                version=VERSION,
+                root_id=self._card.id,
+            )
+        )
         root_identity.keep(self._root, self._card)
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
-        # not before: who connects to an engine that has not folded its log yet is forgotten when it does
-        self._listen(agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls)
+        # not before: who connects to an engine that has not folded its log yet is forgotten when it
+        # does
+        self._listen(
+            agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls
+        )
         self._fleet.start()
         if self._set_back:
             ask_for_all(self._root / "agent", self._drivers, self._desk)
@@ -269,14 +393,27 @@ class _Supervisor:
         url = f"http://{s.ip}:{port_of(front)}"
         self._listen(front, self._guarding.before(application(self._services()), "refused"))
         self.url = url
-        self._root.publish("client.json", {
-            "url": self.url, "token": self._secret, "uid": self._card.uid, "pid": os.getpid(), "front": self._front,
-        })
+        self._root.publish(
+            "client.json",
+            {
+                "url": self.url,
+                "token": self._secret,
+                "uid": self._card.uid,
+                "pid": os.getpid(),
+                "front": self._front,
+            },
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._told.set)
         self._poker = self._loop.create_task(self._poke())
         self._watchdog.start()
-        self._log("supervisor session {} ready at {} root={} head={}", self._session, self.url, str(self._root.path), self._store.head())
+        self._log(
+            "supervisor session {} ready at {} root={} head={}",
+            self._session,
+            self.url,
+            str(self._root.path),
+            self._store.head(),
+        )
 
     async def until_told(self) -> None:
         """Returns when the process is to stop; raises Refusal when the store is gone."""
@@ -301,7 +438,11 @@ class _Supervisor:
         self._dismiss_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:
-            await self._append(SupervisorStopped(at=self._clock.wall(), session=self._session, reason="told to stop"))
+            await self._append(
+                SupervisorStopped(
+                    at=self._clock.wall(), session=self._session, reason="told to stop"
+                )
+            )
         for server in self._servers:
             await server.close_all_connections()
         await self._uploads.close()
@@ -318,13 +459,21 @@ class _Supervisor:
         if self._engine.paused:
             return "the event store cannot be written: requests are refused, jobs run on"
         agents = self._engine.world.agents.values()
-        placed, queued = sum(len(a.placed) for a in agents), sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless)
+        placed, queued = (
+            sum(len(a.placed) for a in agents),
+            sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless),
+        )
         return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
     def _dismiss_idle_agents(self) -> None:
-        """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with them."""
+        """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with
+        them.
+        """
         for key, _epoch, _alive in self._hub.alive():
-            if self._drivers[key.driver].capabilities.same_machine and not self._engine.world.agent(key).needed:
+            if (
+                self._drivers[key.driver].capabilities.same_machine
+                and not self._engine.world.agent(key).needed
+            ):
                 self._hub.send(key, Kill(reason="the supervisor stops, and nothing runs here"))
 
     async def _poke(self) -> None:
@@ -348,16 +497,34 @@ class _Supervisor:
     def _services(self) -> Services:
         limits = self._settings.limits
         calls = Calls(
-            self._desk, self._hub, self._counters, secrets.token_bytes, call_secs=limits.call_secs, per_user=limits.calls_per_user,
+            self._desk,
+            self._hub,
+            self._counters,
+            secrets.token_bytes,
+            call_secs=limits.call_secs,
+            per_user=limits.calls_per_user,
             copied=self._clusters.apart,
         )
-        leases = Leases(self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs)
+        leases = Leases(
+            self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs
+        )
         unsent = Unsent()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
         return Services(
-            self._desk, calls, self._live, self._uploads, leases, self._secret, unsent, self._metering, self._monitoring,
-            self._sign_ins(), self._clusters, self._notifications, Known(agent_id=self._agent_id, container=self._fleet.container),
+            self._desk,
+            calls,
+            self._live,
+            self._uploads,
+            leases,
+            self._secret,
+            unsent,
+            self._metering,
+            self._monitoring,
+            self._sign_ins(),
+            self._clusters,
+            self._notifications,
+            Known(agent_id=self._agent_id, container=self._fleet.container),
             lambda: self._sink.flush(1.0),
         )
 
@@ -365,8 +532,14 @@ class _Supervisor:
         if self._fleet.clusters is None or self._fleet.sbatch is None:
             return None
         out = SignIns(
-            self._fleet.clusters, self._fleet.sbatch, self._redactor, self._counters, self._log, agent_up=self._agent_up,
-            view=lambda key: self._engine.world.agent(key), dismiss=self._hub.dismiss,
+            self._fleet.clusters,
+            self._fleet.sbatch,
+            self._redactor,
+            self._counters,
+            self._log,
+            agent_up=self._agent_up,
+            view=lambda key: self._engine.world.agent(key),
+            dismiss=self._hub.dismiss,
             signed_out=lambda key: self._engine.tell(SignedOut(key)),
         )
         self._counters.measure(sign_ins=out.sizes, clusters=self._clusters.sizes)
@@ -375,7 +548,9 @@ class _Supervisor:
     def _agent_up(self, key: AgentKey) -> bool:
         return key in self._hub.connections
 
-    def _listen(self, sockets: Bound, guarded: Guarded, *, tls: ssl.SSLContext | None = None) -> None:
+    def _listen(
+        self, sockets: Bound, guarded: Guarded, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
         server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))
         self._servers.append(server)
@@ -386,7 +561,11 @@ class _Supervisor:
 
     def _metrics_secret(self) -> str:
         file = self._settings.supervisor.metrics_secret_file
-        return read_secret(file, "supervisor.metrics_secret_file") if file else self._root.secret("metrics")
+        return (
+            read_secret(file, "supervisor.metrics_secret_file")
+            if file
+            else self._root.secret("metrics")
+        )
 
     def _agent_id(self, key: AgentKey) -> str:
         """Derived, so that it outlives every restart and stands in no log."""

@@ -1,24 +1,28 @@
-"""What this house offers, out of its settings: its drivers, and the sizes and deadlines by which the core decides."""
+"""What this house offers, out of its settings: its drivers, and the sizes and deadlines by which
+the core decides.
+"""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from ..drivers.contracts import AgentDriver, Capacity
-from ..drivers.local_gpus import cards
 from ..drivers.local_agents import LocalDriver
+from ..drivers.local_gpus import cards
 from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool, PoolHost
-from ..service.site.exit_table_file import load
 from ..service.settings.settings import Settings
-from .core.resources.host_selection import HostPlace
+from ..service.site.exit_table_file import load
 from .core.resources.gang_allocator import Node
+from .core.resources.host_selection import HostPlace
 from .core.state.configuration import Policy
 from .process.root_directory import Root
 
-#: A start of an agent in a container may have to wait so long for those before it, besides the time that its image has to come.
+#: A start of an agent in a container may have to wait so long for those before it, besides the time
+#: that its image has to come.
 STARTS_SECS = 600.0
-#: Runs with roles of one user at once on one host: what holds them back is what their tasks ask for.
+#: Runs with roles of one user at once on one host: what holds them back is what their tasks ask
+#: for.
 CONTAINERS = 1_000
 #: Before an agent is started on a cluster, the code that it runs may have to be sent there.
 CODE_SECS = 120.0
@@ -28,10 +32,17 @@ def local_driver(settings: Settings, root: Root, *, descriptors: int) -> LocalDr
     """descriptors: how many its agents and their jobs may have."""
     slots, told = settings.slots, keeper_settings(settings)
     # its agents share this process's streams, and with them the journal
-    told["log"] |= {"journald": settings.log.journald, "journalStream": os.environ.get("JOURNAL_STREAM")}
+    told["log"] |= {
+        "journald": settings.log.journald,
+        "journalStream": os.environ.get("JOURNAL_STREAM"),
+    }
     return LocalDriver(
-        root.path, root / "agents.json", cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
-        keeper_settings=told, agent_settings=agent_settings(settings), descriptors=descriptors,
+        root.path,
+        root / "agents.json",
+        cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
+        keeper_settings=told,
+        agent_settings=agent_settings(settings),
+        descriptors=descriptors,
     )
 
 
@@ -49,15 +60,23 @@ def agent_settings(settings: Settings) -> dict[str, Any]:
     """What every agent is told, wherever it is."""
     limits = settings.limits
     return {
-        "apps": list(settings.apps.also), "loginSecs": limits.login_profile_secs, "keeperSilentSecs": limits.keeper_silent_secs,
+        "apps": list(settings.apps.also),
+        "loginSecs": limits.login_profile_secs,
+        "keeperSilentSecs": limits.keeper_silent_secs,
         "awaySecs": limits.agent_away_secs,
     }
 
 
 def policy(
-    settings: Settings, drivers: Mapping[str, AgentDriver], pool: Pool | None, clusters: Clusters | None, serial_floor: int,
+    settings: Settings,
+    drivers: Mapping[str, AgentDriver],
+    pool: Pool | None,
+    clusters: Clusters | None,
+    serial_floor: int,
 ) -> Policy:
-    """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see Policy."""
+    """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see
+    Policy.
+    """
     limits, slots = settings.limits, settings.slots
     places: dict[str, tuple[HostPlace, ...]] = {}
     nodes: dict[str, tuple[Node, ...]] = {}
@@ -69,29 +88,50 @@ def policy(
         places["docker"] = tuple(_pool_place(pool, host) for host in pool.hosts)
         nodes["docker"] = tuple(_pool_node(pool, host) for host in pool.hosts)
         runs |= {
-            ("docker", "sequential"): pool.sequential.runs, ("docker", "parallel"): pool.parallel.runs, ("docker", "container"): CONTAINERS,
+            ("docker", "sequential"): pool.sequential.runs,
+            ("docker", "parallel"): pool.parallel.runs,
+            ("docker", "container"): CONTAINERS,
         }
     starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
-            HostPlace(host=c.name, slots={"parallel": c.runs}, user_runs=c.runs_per_user, limit_slack_secs=c.limit_slack_secs)
+            HostPlace(
+                host=c.name,
+                slots={"parallel": c.runs},
+                user_runs=c.runs_per_user,
+                limit_slack_secs=c.limit_slack_secs,
+            )
             for c in clusters.clusters
         )
         starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
     return Policy(
-        places=places, op_run_slots=runs, nodes=nodes, exits=load(settings.exits.table),
-        containers=frozenset(name for name, driver in drivers.items() if driver.capabilities.containers),
+        places=places,
+        op_run_slots=runs,
+        nodes=nodes,
+        exits=load(settings.exits.table),
+        containers=frozenset(
+            name for name, driver in drivers.items() if driver.capabilities.containers
+        ),
         agent_idle_secs={} if pool is None else {"docker": pool.agent_idle_secs},
-        driver_start_secs=starts, batch=frozenset({"sbatch"} & drivers.keys()),
-        agent_start_secs=limits.agent_start_secs, agent_start_tries=limits.agent_start_tries, op_reply_secs=limits.op_reply_secs,
-        time_limit_secs=limits.time_limit_secs, queue_limit_secs=limits.queue_limit_secs, debug_secs=limits.debug_secs,
-        kept_plans=frozenset(settings.purge.kept_plans), serial_floor=serial_floor,
+        driver_start_secs=starts,
+        batch=frozenset({"sbatch"} & drivers.keys()),
+        agent_start_secs=limits.agent_start_secs,
+        agent_start_tries=limits.agent_start_tries,
+        op_reply_secs=limits.op_reply_secs,
+        time_limit_secs=limits.time_limit_secs,
+        queue_limit_secs=limits.queue_limit_secs,
+        debug_secs=limits.debug_secs,
+        kept_plans=frozenset(settings.purge.kept_plans),
+        serial_floor=serial_floor,
     )
 
 
 def _local_place(settings: Settings) -> HostPlace:
     slots = settings.slots
-    return HostPlace(host="localhost", slots={"sequential": slots.local_sequential, "parallel": slots.local_parallel})
+    return HostPlace(
+        host="localhost",
+        slots={"sequential": slots.local_sequential, "parallel": slots.local_parallel},
+    )
 
 
 def local_node(settings: Settings) -> Node:
@@ -99,21 +139,35 @@ def local_node(settings: Settings) -> Node:
     r = settings.resources
     first, last = r.local_ports
     return Node(
-        host="localhost", address="127.0.0.1", cpu=r.local_cpu, memory_mb=r.local_memory_mb,
-        gpus=cards() if r.local_gpus == ("auto",) else r.local_gpus, first_port=first, last_port=last,
+        host="localhost",
+        address="127.0.0.1",
+        cpu=r.local_cpu,
+        memory_mb=r.local_memory_mb,
+        gpus=cards() if r.local_gpus == ("auto",) else r.local_gpus,
+        first_port=first,
+        last_port=last,
     )
 
 
 def _pool_place(pool: Pool, host: PoolHost) -> HostPlace:
     return HostPlace(
-        host=host.name, slots={"sequential": host.sequential, "parallel": host.parallel},
-        agent_mb={"sequential": pool.sequential.memory_mb, "parallel": pool.parallel.memory_mb}, memory_mb=host.agents_mb,
+        host=host.name,
+        slots={"sequential": host.sequential, "parallel": host.parallel},
+        agent_mb={"sequential": pool.sequential.memory_mb, "parallel": pool.parallel.memory_mb},
+        memory_mb=host.agents_mb,
         plans=frozenset(host.plans),
     )
 
 
 def _pool_node(pool: Pool, host: PoolHost) -> Node:
     return Node(
-        host=host.name, address=host.name, cpu=host.cpu, memory_mb=host.memory_mb, gpus=host.gpus, first_port=host.ports[0],
-        last_port=host.ports[1], subnets=pool.task_subnets, plans=frozenset(host.plans),
+        host=host.name,
+        address=host.name,
+        cpu=host.cpu,
+        memory_mb=host.memory_mb,
+        gpus=host.gpus,
+        first_port=host.ports[0],
+        last_port=host.ports[1],
+        subnets=pool.task_subnets,
+        plans=frozenset(host.plans),
     )

@@ -4,32 +4,44 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..drivers.deployment_name import deployment
 from ..drivers.contracts import AgentDriver, TaskDriver
+from ..drivers.deployment_name import deployment
 from ..drivers.keeper_tasks import KeeperTasks, Send
 from ..drivers.sbatch.driver import SbatchDriver
 from ..drivers.task_router import TasksByPlace
 from ..protocol.clusters.cluster import Clusters
+from ..protocol.clusters.container_pool import Pool
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, Token
-from ..protocol.clusters.container_pool import Pool
 from ..protocol.redaction import Redactor
 from ..runtime.log.logger import Log
+from ..service.settings.settings import Settings
 from ..service.site import cluster_file, pool_file
 from ..service.site.startup_checks import warnings
-from ..service.settings.settings import Settings
 from . import configuration as offers
 from .connections.driver_reports import Places
 from .process.root_directory import Root
 
 
 class Fleet:
-    """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where these are in use."""
+    """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where
+    these are in use.
+    """
 
     def __init__(
-        self, settings: Settings, root: Root, places: Places, log: Log, redactor: Redactor, key: bytes, *, descriptors: int,
+        self,
+        settings: Settings,
+        root: Root,
+        places: Places,
+        log: Log,
+        redactor: Redactor,
+        key: bytes,
+        *,
+        descriptors: int,
     ) -> None:
-        """key: the root's own secret. descriptors: how many agents on this machine and their jobs may have."""
+        """key: the root's own secret. descriptors: how many agents on this machine and their jobs
+        may have.
+        """
         self.drivers: dict[str, AgentDriver] = {}
         self.pool: Pool | None = None
         self.clusters: Clusters | None = None
@@ -48,35 +60,63 @@ class Fleet:
         for name in settings.drivers.use:
             match name:
                 case "local":
-                    self.drivers[name] = offers.local_driver(settings, root, descriptors=descriptors)
+                    self.drivers[name] = offers.local_driver(
+                        settings, root, descriptors=descriptors
+                    )
                 case "docker":
                     assert settings.docker.pool is not None  # settings hold that
-                    self.pool = pool_file.load(settings.docker.pool, (str(root.path), settings.user_root))
-                    self.drivers[name] = self._docker(settings, root, self.pool, places, log, redactor, key)
+                    self.pool = pool_file.load(
+                        settings.docker.pool, (str(root.path), settings.user_root)
+                    )
+                    self.drivers[name] = self._docker(
+                        settings, root, self.pool, places, log, redactor, key
+                    )
                 case "sbatch":
                     assert settings.sbatch.clusters is not None  # settings hold that
                     self.clusters = cluster_file.load(settings.sbatch.clusters)
-                    self.drivers[name] = self.sbatch = self._sbatch(settings, root, self.clusters, log, redactor, key)
+                    self.drivers[name] = self.sbatch = self._sbatch(
+                        settings, root, self.clusters, log, redactor, key
+                    )
                 case _:
                     raise Refusal("badConfig", f"drivers.use: there is no driver {name!r}")
 
     def _docker(
-        self, settings: Settings, root: Root, pool: Pool, places: Places, log: Log, redactor: Redactor, key: bytes,
+        self,
+        settings: Settings,
+        root: Root,
+        pool: Pool,
+        places: Places,
+        log: Log,
+        redactor: Redactor,
+        key: bytes,
     ) -> AgentDriver:
         try:
-            from ..drivers.docker.containers import names
             from ..drivers.docker.agents.driver import DockerDriver
+            from ..drivers.docker.containers import names
             from ..drivers.docker.tasks.controller import DockerTasks
         except ImportError as e:
-            raise Refusal("badConfig", f"the Docker driver needs a package that is not installed ({e.name}); run: "
-                                       "pip install 'jobscribe[docker]'") from None
+            raise Refusal(
+                "badConfig",
+                f"the Docker driver needs a package that is not installed ({e.name}); run: "
+                "pip install 'jobscribe[docker]'",
+            ) from None
         mine = deployment(key)
         driver = DockerDriver(
-            pool, root.path, settings.user_root, deployment=mine, address=lambda: _address(root), log=log, redactor=redactor,
-            spokesman=places, agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
+            pool,
+            root.path,
+            settings.user_root,
+            deployment=mine,
+            address=lambda: _address(root),
+            log=log,
+            redactor=redactor,
+            spokesman=places,
+            agent_settings=offers.agent_settings(settings),
+            keeper_settings=offers.keeper_settings(settings),
         )
         output = settings.output
-        tasks = self._containers = DockerTasks(driver, log, head=output.head_bytes, tail=output.tail_bytes)
+        tasks = self._containers = DockerTasks(
+            driver, log, head=output.head_bytes, tail=output.tail_bytes
+        )
         self._watched.append(driver.watch)
         self._first_closed.append(tasks.close)
         self.owner = driver.unix_users.of
@@ -84,11 +124,24 @@ class Fleet:
         return driver
 
     def _sbatch(
-        self, settings: Settings, root: Root, clusters: Clusters, log: Log, redactor: Redactor, key: bytes,
+        self,
+        settings: Settings,
+        root: Root,
+        clusters: Clusters,
+        log: Log,
+        redactor: Redactor,
+        key: bytes,
     ) -> SbatchDriver:
         return SbatchDriver(
-            clusters, root.path, settings.user_root, deployment=deployment(key), address=lambda: _address(root), log=log, redactor=redactor,
-            agent_settings=offers.agent_settings(settings), keeper_settings=offers.keeper_settings(settings),
+            clusters,
+            root.path,
+            settings.user_root,
+            deployment=deployment(key),
+            address=lambda: _address(root),
+            log=log,
+            redactor=redactor,
+            agent_settings=offers.agent_settings(settings),
+            keeper_settings=offers.keeper_settings(settings),
             signed_in=lambda agent: self.signed_in(agent),
         )
 

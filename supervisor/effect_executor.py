@@ -1,4 +1,6 @@
-"""Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is told to the engine as inputs."""
+"""Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is
+told to the engine as inputs.
+"""
 
 import asyncio
 import time
@@ -8,18 +10,48 @@ from typing import Any, TypeVar, assert_never
 from ..drivers.contracts import AgentDriver, AgentSpec, TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, about, of_agent, op_id, short_agent, short_op, short_uid
-from ..protocol.wire.messages import Kill
 from ..protocol.redaction import Redactor
+from ..protocol.wire.messages import Kill
 from ..runtime.log.logger import Log
-from .core.interface.effects import AgentReady, ClearTimer, Count, DismissAgent, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, ReleaseTask, RemoveRunDir, ReplyRefusal, ReplyStatus, SetTimer, SettleTasks, StartAgent, StopAgent, StopTask, TaskEffect
-from .core.interface.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, SignInNeeded, TimerFired
-from .runs.service import Desk
-from .engine.decision_loop import Engine
-from .connections.hub import DRIVER_NAMES, Hub
-from .files.library_sync import LibraryCopies
-from .process.counters import Counters
 from .connections.driver_reports import Places
+from .connections.hub import DRIVER_NAMES, Hub
+from .core.interface.effects import (
+    AgentReady,
+    ClearTimer,
+    Count,
+    DismissAgent,
+    Effect,
+    EndConnection,
+    FindAgent,
+    FindTasks,
+    LaunchGang,
+    LaunchTask,
+    Probe,
+    ReleaseTask,
+    RemoveRunDir,
+    ReplyRefusal,
+    ReplyStatus,
+    SetTimer,
+    SettleTasks,
+    StartAgent,
+    StopAgent,
+    StopTask,
+    TaskEffect,
+)
+from .core.interface.inputs import (
+    AgentBusy,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    SignInNeeded,
+    TimerFired,
+)
+from .engine.decision_loop import Engine
+from .files.library_sync import LibraryCopies
 from .files.run_dir_reaper import Purging
+from .process.counters import Counters
+from .runs.service import Desk
 
 #: An agent that is ended has so long before it is killed.
 STOP_GRACE_SECS = 3.0
@@ -33,9 +65,20 @@ class Performer:
     """One per process; bound to the engine, hub and desk by the composition root."""
 
     def __init__(
-        self, drivers: dict[str, AgentDriver], agent_id: Callable[[AgentKey], str], redactor: Redactor, log: Log, counters: Counters,
+        self,
+        drivers: dict[str, AgentDriver],
+        agent_id: Callable[[AgentKey], str],
+        redactor: Redactor,
+        log: Log,
+        counters: Counters,
     ) -> None:
-        self._drivers, self._agent_id, self._redactor, self._log, self._counters = drivers, agent_id, redactor, log, counters
+        self._drivers, self._agent_id, self._redactor, self._log, self._counters = (
+            drivers,
+            agent_id,
+            redactor,
+            log,
+            counters,
+        )
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
         #: who launches tasks, by the name of the driver they were placed with
@@ -47,18 +90,42 @@ class Performer:
         self.places: Places
         #: of users' libraries, on clusters that do not see them
         self.copies: LibraryCopies | None = None
-        #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the composition root
+        #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the
+        #: composition root
         self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
 
-    def bind(self, engine: Engine, hub: Hub, places: Places, desk: Desk, purging: Purging, tasks: dict[str, TaskDriver]) -> None:
+    def bind(
+        self,
+        engine: Engine,
+        hub: Hub,
+        places: Places,
+        desk: Desk,
+        purging: Purging,
+        tasks: dict[str, TaskDriver],
+    ) -> None:
         """They need each other: the rest of the making."""
-        self.engine, self.hub, self.places, self.desk, self.purging, self.tasks = engine, hub, places, desk, purging, tasks
+        self.engine, self.hub, self.places, self.desk, self.purging, self.tasks = (
+            engine,
+            hub,
+            places,
+            desk,
+            purging,
+            tasks,
+        )
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
                 self.desk.perform(effect)
-            case LaunchTask() | LaunchGang() | Probe() | StopTask() | FindTasks() | SettleTasks() | ReleaseTask():
+            case (
+                LaunchTask()
+                | LaunchGang()
+                | Probe()
+                | StopTask()
+                | FindTasks()
+                | SettleTasks()
+                | ReleaseTask()
+            ):
                 self._task(effect)
             case SetTimer():
                 self._set(effect.timer, effect.secs)
@@ -94,23 +161,46 @@ class Performer:
         if tasks is None:
             self._counters.add("noTaskDriver")
             self._log(
-                "the driver {} is not configured here: {} is not performed", effect.key.driver, type(effect).__name__, uid=effect.key.uid,
+                "the driver {} is not configured here: {} is not performed",
+                effect.key.driver,
+                type(effect).__name__,
+                uid=effect.key.uid,
             )
             return
         match effect:
             case LaunchTask():
                 op = short_op(op_id(effect.token, "run"))
-                self._log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid, **about(effect.token),
-                          **of_agent(effect.key))
-                if effect.spec.app is not None and self.copies is not None and self.copies.apart(effect.key):
-                    self._spawn(self._launch_with_library(tasks, self.copies, effect, effect.spec.app.simulation_type))
+                self._log(
+                    "_Op(run, {}) runDir={} jid={}",
+                    op,
+                    effect.spec.run_dir,
+                    effect.token.jid,
+                    **about(effect.token),
+                    **of_agent(effect.key),
+                )
+                if (
+                    effect.spec.app is not None
+                    and self.copies is not None
+                    and self.copies.apart(effect.key)
+                ):
+                    self._spawn(
+                        self._launch_with_library(
+                            tasks, self.copies, effect, effect.spec.app.simulation_type
+                        )
+                    )
                 else:
                     tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
                 first = effect.tasks[0].token
                 op = short_op(effect.tasks[0].op_id)
-                self._log("_Op(run, {}) and {} more of its attempt jid={}", op, len(effect.tasks) - 1, first.jid, **about(first),
-                          **of_agent(effect.key))
+                self._log(
+                    "_Op(run, {}) and {} more of its attempt jid={}",
+                    op,
+                    len(effect.tasks) - 1,
+                    first.jid,
+                    **about(first),
+                    **of_agent(effect.key),
+                )
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
             case Probe():
                 tasks.probe(effect.key, effect.op_id, effect.ports)
@@ -125,7 +215,9 @@ class Performer:
             case _:
                 assert_never(effect)
 
-    async def _launch_with_library(self, tasks: TaskDriver, copies: LibraryCopies, effect: LaunchTask, simulation_type: str) -> None:
+    async def _launch_with_library(
+        self, tasks: TaskDriver, copies: LibraryCopies, effect: LaunchTask, simulation_type: str
+    ) -> None:
         """A stop that overtakes it is told of a token that never starts then."""
         await copies.bring(effect.key, simulation_type)
         tasks.launch(effect.key, effect.token, effect.spec)
@@ -151,43 +243,69 @@ class Performer:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
-        self._log("{}(a={} k={} u={} []) start attempt={}", name, short_agent(agent_id), effect.key.kind, short_uid(effect.key.uid),
-                  effect.attempt, agent=agent_id, **of_agent(effect.key))
+        self._log(
+            "{}(a={} k={} u={} []) start attempt={}",
+            name,
+            short_agent(agent_id),
+            effect.key.kind,
+            short_uid(effect.key.uid),
+            effect.attempt,
+            agent=agent_id,
+            **of_agent(effect.key),
+        )
         driver = self._drivers.get(effect.key.driver)
         try:
             if driver is None:
-                raise Refusal("agentUnavailable", f"the driver {effect.key.driver} is not configured here")
+                raise Refusal(
+                    "agentUnavailable", f"the driver {effect.key.driver} is not configured here"
+                )
             spec = AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token)
             handle = await self._timed(effect.key, "start", driver.start(spec))
         except Refusal as e:
-            self._log("{} could not be started: {}", str(effect.key), e.sentence, **of_agent(effect.key))
+            self._log(
+                "{} could not be started: {}", str(effect.key), e.sentence, **of_agent(effect.key)
+            )
             if e.code == SIGN_IN:
                 self.engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
             else:
                 self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
-            self._log.exception("{} could not be started", str(effect.key), error=e, **of_agent(effect.key))
-            self.engine.tell(DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}"))
+            self._log.exception(
+                "{} could not be started", str(effect.key), error=e, **of_agent(effect.key)
+            )
+            self.engine.tell(
+                DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
+            )
         else:
             self.engine.tell(DriverStarted(effect.key, effect.attempt, handle))
 
     async def _find(self, effect: FindAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
         if driver is None:
-            self.engine.tell(DriverFound(effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"))
+            self.engine.tell(
+                DriverFound(
+                    effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"
+                )
+            )
             return
         try:
             found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
             # a driver's own fault: nobody may be called gone for it
-            self._log.exception("{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key))
+            self._log.exception(
+                "{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key)
+            )
             self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
-        self._log("{} is {}: {}", str(effect.key), found.state, found.detail, **of_agent(effect.key))
+        self._log(
+            "{} is {}: {}", str(effect.key), found.state, found.detail, **of_agent(effect.key)
+        )
         self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
     def _dismiss(self, effect: DismissAgent) -> None:
-        """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed waits until it is gone."""
+        """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed
+        waits until it is gone.
+        """
         connection = self.hub.connections.get(effect.key)
         if connection is None and effect.handle:
             self._spawn(self._stop(StopAgent(effect.key, effect.handle)))
@@ -205,13 +323,17 @@ class Performer:
             if driver is not None:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
         except Refusal as e:
-            self._log("{} cannot be stopped: {}", str(effect.key), e.sentence, **of_agent(effect.key))
+            self._log(
+                "{} cannot be stopped: {}", str(effect.key), e.sentence, **of_agent(effect.key)
+            )
             if e.code == SIGN_IN:
                 self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
             # it is asked for again by the core's timer
-            self._log.exception("{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key))
+            self._log.exception(
+                "{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key)
+            )
             return
         self.engine.tell(DriverStopped(effect.key))
 

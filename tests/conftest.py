@@ -1,8 +1,10 @@
-"""A test that fails while its machine stands still says nothing of what it tests: it is repeated when the machine runs again.
+"""A test that fails while its machine stands still says nothing of what it tests: it is repeated
+when the machine runs again.
 
-The evidence is what a process that does nothing had to wait in the same time (see `system/machine_floor`); without it a failure is a
-failure at once. Nothing is passed over: a test that fails as often as it may be repeated has failed, and each that was repeated is told
-at the end, with the failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` repeats nothing.
+The evidence is what a process that does nothing had to wait in the same time (see
+`system/machine_floor`); without it a failure is a failure at once. Nothing is passed over: a test
+that fails as often as it may be repeated has failed, and each that was repeated is told at the end,
+with the failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` repeats nothing.
 """
 
 import functools
@@ -22,7 +24,11 @@ import machine_floor
 #: Of a test, and of all of a process: a machine that never runs shall not keep anybody for hours.
 REPEATS, AT_MOST = 2, 20
 CALM_SECS, WAIT_SECS = 3.0, 60.0
-_began, _failed, _timeout = pytest.StashKey[machine_floor.Moment](), pytest.StashKey[str](), pytest.StashKey[Any]()
+_began, _failed, _timeout = (
+    pytest.StashKey[machine_floor.Moment](),
+    pytest.StashKey[str](),
+    pytest.StashKey[Any](),
+)
 #: the section of a report with the evidence, and lines of the failure that are told
 STOOD, SHOWN_LINES = "the machine stood still", 6
 #: of tests of this process that are repeated: why
@@ -31,8 +37,12 @@ _repeated: list[str] = []
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Workers tell nobody what they repeat: two round trips a test, each of which waits for a delayed acknowledgement (19 s in 1,900 tests)."""
-    if hasattr(session.config, "workerinput") and session.config.pluginmanager.hasplugin("rerunfailures"):
+    """Workers tell nobody what they repeat: two round trips a test, each of which waits for a
+    delayed acknowledgement (19 s in 1,900 tests).
+    """
+    if hasattr(session.config, "workerinput") and session.config.pluginmanager.hasplugin(
+        "rerunfailures"
+    ):
         session.config.failures_db.sock.close()  # type: ignore[attr-defined]
         session.config.failures_db = StatusDB()  # type: ignore[attr-defined]
 
@@ -40,7 +50,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=REPEATS, condition=functools.partial(_says_nothing, item)))
+            item.add_marker(
+                pytest.mark.flaky(reruns=REPEATS, condition=functools.partial(_says_nothing, item))
+            )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,7 +63,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         item.stash[_failed] = item.stash[_failed] or report.when
@@ -64,7 +78,9 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
 
 
 def _says_nothing(item: pytest.Item) -> bool:
-    """A failure of the test that has just ended is to be told by another try, for which it waits until the machine runs."""
+    """A failure of the test that has just ended is to be told by another try, for which it waits
+    until the machine runs.
+    """
     if not (when := item.stash[_failed]) or len(_repeated) >= AT_MOST:
         return False
     floor = machine_floor.floor()
@@ -97,9 +113,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    repeated = [r for r in terminalreporter.stats.get("rerun", []) if any(name == STOOD for name, _ in r.sections)]
+    repeated = [
+        r
+        for r in terminalreporter.stats.get("rerun", [])
+        if any(name == STOOD for name, _ in r.sections)
+    ]
     if repeated:
-        terminalreporter.write_sep("=", "repeated, because the machine stood still while they failed")
+        terminalreporter.write_sep(
+            "=", "repeated, because the machine stood still while they failed"
+        )
     for report in repeated:
-        terminalreporter.write_line(f"{report.nodeid} ({report.when}): {dict(report.sections)[STOOD]}")
-        terminalreporter.write_line("    " + "\n    ".join(report.longreprtext.splitlines()[-SHOWN_LINES:]))
+        terminalreporter.write_line(
+            f"{report.nodeid} ({report.when}): {dict(report.sections)[STOOD]}"
+        )
+        terminalreporter.write_line(
+            "    " + "\n    ".join(report.longreprtext.splitlines()[-SHOWN_LINES:])
+        )

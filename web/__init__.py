@@ -1,4 +1,5 @@
-"""The front door: a Flask blueprint that browsers talk to, the small application that `jobscribe server` serves, and the proxy of `up`.
+"""The front door: a Flask blueprint that browsers talk to, the small application that `jobscribe
+server` serves, and the proxy of `up`.
 
 Talks to the supervisor over HTTP only. Nothing about runs is decided here.
 """
@@ -13,7 +14,9 @@ __all__ = ["Uids", "create_blueprint"]
 
 
 def __getattr__(name: str) -> Any:
-    """Flask is imported by who wants the blueprint, and not by the process of `up`, which only starts one that does."""
+    """Flask is imported by who wants the blueprint, and not by the process of `up`, which only
+    starts one that does.
+    """
     match name:
         case "create_blueprint":
             from .blueprint.blueprint import create_blueprint

@@ -1,4 +1,6 @@
-"""What a cluster offers this user, found out when somebody connects and every few minutes: partitions, accounts, is Slurm there."""
+"""What a cluster offers this user, found out when somebody connects and every few minutes:
+partitions, accounts, is Slurm there.
+"""
 
 import time
 
@@ -20,15 +22,23 @@ async def news(cluster: Cluster, user: str, run: Run) -> ClusterNews:
     shown = await run(text.partitions(), "", cluster.call_secs)
     outage = _outage(shown)
     if outage is not None:
-        return ClusterNews(cluster=cluster.name, at=time.time(), scheduler="unreachable", detail=outage[:_DETAIL])
+        return ClusterNews(
+            cluster=cluster.name, at=time.time(), scheduler="unreachable", detail=outage[:_DETAIL]
+        )
     kinds = await run(text.nodes(), "", cluster.call_secs)
     allowed = await run(text.associations(user), "", cluster.call_secs)
     version = await run(text.slurm_version(), "", cluster.call_secs)
     accounts, qos = (None, None) if allowed.code != 0 else text.parse_associations(allowed.out)
     # whom accounting does not know, it does not limit either
     return ClusterNews(
-        cluster=cluster.name, at=time.time(), scheduler="up", detail=(_outage(kinds) or "")[:_DETAIL], version=text.version(version.out),
-        partitions=text.parse_partitions(shown.out, kinds.out if kinds.code == 0 else ""), accounts=accounts or None, qos=qos or None,
+        cluster=cluster.name,
+        at=time.time(),
+        scheduler="up",
+        detail=(_outage(kinds) or "")[:_DETAIL],
+        version=text.version(version.out),
+        partitions=text.parse_partitions(shown.out, kinds.out if kinds.code == 0 else ""),
+        accounts=accounts or None,
+        qos=qos or None,
     )
 
 

@@ -1,6 +1,8 @@
-"""Running Slurm's commands: never longer than a while, from nowhere in particular, with an environment in which they say what we read.
+"""Running Slurm's commands: never longer than a while, from nowhere in particular, with an
+environment in which they say what we read.
 
-A command that does not answer is killed; what it did meanwhile nobody knows, and that is what its `Ran` says.
+A command that does not answer is killed; what it did meanwhile nobody knows, and that is what its
+`Ran` says.
 """
 
 import asyncio
@@ -11,15 +13,28 @@ from typing import NamedTuple
 
 from ...runtime.child_processes import close_pipes, gone, tell_group
 
-#: Codes of our own, as `timeout` and shells use them: it did not answer in time; there is no such program here.
+#: Codes of our own, as `timeout` and shells use them: it did not answer in time; there is no such
+#: program here.
 NO_ANSWER, NO_PROGRAM = 124, 127
 #: So much of an answer is read; of its words on stderr, so much is shown to anybody.
 _MOST_BYTES = 64 << 20
 _WORDS = 2000
 #: So long a command that was killed is waited for.
 _GONE_SECS = 1.0
-#: What changes how Slurm's commands write, or what they do. A login profile may set these for people.
-_NOT_FOR_US = ("SQUEUE_", "SACCT_", "SBATCH_", "SALLOC_", "SRUN_", "SCANCEL_", "SINFO_", "SCONTROL_", "SACCTMGR_", "SLURM_")
+#: What changes how Slurm's commands write, or what they do. A login profile may set these for
+#: people.
+_NOT_FOR_US = (
+    "SQUEUE_",
+    "SACCT_",
+    "SBATCH_",
+    "SALLOC_",
+    "SRUN_",
+    "SCANCEL_",
+    "SINFO_",
+    "SCONTROL_",
+    "SACCTMGR_",
+    "SLURM_",
+)
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 #: So that they write numbers, moments and words as the parsers know them.
 _SPOKEN = {"LC_ALL": "C", "LANG": "C"}
@@ -42,13 +57,19 @@ class Ran(NamedTuple):
 Run = Callable[[Sequence[str], str, float], Awaitable[Ran]]
 
 
-def environment(login: Mapping[str, str], own: Mapping[str, str], spoken: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For Slurm's commands. login: what the user's profile sets; own: what the cluster's description says; both may name the cluster.
+def environment(
+    login: Mapping[str, str], own: Mapping[str, str], spoken: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """For Slurm's commands. login: what the user's profile sets; own: what the cluster's
+    description says; both may name the cluster.
 
-    Where neither does, what the session of the sign-in had counts: sshd and PAM set it, too, and a clean login shell does not see that.
+    Where neither does, what the session of the sign-in had counts: sshd and PAM set it, too, and a
+    clean login shell does not see that.
     """
     session = {k: os.environ[k] for k in _KEPT if k in os.environ}
-    theirs = session | {k: v for k, v in login.items() if k in _KEPT or not k.startswith(_NOT_FOR_US)}
+    theirs = session | {
+        k: v for k, v in login.items() if k in _KEPT or not k.startswith(_NOT_FOR_US)
+    }
     return {**theirs, **own, **_SPOKEN, **(spoken or {})}
 
 
@@ -61,8 +82,14 @@ class Commands:
     async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> Ran:
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                cwd="/", env=dict(self._env()), start_new_session=True, limit=_MOST_BYTES,
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                env=dict(self._env()),
+                start_new_session=True,
+                limit=_MOST_BYTES,
             )
         except OSError as e:
             return Ran(NO_PROGRAM, "", f"{argv[0]} cannot be run: {e.strerror}")
@@ -76,7 +103,11 @@ class Commands:
             await _end(process)
             raise
         assert process.returncode is not None
-        return Ran(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")[-_WORDS:])
+        return Ran(
+            process.returncode,
+            out.decode("utf-8", "replace"),
+            err.decode("utf-8", "replace")[-_WORDS:],
+        )
 
 
 def _program(argv: Sequence[str]) -> str:

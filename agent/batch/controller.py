@@ -1,6 +1,7 @@
-"""Executions through Slurm, with the promises of a keeper: each token is launched at most once, watched, stopped when told or late, and
-its end is remembered until it is forgotten. Nothing of this is in memory alone: an agent that is killed at any instant is followed by
-one that takes everything over from the ledger, the evidence and what Slurm says.
+"""Executions through Slurm, with the promises of a keeper: each token is launched at most once,
+watched, stopped when told or late, and its end is remembered until it is forgotten. Nothing of this
+is in memory alone: an agent that is killed at any instant is followed by one that takes everything
+over from the ledger, the evidence and what Slurm says.
 """
 
 import asyncio
@@ -15,25 +16,25 @@ import msgspec
 from ...protocol.clusters.batch import ClusterNews
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import Token, about
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
-from ...runtime.log.logger import Log
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
+from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
-from ..keeper.linux.oom_detection import fault
 from ..host.login_environment import LoginEnvironment, this_account
+from ..keeper.linux.oom_detection import fault
 from . import cluster_facts as cluster_news
-from .state import BatchJob, Task, ended, execution
 from .command_runner import Commands, Run, environment
 from .exit_info import NEVER_TO_START, never
 from .ledger import Ledger
-from .scheduler_queries import Polling
+from .poll_loop import Tending
 from .preparation import Asked, Preparing, Unprepared
 from .reconciliation import Rounds
-from .stop import Stopping
+from .scheduler_queries import Polling
 from .start import Submitting
-from .poll_loop import Tending
+from .state import BatchJob, Task, ended, execution
+from .stop import Stopping
 
 NEVER_SUBMITTED = "the agent ended before it was submitted"
 OTHERS_USED = "other tasks of its gang were launched before"
@@ -47,28 +48,64 @@ Say = Callable[[Execution], None]
 
 
 class BatchTasks:
-    """folder: the agent's. say: hears every change. base: what agents of this unix user share; None: nothing."""
+    """folder: the agent's. say: hears every change. base: what agents of this unix user share;
+    None: nothing.
+    """
 
     def __init__(
-        self, folder: Path, evidence: Evidence, login: LoginEnvironment, apps: tuple[str, ...], cluster: Cluster, deployment: str,
-        log: Log, say: Say, *, run: Run | None = None, base: Path | None = None, run_dirs: bool = False, user: str | None = None,
-        on_news: Callable[[ClusterNews], None] | None = None, cap: tuple[int, int] = (DEFAULT_HEAD, DEFAULT_TAIL),
+        self,
+        folder: Path,
+        evidence: Evidence,
+        login: LoginEnvironment,
+        apps: tuple[str, ...],
+        cluster: Cluster,
+        deployment: str,
+        log: Log,
+        say: Say,
+        *,
+        run: Run | None = None,
+        base: Path | None = None,
+        run_dirs: bool = False,
+        user: str | None = None,
+        on_news: Callable[[ClusterNews], None] | None = None,
+        cap: tuple[int, int] = (DEFAULT_HEAD, DEFAULT_TAIL),
     ) -> None:
-        self._evidence, self._login, self._cluster, self._log, self._say = evidence, login, cluster, log, say
+        self._evidence, self._login, self._cluster, self._log, self._say = (
+            evidence,
+            login,
+            cluster,
+            log,
+            say,
+        )
         self._user = user or this_account().name
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
         self._on_news = on_news
         self._news: ClusterNews | None = None
         self._ledger = Ledger(str(folder))
         self._preparing = Preparing(self._ledger, cluster, deployment, apps)
-        self._stopping = Stopping(cluster, self._ledger, self._run, log, lambda job: self._tending.soon(job))
+        self._stopping = Stopping(
+            cluster, self._ledger, self._run, log, lambda job: self._tending.soon(job)
+        )
         self._submitting = Submitting(
-            cluster, self._ledger, self._run, log, accepted=self._accepted, refused=self._refused, unsure=self._unsure,
+            cluster,
+            self._ledger,
+            self._run,
+            log,
+            accepted=self._accepted,
+            refused=self._refused,
+            unsure=self._unsure,
         )
         self.polling = Polling(cluster, self._user, self._run, base)
         self._tending = Tending(
-            cluster, self._ledger, self.polling, self._stopping, self._submitting, Rounds(cluster, run_dirs=run_dirs),
-            OutputCap(log, *cap), log, self._changed,
+            cluster,
+            self._ledger,
+            self.polling,
+            self._stopping,
+            self._submitting,
+            Rounds(cluster, run_dirs=run_dirs),
+            OutputCap(log, *cap),
+            log,
+            self._changed,
         )
         #: every execution that was not forgotten: with the batch job it is in, or just its end
         self._known: dict[Token, tuple[BatchJob, Task] | ExitInfo] = {}
@@ -81,7 +118,9 @@ class BatchTasks:
     async def start(self) -> list[Execution]:
         """Take over what earlier agents left; from now on everything is watched."""
         await asyncio.to_thread(self._ledger.make)
-        if any(self._ledger.entries()):  # else nobody waits here for a login's profile: it may take long
+        if any(
+            self._ledger.entries()
+        ):  # else nobody waits here for a login's profile: it may take long
             await self._logged_in()
         self._recover()
         self._spawn(self._for_ever(self._tending.run))
@@ -124,7 +163,9 @@ class BatchTasks:
             try:
                 self._ledger.consume(token, token.name)
             except OSError as e:
-                self._end_unlaunched(token, never(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason))
+                self._end_unlaunched(
+                    token, never(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason)
+                )
                 return
             self._end_consumed(token, never(NEVER_TO_START, stop_reason=reason))
             return
@@ -189,25 +230,38 @@ class BatchTasks:
         try:
             await self._login.find_out()
             if not job.stopping:
-                await asyncio.to_thread(self._preparing.lay_out, job, asked._replace(umask=self._login.umask))
+                await asyncio.to_thread(
+                    self._preparing.lay_out, job, asked._replace(umask=self._login.umask)
+                )
         except (Refusal, Unprepared) as e:
             sentence, word = (e.sentence, None) if isinstance(e, Refusal) else (str(e), e.fault)
             for task in job.live:
-                self._tending.end(job, task, never(sentence, stop_reason=task.stop_reason, fault=word))
+                self._tending.end(
+                    job, task, never(sentence, stop_reason=task.stop_reason, fault=word)
+                )
             return
-        self._log("cmd=('sbatch', {}) jid={} runDir={}", f"{job.lead.name}/batch.sh", job.lead.token.jid, job.lead.run_dir,
-                  **about(job.lead.token))
+        self._log(
+            "cmd=('sbatch', {}) jid={} runDir={}",
+            f"{job.lead.name}/batch.sh",
+            job.lead.token.jid,
+            job.lead.run_dir,
+            **about(job.lead.token),
+        )
         self._tending.add(job)
         self._submitting.submit(job)
 
     def _accepted(self, job: BatchJob) -> None:
-        job.state = msgspec.structs.replace(job.state, job_id=job.job_id, submitted_at=job.asked_at, unknown_since=None, sentence="")
+        job.state = msgspec.structs.replace(
+            job.state, job_id=job.job_id, submitted_at=job.asked_at, unknown_since=None, sentence=""
+        )
         self._changed(job)
         self._tending.just(job)
 
     def _refused(self, job: BatchJob, word: str, sentence: str) -> None:
         for task in job.live:
-            self._tending.end(job, task, never(sentence, job, stop_reason=task.stop_reason, fault=word))
+            self._tending.end(
+                job, task, never(sentence, job, stop_reason=task.stop_reason, fault=word)
+            )
 
     def _unsure(self, job: BatchJob, sentence: str) -> None:
         """sentence "": it was told to end before it was submitted."""
@@ -216,7 +270,12 @@ class BatchTasks:
                 self._tending.end(job, task, never(NEVER_TO_START, stop_reason=task.stop_reason))
             return
         if sentence:
-            self._log("what became of the submission of {} is not known: {}", str(job.lead.token), sentence, **about(job.lead.token))
+            self._log(
+                "what became of the submission of {} is not known: {}",
+                str(job.lead.token),
+                sentence,
+                **about(job.lead.token),
+            )
             self._tending.unknown(job, sentence)
         self._tending.soon(job)
 
@@ -236,7 +295,9 @@ class BatchTasks:
 
     def _recover(self) -> None:
         for entry in list(self._ledger.entries()):
-            if not os.path.isdir(self._ledger.evidence(entry.token.name)):  # that agent ended before it took the token
+            if not os.path.isdir(
+                self._ledger.evidence(entry.token.name)
+            ):  # that agent ended before it took the token
                 self._ledger.strike(entry.token.name)
             elif entry.token not in self._known:
                 self._take_over(entry.token, entry.lead)
@@ -253,7 +314,12 @@ class BatchTasks:
             return
         for t in job.live:
             self._known[t.token] = (job, t)
-        self._log("{} was launched by an earlier agent; Slurm's job {}", str(token), job.job_id or "is not known yet", **about(token))
+        self._log(
+            "{} was launched by an earlier agent; Slurm's job {}",
+            str(token),
+            job.job_id or "is not known yet",
+            **about(token),
+        )
         self._tending.add(job)
         if job.asked == 0:
             self._submitting.submit(job)
@@ -279,17 +345,26 @@ class BatchTasks:
 
     def _execution(self, token: Token) -> Execution:
         known = self._known[token]
-        return ended(token, known) if isinstance(known, ExitInfo) else execution(*known, time.monotonic())
+        return (
+            ended(token, known)
+            if isinstance(known, ExitInfo)
+            else execution(*known, time.monotonic())
+        )
 
     def _changed(self, job: BatchJob) -> None:
         """Say what is different from what was said last."""
         self._something.set()
         now = time.monotonic()
         for task in job.tasks:
-            if task.token not in self._known or (task.said is not None and task.said.state == "ended"):
+            if task.token not in self._known or (
+                task.said is not None and task.said.state == "ended"
+            ):
                 continue
             e = execution(job, task, now)
-            if task.said is None or msgspec.structs.replace(e, elapsed_secs=task.said.elapsed_secs) != task.said:
+            if (
+                task.said is None
+                or msgspec.structs.replace(e, elapsed_secs=task.said.elapsed_secs) != task.said
+            ):
                 task.said = e
                 self._say(e)
 
@@ -304,15 +379,23 @@ class BatchTasks:
             news = self._news = await cluster_news.news(self._cluster, self._user, self._run)
             if self._on_news is not None:
                 self._on_news(news)
-            await asyncio.sleep(cluster_news.EVERY_SECS if news.scheduler == "up" else cluster_news.AGAIN_SECS)
+            await asyncio.sleep(
+                cluster_news.EVERY_SECS if news.scheduler == "up" else cluster_news.AGAIN_SECS
+            )
 
     async def _for_ever(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Nothing ends the watch but the agent's own end: whatever goes wrong in it is told, and it goes on."""
+        """Nothing ends the watch but the agent's own end: whatever goes wrong in it is told, and it
+        goes on.
+        """
         while True:
             try:
                 await part()
             except Exception as e:
-                self._log.exception("a part of the watch over batch jobs failed; it goes on in {:g} s", _AGAIN_SECS, error=e)
+                self._log.exception(
+                    "a part of the watch over batch jobs failed; it goes on in {:g} s",
+                    _AGAIN_SECS,
+                    error=e,
+                )
             await asyncio.sleep(_AGAIN_SECS)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:

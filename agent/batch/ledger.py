@@ -1,9 +1,10 @@
-"""What this agent writes down about executions through the batch scheduler, so that the next one knows what it did.
+"""What this agent writes down about executions through the batch scheduler, so that the next one
+knows what it did.
 
-    <folder>/batch/<token.name>.json     one entry for each execution whose end is not acknowledged: its token, and whose folder has more
-    <folder>/run/<token.name>/           its evidence (see runtime.evidence); making it consumes the fencing token
-        batch.sh                         in the folder of the batch job's first task: exactly what sbatch was given
-        batch.json                       there: what was submitted, its job id, what Slurm said of it last
+<folder>/batch/<token.name>.json     one entry for each execution whose end is not acknowledged: its token, and whose folder has more
+<folder>/run/<token.name>/           its evidence (see runtime.evidence); making it consumes the fencing token
+    batch.sh                         in the folder of the batch job's first task: exactly what sbatch was given
+    batch.json                       there: what was submitted, its job id, what Slurm said of it last
 """
 
 import contextlib
@@ -15,8 +16,8 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import Token, parse_token
+from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime.execution.folder import EXIT, STOP, read_json, write_json, written_code
 from ...runtime.filesystems import make_folder
 from .state import BatchJob, Task
@@ -46,7 +47,9 @@ class Ledger:
         return f"{self._runs}/{name}"
 
     def consume(self, token: Token, lead: str) -> None:
-        """From here on this token counts as started. Raises OSError; FileExistsError: somebody used it before."""
+        """From here on this token counts as started. Raises OSError; FileExistsError: somebody used
+        it before.
+        """
         write_json(f"{self._entries}/{token.name}{_SUFFIX}", {"token": str(token), "lead": lead})
         try:
             os.mkdir(self.evidence(token.name), 0o700)
@@ -72,12 +75,25 @@ class Ledger:
 
     def note(self, job: BatchJob) -> None:
         """Write down what is known of it. Raises OSError."""
-        write_json(f"{job.lead.folder}/{BATCH}", {
-            "tokens": [str(t.token) for t in job.tasks], "runDirs": [t.run_dir for t in job.tasks], "limits": [t.limit for t in job.tasks],
-            "graces": [t.grace for t in job.tasks], "gang": job.gang, "name": job.name, "comment": job.comment,
-            "asked": job.asked, "askedAt": job.asked_at, "firstAskedAt": job.first_asked_at, "jobId": job.job_id,
-            "state": msgspec.to_builtins(job.state), "impossible": job.impossible, "recalled": job.recalled,
-        })
+        write_json(
+            f"{job.lead.folder}/{BATCH}",
+            {
+                "tokens": [str(t.token) for t in job.tasks],
+                "runDirs": [t.run_dir for t in job.tasks],
+                "limits": [t.limit for t in job.tasks],
+                "graces": [t.grace for t in job.tasks],
+                "gang": job.gang,
+                "name": job.name,
+                "comment": job.comment,
+                "asked": job.asked,
+                "askedAt": job.asked_at,
+                "firstAskedAt": job.first_asked_at,
+                "jobId": job.job_id,
+                "state": msgspec.to_builtins(job.state),
+                "impossible": job.impossible,
+                "recalled": job.recalled,
+            },
+        )
 
     def note_when_possible(self, job: BatchJob) -> None:
         """The same for what the next agent would find out anyway."""
@@ -85,18 +101,33 @@ class Ledger:
             self.note(job)
 
     def read(self, lead: str) -> BatchJob | None:
-        """The batch job that was noted in this folder, its tasks as their evidence says; None where nothing was."""
+        """The batch job that was noted in this folder, its tasks as their evidence says; None where
+        nothing was.
+        """
         said = read_json(f"{self.evidence(lead)}/{BATCH}")
         if said is None:
             return None
         try:
             rows = zip(said["tokens"], said["runDirs"], said["limits"], said["graces"], strict=True)
-            tasks = [self._task(parse_token(token), str(run_dir), limit, float(grace)) for token, run_dir, limit, grace in rows]
-            # its id is noted as soon as Slurm has given it, the state as it was then: before any word of Slurm's
+            tasks = [
+                self._task(parse_token(token), str(run_dir), limit, float(grace))
+                for token, run_dir, limit, grace in rows
+            ]
+            # its id is noted as soon as Slurm has given it, the state as it was then: before any
+            # word of Slurm's
             state = msgspec.convert({**said["state"], "jobId": said["jobId"]}, BatchState)
-            job = BatchJob(tasks, str(said["name"]), str(said["comment"]), state, gang=bool(said["gang"]))
-            job.asked, job.asked_at, job.job_id = int(said["asked"]), float(said["askedAt"]), said["jobId"]
-            job.first_asked_at, job.impossible = float(said["firstAskedAt"]), str(said["impossible"])
+            job = BatchJob(
+                tasks, str(said["name"]), str(said["comment"]), state, gang=bool(said["gang"])
+            )
+            job.asked, job.asked_at, job.job_id = (
+                int(said["asked"]),
+                float(said["askedAt"]),
+                said["jobId"],
+            )
+            job.first_asked_at, job.impossible = (
+                float(said["firstAskedAt"]),
+                str(said["impossible"]),
+            )
             job.recalled = said.get("recalled") is True
         except (KeyError, TypeError, ValueError, Refusal, msgspec.ValidationError):
             return None
@@ -124,7 +155,9 @@ class Ledger:
         try:
             return None if said is None else msgspec.convert(said, ExitInfo)
         except msgspec.ValidationError:
-            return ExitInfo(source="lost", detail="what was written down about its end cannot be read")
+            return ExitInfo(
+                source="lost", detail="what was written down about its end cannot be read"
+            )
 
     def close(self, folder: str, exit_: ExitInfo) -> None:
         """Write down its end, now or as soon as that is possible."""

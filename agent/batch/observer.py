@@ -1,7 +1,8 @@
-"""What batch jobs write into the evidence of their tasks: the fence when one starts, its exit code when it is over.
+"""What batch jobs write into the evidence of their tasks: the fence when one starts, its exit code
+when it is over.
 
-They run on other machines, so nothing tells when a file changes there: one looks, often while something happens, seldom else.
-Blocks; `Pace` and `Seen` are data.
+They run on other machines, so nothing tells when a file changes there: one looks, often while
+something happens, seldom else. Blocks; `Pace` and `Seen` are data.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from ...runtime.execution.output_limit import OutputCap
 from ..slurm.script_markers import OVER, STARTED, Started, parse_started
 from .state import Task
 
-#: Pauses between two looks (seconds): while something happened lately, growing to the second while nothing does.
+#: Pauses between two looks (seconds): while something happened lately, growing to the second while
+#: nothing does.
 SHORTEST_SECS, LONGEST_SECS = 0.1, 1.0
 _GROWTH = 1.3
 #: Output is cut no more often than this (seconds).
@@ -47,14 +49,22 @@ class Pace:
         return self.secs
 
 
-def look(tasks: Iterable[Task], cap: OutputCap | None, completing: Container[Task] = ()) -> dict[Task, Seen]:
-    """Of each of these that changed since the look before. cap: cuts their output. completing: whose exit is expected now."""
+def look(
+    tasks: Iterable[Task], cap: OutputCap | None, completing: Container[Task] = ()
+) -> dict[Task, Seen]:
+    """Of each of these that changed since the look before. cap: cuts their output. completing:
+    whose exit is expected now.
+    """
     out = {}
     for task in tasks:
         if cap is not None:
             cap.apply(task)
         now = seen(task, anew=task in completing)
-        known = (task.started is not None or task.fenced, task.code_mono is not None, task.step_over_mono is not None)
+        known = (
+            task.started is not None or task.fenced,
+            task.code_mono is not None,
+            task.step_over_mono is not None,
+        )
         if (now.started is not None, now.own is not None, now.over) != known:
             out[task] = now
     return out
@@ -64,21 +74,32 @@ def seen(task: Task, *, anew: bool = False) -> Seen:
     started = task.started or fence(task.folder)
     if anew and task.own is None:
         fresh(task.folder)
-    return Seen(started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}"))
+    return Seen(
+        started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}")
+    )
 
 
 def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
-    """The exit in the script's own hand, without what else is known of its end. None where the script has not written it."""
+    """The exit in the script's own hand, without what else is known of its end. None where the
+    script has not written it.
+    """
     code = written_code(folder)
     if code is None:
         return None
     began = started.at if started is not None and started.pid else None
-    words = {"source": "script", "startedAt": began, "endedAt": ended_at(folder, began), **from_code(folder, code)}
+    words = {
+        "source": "script",
+        "startedAt": began,
+        "endedAt": ended_at(folder, began),
+        **from_code(folder, code),
+    }
     return msgspec.convert(words, ExitInfo)
 
 
 def ended_at(folder: str, began: float | None) -> float:
-    """When the script wrote its exit code. Files are stamped by a coarser clock: a short job would end before it started."""
+    """When the script wrote its exit code. Files are stamped by a coarser clock: a short job would
+    end before it started.
+    """
     try:
         return max(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, began or 0.0)
     except OSError:
@@ -97,7 +118,9 @@ def taken(started: Started) -> bool:
 
 
 def take_fence(folder: str) -> bool:
-    """Make it oneself, whole, so that nothing ever starts by it. False where somebody was faster. Raises OSError."""
+    """Make it oneself, whole, so that nothing ever starts by it. False where somebody was faster.
+    Raises OSError.
+    """
     temporary = f"{folder}/.{STARTED}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)

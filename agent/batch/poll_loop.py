@@ -1,7 +1,8 @@
-"""The watch over batch jobs: look at their files, ask Slurm about them, and say each execution's end when nothing of it is left.
+"""The watch over batch jobs: look at their files, ask Slurm about them, and say each execution's
+end when nothing of it is left.
 
-Files are looked at often and Slurm is asked seldom: no more often than its cluster allows, soon after something happened, ever more
-seldom while nothing does.
+Files are looked at often and Slurm is asked seldom: no more often than its cluster allows, soon
+after something happened, ever more seldom while nothing does.
 """
 
 import asyncio
@@ -12,27 +13,36 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.clusters.cluster import Cluster, fallback_secs
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import about
+from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime import failpoints as crashpoints
+from ...runtime.execution.output_limit import OutputCap
 from ...runtime.filesystems import network_file_system
 from ...runtime.log.logger import Log
-from ...runtime.execution.output_limit import OutputCap
-from .state import BatchJob, Task
 from .exit_info import exit_of, never
 from .ledger import Ledger
-from .scheduler_queries import Polling
-from .reconciliation import ABSENT_SECS, AGAIN_ROUNDS, IMPOSSIBLE_ROUNDS, Rounds, gone, wants_account
-from .stop import Stopping
-from .start import Submitting
 from .observer import Capping, Pace, Seen, fresh, look, take_fence, taken
+from .reconciliation import (
+    ABSENT_SECS,
+    AGAIN_ROUNDS,
+    IMPOSSIBLE_ROUNDS,
+    Rounds,
+    gone,
+    wants_account,
+)
+from .scheduler_queries import Polling
+from .start import Submitting
+from .state import BatchJob, Task
+from .stop import Stopping
 
 #: Slurm's own end of a job follows its script's so closely (seconds).
 _AFTER_CODE_SECS = 0.3
-#: What was submitted or started just now has little to tell, and may be over soon: asked at once, Slurm may be asked again only when a
-#: short job's end has waited for it. So that much later, but no later than after half of the shortest interval (seconds).
+#: What was submitted or started just now has little to tell, and may be over soon: asked at once,
+#: Slurm may be asked again only when a short job's end has waited for it. So that much later, but
+#: no later than after half of the shortest interval (seconds).
 _JUST_SECS = 1.0
-#: A file that was written just before the job was over is seen so much later, at the most: here, and over a network (seconds).
+#: A file that was written just before the job was over is seen so much later, at the most: here,
+#: and over a network (seconds).
 _LATE_SECS, _LATE_NETWORK_SECS = 1.0, 15.0
 _GROWTH = 1.5
 
@@ -41,11 +51,30 @@ class Tending:
     """changed(job): something is known of it that was not."""
 
     def __init__(
-        self, cluster: Cluster, ledger: Ledger, polling: Polling, stopping: Stopping, submitting: Submitting, rounds: Rounds,
-        cap: OutputCap, log: Log, changed: Callable[[BatchJob], None],
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        polling: Polling,
+        stopping: Stopping,
+        submitting: Submitting,
+        rounds: Rounds,
+        cap: OutputCap,
+        log: Log,
+        changed: Callable[[BatchJob], None],
     ) -> None:
-        self._cluster, self._ledger, self._polling, self._stopping = cluster, ledger, polling, stopping
-        self._submitting, self._rounds, self._cap, self._log, self._changed = submitting, rounds, cap, log, changed
+        self._cluster, self._ledger, self._polling, self._stopping = (
+            cluster,
+            ledger,
+            polling,
+            stopping,
+        )
+        self._submitting, self._rounds, self._cap, self._log, self._changed = (
+            submitting,
+            rounds,
+            cap,
+            log,
+            changed,
+        )
         self._jobs: dict[str, BatchJob] = {}
         self._capping, self._pace = Capping(cap), Pace()
         self._nudged = asyncio.Event()
@@ -58,7 +87,9 @@ class Tending:
         self._wanted = False
 
     def add(self, job: BatchJob) -> None:
-        """There is nothing to ask before it was submitted; whoever does that calls `just` or `soon`."""
+        """There is nothing to ask before it was submitted; whoever does that calls `just` or
+        `soon`.
+        """
         if not self._askable():
             self._due = float("inf")
         self._jobs[job.lead.name] = job
@@ -71,7 +102,9 @@ class Tending:
     def soon(self, job: BatchJob, delay: float = 0.0) -> None:
         """Something is happening with it: look, and ask Slurm as soon as it may be asked."""
         self._wanted, self._interval = True, self._cluster.poll_secs
-        self._due = min(self._due, max(self._asked + self._cluster.poll_secs, time.monotonic() + delay))
+        self._due = min(
+            self._due, max(self._asked + self._cluster.poll_secs, time.monotonic() + delay)
+        )
         self._pace.looked(changed=True)
         self._nudged.set()
 
@@ -106,7 +139,9 @@ class Tending:
                     asking = asyncio.get_running_loop().create_task(self._ask())
                     asking.add_done_callback(lambda _: self._nudged.set())
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pause(asking is not None)):  # (wait_for may swallow a cancellation)
+                    async with asyncio.timeout(
+                        self._pause(asking is not None)
+                    ):  # (wait_for may swallow a cancellation)
                         await self._nudged.wait()
         finally:
             if asking is not None:
@@ -127,8 +162,13 @@ class Tending:
     def _limits(self) -> list[tuple[BatchJob, Task, float]]:
         """Tasks with a time limit, and when Slurm should have ended each at the latest (monotonic)."""
         return [
-            (j, t, t.began_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs)) for j in self._jobs.values() for t in j.live
-            if t.limit is not None and t.began_mono is not None and t.stop_reason is None and t.own is None
+            (j, t, t.began_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs))
+            for j in self._jobs.values()
+            for t in j.live
+            if t.limit is not None
+            and t.began_mono is not None
+            and t.stop_reason is None
+            and t.own is None
         ]
 
     # ---- files
@@ -147,7 +187,9 @@ class Tending:
         for job in jobs:
             try:
                 await self._settle(job)
-            except Exception as e:  # the others are looked after all the same, and this one is tried again
+            except (
+                Exception
+            ) as e:  # the others are looked after all the same, and this one is tried again
                 self._failed(job, e)
         self._ledger.pay()
 
@@ -155,7 +197,12 @@ class Tending:
         if job.lead.name not in self._faulty:
             self._faulty.add(job.lead.name)
             token = job.lead.token
-            self._log.exception("{} cannot be looked after; it is tried again and again", str(token), error=error, **about(token))
+            self._log.exception(
+                "{} cannot be looked after; it is tried again and again",
+                str(token),
+                error=error,
+                **about(token),
+            )
 
     def _saw(self, job: BatchJob, task: Task, now: Seen) -> None:
         clock = time.monotonic()
@@ -167,7 +214,13 @@ class Tending:
                 age = max(0.0, time.time() - now.started.at) if now.started.at is not None else 0.0
                 task.began_mono = clock - age
                 if now.started.job_id != job.job_id:  # of two that Slurm has, this one runs
-                    job.job_id, job.unsure, job.verdict, job.over_mono, job.absent_mono = now.started.job_id, False, None, None, None
+                    job.job_id, job.unsure, job.verdict, job.over_mono, job.absent_mono = (
+                        now.started.job_id,
+                        False,
+                        None,
+                        None,
+                        None,
+                    )
                     job.state = msgspec.structs.replace(job.state, job_id=job.job_id)
                     self._ledger.note_when_possible(job)
                     self._stopping.again(job)
@@ -194,12 +247,22 @@ class Tending:
         for task in job.live:
             alone = job.gang and not job.stopping and task.fenced
             step = self._step_over(job, task)
-            if (over and (task.code_mono is not None or task.fenced or self._told(job, task))) or alone or step:
+            if (
+                (over and (task.code_mono is not None or task.fenced or self._told(job, task)))
+                or alone
+                or step
+            ):
                 self.end(job, task, await asyncio.to_thread(exit_of, job, task, self._cap))
 
     def _step_over(self, job: BatchJob, task: Task) -> bool:
-        """Has it ended alone? Its step may also have ended because Slurm ends the job: then Slurm's word is waited for."""
-        if not job.gang or task.step_over_mono is None or not (task.exited_first or task.stop_reason is not None):
+        """Has it ended alone? Its step may also have ended because Slurm ends the job: then Slurm's
+        word is waited for.
+        """
+        if (
+            not job.gang
+            or task.step_over_mono is None
+            or not (task.exited_first or task.stop_reason is not None)
+        ):
             return False
         return self._written(task, task.step_over_mono)
 
@@ -217,7 +280,11 @@ class Tending:
         """Is all there that can tell how it ended?"""
         if gone(job):
             return True
-        return job.over_mono is not None and self._written(task, job.over_mono) and not wants_account(job)
+        return (
+            job.over_mono is not None
+            and self._written(task, job.over_mono)
+            and not wants_account(job)
+        )
 
     def _written(self, task: Task, since: float) -> bool:
         """Would what it wrote before that moment be seen by now?"""
@@ -229,7 +296,9 @@ class Tending:
     def _lateness(self, folder: str) -> float:
         parent = folder.rpartition("/")[0]
         if parent not in self._late:
-            self._late[parent] = _LATE_SECS if network_file_system(parent) is None else _LATE_NETWORK_SECS
+            self._late[parent] = (
+                _LATE_SECS if network_file_system(parent) is None else _LATE_NETWORK_SECS
+            )
         return self._late[parent]
 
     async def _end_impossible(self, job: BatchJob) -> None:
@@ -246,7 +315,11 @@ class Tending:
             job.impossible_rounds = 0  # when Slurm has said it again
             return
         for task in job.live:
-            self.end(job, task, never(job.impossible, job, stop_reason=task.stop_reason, fault="neverPossible"))
+            self.end(
+                job,
+                task,
+                never(job.impossible, job, stop_reason=task.stop_reason, fault="neverPossible"),
+            )
 
     async def _recall(self, job: BatchJob) -> None:
         """Somebody put it into the queue again: it would wait, to find that its token is used up."""
@@ -254,8 +327,12 @@ class Tending:
         if not job.recalled:
             job.recalled = True
             self._ledger.note_when_possible(job)
-            self._log("Slurm's job {} of {} has started and is in the queue again: it is canceled", job.job_id, str(job.lead.token),
-                      **about(job.lead.token))
+            self._log(
+                "Slurm's job {} of {} has started and is in the queue again: it is canceled",
+                job.job_id,
+                str(job.lead.token),
+                **about(job.lead.token),
+            )
         await self._stopping.cancel(job)
         self.soon(job)
 
@@ -268,7 +345,9 @@ class Tending:
         need = [j.job_id for j in jobs if j.job_id is not None and wants_account(j)]
         before = [_standing(j) for j in jobs]
         said = await self._polling.ask(
-            [j.job_id for j in jobs if j.job_id is not None], since=min(unsure) if unsure else None, need_accounts=need,
+            [j.job_id for j in jobs if j.job_id is not None],
+            since=min(unsure) if unsure else None,
+            need_accounts=need,
         )
         accounting = self._polling.accounting is not False
         for job in jobs:
@@ -291,17 +370,27 @@ class Tending:
         self._asked = time.monotonic()
         pending = not outage and any(_awaited(j) for j in jobs if j.live)
         shortest = self._cluster.poll_secs
-        self._interval = shortest if changed or pending or self._wanted else min(self._cluster.poll_max_secs, self._interval * _GROWTH)
+        self._interval = (
+            shortest
+            if changed or pending or self._wanted
+            else min(self._cluster.poll_max_secs, self._interval * _GROWTH)
+        )
         self._due = self._asked + max(shortest, self._interval)
 
     def _looked_in_vain(self, job: BatchJob, began: float) -> None:
         """Handed over, and not there: again, unless it is to end anyway."""
         if job.stopping:
             for task in job.live:
-                self.end(job, task, never("stopped before it started", job, stop_reason=task.stop_reason))
+                self.end(
+                    job, task, never("stopped before it started", job, stop_reason=task.stop_reason)
+                )
         else:
-            self._log("Slurm does not have {}, which was handed to it {:.0f} s ago: it is submitted again", str(job.lead.token),
-                      began - job.asked_at, **about(job.lead.token))
+            self._log(
+                "Slurm does not have {}, which was handed to it {:.0f} s ago: it is submitted again",
+                str(job.lead.token),
+                began - job.asked_at,
+                **about(job.lead.token),
+            )
             self._submitting.submit(job)
 
 
@@ -311,11 +400,18 @@ def _out_of_it(job: BatchJob) -> bool:
 
 
 def _standing(job: BatchJob) -> tuple[object, ...]:
-    """When this is another one, more is to be expected. (When a job will start, and behind whom it waits, Slurm says anew all the time.)"""
+    """When this is another one, more is to be expected. (When a job will start, and behind whom it
+    waits, Slurm says anew all the time.)
+    """
     return job.job_id, job.state.state, job.verdict and job.verdict.kind
 
 
 def _awaited(job: BatchJob) -> bool:
     """Is there something that the next answer is expected to say?"""
     absent = job.absent_mono is not None and time.monotonic() - job.absent_mono < 6 * ABSENT_SECS
-    return absent or job.unsure or job.over_mono is not None or any(t.code_mono is not None for t in job.live)
+    return (
+        absent
+        or job.unsure
+        or job.over_mono is not None
+        or any(t.code_mono is not None for t in job.live)
+    )

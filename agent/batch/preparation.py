@@ -1,6 +1,8 @@
-"""From tasks as they were asked for to all that lies in their evidence before Slurm is asked: scripts, inputs, the batch script.
+"""From tasks as they were asked for to all that lies in their evidence before Slurm is asked:
+scripts, inputs, the batch script.
 
-What is written here is what runs: the batch job gets nothing from the agent but these files. Blocks.
+What is written here is what runs: the batch job gets nothing from the agent but these files.
+Blocks.
 """
 
 import contextlib
@@ -22,8 +24,8 @@ from ..jobs import job_input
 from ..keeper.linux.oom_detection import fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
 from ..slurm.script_markers import BATCH_SCRIPT
-from .state import BatchJob, Task
 from .ledger import Ledger
+from .state import BatchJob, Task
 
 #: Slurm takes no longer names of jobs without cutting them.
 _NAME_CHARS = 128
@@ -46,29 +48,49 @@ class Asked(NamedTuple):
 
 
 class Preparing:
-    def __init__(self, ledger: Ledger, cluster: Cluster, deployment: str, apps: tuple[str, ...]) -> None:
+    def __init__(
+        self, ledger: Ledger, cluster: Cluster, deployment: str, apps: tuple[str, ...]
+    ) -> None:
         self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
 
     def job(self, asked: Asked) -> BatchJob:
         """What is to be submitted, as yet nowhere but in memory."""
         tasks = [
-            Task(token, self._ledger.evidence(token.name), spec.run_dir, spec.time_limit_secs, spec.grace_secs)
+            Task(
+                token,
+                self._ledger.evidence(token.name),
+                spec.run_dir,
+                spec.time_limit_secs,
+                spec.grace_secs,
+            )
             for token, spec in asked.tasks
         ]
         wishes = _wishes(asked.tasks[0][1])
-        state = BatchState(cluster=self._cluster.name, partition=wishes.partition or "", account=wishes.account or "")
+        state = BatchState(
+            cluster=self._cluster.name,
+            partition=wishes.partition or "",
+            account=wishes.account or "",
+        )
         lead = tasks[0].token
         return BatchJob(
-            tasks, job_name(lead)[:_NAME_CHARS], comment(self._deployment, lead), state, gang=asked.shared is not None,
+            tasks,
+            job_name(lead)[:_NAME_CHARS],
+            comment(self._deployment, lead),
+            state,
+            gang=asked.shared is not None,
         )
 
     def lay_out(self, job: BatchJob, asked: Asked) -> None:
-        """Write all files, the note of it last. Raises Unprepared; then nothing was submitted, and the tokens are used up."""
+        """Write all files, the note of it last. Raises Unprepared; then nothing was submitted, and
+        the tokens are used up.
+        """
         try:
             for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True):
                 self._task(task, token, spec, asked)
             text = batch_script(self._submission(job, asked))
-            write(f"{job.lead.folder}/{BATCH_SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
+            write(
+                f"{job.lead.folder}/{BATCH_SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700
+            )
             self._ledger.note(job)
         except Refusal as e:
             raise Unprepared(e.sentence, e.code if e.code == "batchRefused" else None) from None
@@ -81,12 +103,20 @@ class Preparing:
         wishes = _wishes(asked.tasks[0][1])
         steps = tuple(
             Step(
-                token=token, folder=task.folder, cores=_wishes(spec).cores or 1, gpus=_wishes(spec).gpus or 0,
+                token=token,
+                folder=task.folder,
+                cores=_wishes(spec).cores or 1,
+                gpus=_wishes(spec).gpus or 0,
                 job_file=f"{spec.run_dir}/{JOB}" if job.gang else None,
-            ) for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True)
+            )
+            for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True)
         )
         return Submission(
-            steps=steps, wishes=wishes, cluster=self._cluster, deployment=self._deployment, time_limit_secs=max(limits) if limits else None,
+            steps=steps,
+            wishes=wishes,
+            cluster=self._cluster,
+            deployment=self._deployment,
+            time_limit_secs=max(limits) if limits else None,
         )
 
     def _task(self, task: Task, token: Token, spec: TaskSpec, asked: Asked) -> None:
@@ -96,7 +126,8 @@ class Preparing:
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
         shared = exports(asked.shared.env) if asked.shared is not None else ""
-        # without the environment of this machine: what the node's own login, modules and set-up make counts there
+        # without the environment of this machine: what the node's own login, modules and set-up
+        # make counts there
         text = script(token, spec, {}, folder, umask=asked.umask, shared=shared)
         write(f"{folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
         for name in (STDOUT, STDERR):  # who waits for them has something to look at
@@ -105,7 +136,9 @@ class Preparing:
         if not os.access(spec.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", spec.run_dir)
         if asked.shared is not None:
-            with contextlib.suppress(FileNotFoundError):  # never through a link that an earlier attempt left
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # never through a link that an earlier attempt left
                 os.unlink(f"{spec.run_dir}/{JOB}")
             write(f"{spec.run_dir}/{JOB}", asked.shared.job.encode())
         _link(folder, spec.run_dir, token)

@@ -1,7 +1,9 @@
-"""What one round of questions to Slurm means for the jobs in it. Decides about each job; does nothing but change what is known of it.
+"""What one round of questions to Slurm means for the jobs in it. Decides about each job; does
+nothing but change what is known of it.
 
-Slurm's silence is never an end: where it could not be asked, `unknown_since` says so. A job that squeue and accounting both could be
-asked for, and do not know, is lost, but not at once: what was submitted just now shows up late.
+Slurm's silence is never an end: where it could not be asked, `unknown_since` says so. A job that
+squeue and accounting both could be asked for, and do not know, is lost, but not at once: what was
+submitted just now shows up late.
 """
 
 import time
@@ -13,11 +15,12 @@ from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
 from ..slurm.job_states import Verdict, judge
 from ..slurm.output_parser import Account, Row
-from .state import BatchJob
 from .scheduler_queries import Round
 from .start import SETTLED_SECS, found
+from .state import BatchJob
 
-#: Unknown to everybody for so long and so many rounds: it is lost. Known to accounting alone, which never heard of its end: for so long.
+#: Unknown to everybody for so long and so many rounds: it is lost. Known to accounting alone, which
+#: never heard of its end: for so long.
 ABSENT_SECS, ABSENT_ROUNDS, STALE_SECS = 10.0, 2, 25.0
 #: Accounting is behind: so long it may take until it knows why a job ended (seconds).
 ACCOUNT_SECS = 12.0
@@ -54,7 +57,9 @@ class Rounds:
     def resubmit(self, job: BatchJob, said: Round) -> bool:
         """Is it certain that Slurm does not have it, though it was handed over?"""
         settled = said.began > job.asked_at + SETTLED_SECS
-        return job.job_id is None and said.rows is not None and said.accounts is not None and settled
+        return (
+            job.job_id is None and said.rows is not None and said.accounts is not None and settled
+        )
 
     def _looked_for(self, job: BatchJob, said: Round) -> None:
         assert said.rows is not None
@@ -65,22 +70,37 @@ class Rounds:
         elif said.accounts is None:
             self.unknown(job, said.accounting_outage or "Slurm's accounting cannot be asked")
         else:
-            job.state = self._with(job, replace(job.state, sentence="sbatch did not say whether Slurm took it; it is being looked for"))
+            job.state = self._with(
+                job,
+                replace(
+                    job.state,
+                    sentence="sbatch did not say whether Slurm took it; it is being looked for",
+                ),
+            )
 
     def _judged(self, job: BatchJob, said: Round, *, accounting: bool) -> None:
         assert said.rows is not None and job.job_id is not None
         row, account = said.rows.get(job.job_id), (said.accounts or {}).get(job.job_id)
         job.foreign = row is not None and not _is_it(job, row)
-        row, account = None if job.foreign else row, account if account is not None and _is_it(job, account) else None
+        row, account = (
+            None if job.foreign else row,
+            account if account is not None and _is_it(job, account) else None,
+        )
         if row is None and said.accounts is None and accounting:
-            self.unknown(job, said.accounting_outage or "Slurm's accounting cannot be asked, and its controller has forgotten the job")
+            self.unknown(
+                job,
+                said.accounting_outage
+                or "Slurm's accounting cannot be asked, and its controller has forgotten the job",
+            )
             return
         if row is None and account is None and said.began < job.asked_at + 1.0:
             return  # it was asked for before there was anything to know
         job.account = account or (job.account if row is not None else None)
         verdict = _ours(job, judge(self._cluster.name, row, job.account, now=time.time()))
         waits = verdict.kind == "waiting" and row is not None
-        job.again_rounds = job.again_rounds + 1 if waits and any(t.seen_at < said.began for t in job.tasks) else 0
+        job.again_rounds = (
+            job.again_rounds + 1 if waits and any(t.seen_at < said.began for t in job.tasks) else 0
+        )
         self._learn(job, verdict)
         if verdict.kind == "absent":
             return
@@ -88,10 +108,18 @@ class Rounds:
             if row is not None and row.state == "RUNNING":
                 for task in job.live:
                     task.exited_first = task.exited_first or task.code_at < said.began
-            job.ran_at = row.started_at if row is not None else account.started_at if account is not None else None
+            job.ran_at = (
+                row.started_at
+                if row is not None
+                else account.started_at
+                if account is not None
+                else None
+            )
         if verdict.kind == "over" and job.account_mono is None:
             job.account_mono = time.monotonic()
-        if account is not None and account.ended_at is not None and verdict.kind == "over":  # it has said what it knows
+        if (
+            account is not None and account.ended_at is not None and verdict.kind == "over"
+        ):  # it has said what it knows
             job.account_mono = float("-inf")
 
     def _learn(self, job: BatchJob, verdict: Verdict) -> None:
@@ -115,7 +143,9 @@ class Rounds:
 
 
 def _is_it(job: BatchJob, said: Row | Account) -> bool:
-    """A controller that lost its newest books gives their ids anew. (Accounting may be behind with a name, and keep no comments.)"""
+    """A controller that lost its newest books gives their ids anew. (Accounting may be behind with
+    a name, and keep no comments.)
+    """
     if said.comment.startswith(f"{COMMENT} "):
         return said.comment == job.comment
     return said.name in (job.name, "allocation", "")
@@ -123,7 +153,11 @@ def _is_it(job: BatchJob, said: Row | Account) -> bool:
 
 def _ours(job: BatchJob, verdict: Verdict) -> Verdict:
     """What was canceled by this system is not called anybody else's doing."""
-    if verdict.exit is None or verdict.state.state != "CANCELLED" or not (job.recalled or job.stopping):
+    if (
+        verdict.exit is None
+        or verdict.state.state != "CANCELLED"
+        or not (job.recalled or job.stopping)
+    ):
         return verdict
     sentence = _RECALLED if job.recalled else _TOLD_TO
     state = replace(verdict.state, sentence=sentence, canceled_by="")
@@ -142,4 +176,6 @@ def wants_account(job: BatchJob) -> bool:
     """Has accounting still to say why it ended?"""
     if job.verdict is None or job.verdict.kind != "over" or job.account_mono is None:
         return False
-    return time.monotonic() - job.account_mono < ACCOUNT_SECS and any(t.code_mono is None for t in job.live)
+    return time.monotonic() - job.account_mono < ACCOUNT_SECS and any(
+        t.code_mono is None for t in job.live
+    )

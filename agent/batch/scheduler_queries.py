@@ -1,7 +1,8 @@
-"""Asking Slurm about many jobs at once: one squeue for all of a unix user's, one sacct for those that squeue has forgotten.
+"""Asking Slurm about many jobs at once: one squeue for all of a unix user's, one sacct for those
+that squeue has forgotten.
 
-Agents of one unix user on one host share what squeue says, through a file in the folder above theirs: it is asked no more often
-for a hundred of them than for one. Nothing is decided here.
+Agents of one unix user on one host share what squeue says, through a file in the folder above
+theirs: it is asked no more often for a hundred of them than for one. Nothing is decided here.
 """
 
 import asyncio
@@ -27,19 +28,23 @@ from .command_runner import NO_PROGRAM, Ran, Run
 
 #: How soon somebody who waits for another agent's squeue looks again (seconds).
 _LOOK_SECS = 0.1
-#: Whose turn it is tells the others so long after its answer is due, or never: a lock of a file server outlives the machine of its holder.
+#: Whose turn it is tells the others so long after its answer is due, or never: a lock of a file
+#: server outlives the machine of its holder.
 _PATIENCE_SECS = 2.0
 _LARGEST = 64 << 20
 #: So many jobs are named in one command.
 _IDS_AT_ONCE = 500
-#: Jobs that were submitted so long before sbatch was run for them (clocks differ) are looked for by comment.
+#: Jobs that were submitted so long before sbatch was run for them (clocks differ) are looked for by
+#: comment.
 _EARLIER_SECS = 120.0
 
 
 class Round(NamedTuple):
-    """began: wall clock, before squeue was asked. rows, accounts: by job id; None where nobody could be asked, `outage` says why.
+    """began: wall clock, before squeue was asked. rows, accounts: by job id; None where nobody
+    could be asked, `outage` says why.
 
-    What was not asked of accounting is in `accounts` not either: `asked` names what was. by_comment: the job ids of these comments.
+    What was not asked of accounting is in `accounts` not either: `asked` names what was.
+    by_comment: the job ids of these comments.
     """
 
     began: float
@@ -62,10 +67,13 @@ class Polling:
         self.counts = {"squeue": 0, "sacct": 0}
         self._last = 0.0
 
-    async def ask(self, ids: Sequence[str], *, since: float | None, need_accounts: Sequence[str] = ()) -> Round:
+    async def ask(
+        self, ids: Sequence[str], *, since: float | None, need_accounts: Sequence[str] = ()
+    ) -> Round:
         """What is known of these jobs.
 
-        since: also whatever accounting has of this user from then on. need_accounts: of these it is asked even if squeue has them.
+        since: also whatever accounting has of this user from then on. need_accounts: of these it is
+        asked even if squeue has them.
         """
         began, ran = await self._squeue()
         outage = _outage(ran)
@@ -77,9 +85,14 @@ class Polling:
         accounts, accounting_outage = await self._sacct(wanted, since)
         return Round(began, rows, accounts, frozenset(wanted), None, accounting_outage)
 
-    async def _sacct(self, ids: Sequence[str], since: float | None) -> tuple[dict[str, Account] | None, str | None]:
+    async def _sacct(
+        self, ids: Sequence[str], since: float | None
+    ) -> tuple[dict[str, Account] | None, str | None]:
         found: dict[str, Account] = {}
-        commands = [text.sacct(None, ids[n : n + _IDS_AT_ONCE], None) for n in range(0, len(ids), _IDS_AT_ONCE)]
+        commands = [
+            text.sacct(None, ids[n : n + _IDS_AT_ONCE], None)
+            for n in range(0, len(ids), _IDS_AT_ONCE)
+        ]
         if since is not None:
             commands.append(text.sacct(self._user, (), since - _EARLIER_SECS))
         for argv in commands:
@@ -129,11 +142,20 @@ class Polling:
         assert self._shared is not None
         try:
             said = json.loads(read(str(self._shared), _LARGEST) or b"null")
-            began, host, user, ran = float(said["began"]), said["host"], said["user"], Ran(*said["ran"])
+            began, host, user, ran = (
+                float(said["began"]),
+                said["host"],
+                said["user"],
+                Ran(*said["ran"]),
+            )
         except (OSError, ValueError, TypeError, KeyError):
             return None
         young = 0 <= time.time() - began < self._cluster.poll_secs
-        return (began, ran) if young and began > self._last and host == socket.gethostname() and user == self._user else None
+        return (
+            (began, ran)
+            if young and began > self._last and host == socket.gethostname() and user == self._user
+            else None
+        )
 
     def _share(self, began: float, ran: Ran) -> None:
         assert self._shared is not None

@@ -1,8 +1,9 @@
-"""Handing batch scripts to Slurm, once each as far as anybody can tell, and finding out what came of it where nobody said.
+"""Handing batch scripts to Slurm, once each as far as anybody can tell, and finding out what came
+of it where nobody said.
 
-sbatch may take a job and be killed, or lose its answer, before it says so. So what was handed over is looked for by its comment; it is
-handed over again only when squeue and accounting both could be asked and know nothing of it. (Should Slurm have both after all, the
-fence lets one of them run.)
+sbatch may take a job and be killed, or lose its answer, before it says so. So what was handed over
+is looked for by its comment; it is handed over again only when squeue and accounting both could be
+asked and know nothing of it. (Should Slurm have both after all, the fence lets one of them run.)
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from ...protocol.ids import about
 from ...runtime import failpoints as crashpoints
 from ...runtime.log.logger import Log
 from ..slurm import output_parser as text
-from ..slurm.script_markers import BATCH_SCRIPT
 from ..slurm.output_parser import Account, Row
-from .state import BatchJob
+from ..slurm.script_markers import BATCH_SCRIPT
 from .command_runner import NO_PROGRAM, Ran, Run
 from .ledger import Ledger
+from .state import BatchJob
 
 #: At once, for one agent: a controller that is asked by many slows down for all.
 _AT_ONCE = 4
@@ -35,8 +36,15 @@ class Submitting:
     """accepted(job), refused(job, fault, sentence), unsure(job, sentence): what came of it."""
 
     def __init__(
-        self, cluster: Cluster, ledger: Ledger, run: Run, log: Log, *, accepted: Callable[[BatchJob], None],
-        refused: Callable[[BatchJob, str, str], None], unsure: Callable[[BatchJob, str], None],
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        run: Run,
+        log: Log,
+        *,
+        accepted: Callable[[BatchJob], None],
+        refused: Callable[[BatchJob, str, str], None],
+        unsure: Callable[[BatchJob, str], None],
     ) -> None:
         self._cluster, self._ledger, self._run, self._log = cluster, ledger, run, log
         self._accepted, self._refused, self._unsure = accepted, refused, unsure
@@ -57,7 +65,9 @@ class Submitting:
 
     async def _submit(self, job: BatchJob) -> None:
         async with self._turns:
-            if not job.live or job.stopping:  # told to end while it waited: nobody has to start it first
+            if (
+                not job.live or job.stopping
+            ):  # told to end while it waited: nobody has to start it first
                 job.submitting, job.unsure = False, job.asked > 0
                 self._unsure(job, "")
                 return
@@ -71,7 +81,9 @@ class Submitting:
                 return
             crashpoints.reached("keeper.consumed")
             self.count += 1
-            ran = await self._run(text.submit(f"{job.lead.folder}/{BATCH_SCRIPT}"), "", self._cluster.call_secs)
+            ran = await self._run(
+                text.submit(f"{job.lead.folder}/{BATCH_SCRIPT}"), "", self._cluster.call_secs
+            )
             crashpoints.reached("keeper.spawned")
             job.asked_at = time.time()
         job.submitting = False
@@ -82,7 +94,9 @@ class Submitting:
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
             self._ledger.note_when_possible(job)
-            self._log("jid={} is Slurm's job {}", job.lead.token.jid, job_id, **about(job.lead.token))
+            self._log(
+                "jid={} is Slurm's job {}", job.lead.token.jid, job_id, **about(job.lead.token)
+            )
             self._accepted(job)
             return
         if ran.code == 0:
@@ -101,10 +115,15 @@ class Submitting:
 
 
 def found(job: BatchJob, rows: Mapping[str, Row], accounts: Mapping[str, Account]) -> str | None:
-    """The job id that Slurm gave it, by its comment. Of two, the newer one that is not over; else the newer one."""
+    """The job id that Slurm gave it, by its comment. Of two, the newer one that is not over; else
+    the newer one.
+    """
     ids = {i: r.state for i, r in rows.items() if r.comment == job.comment}
     ids |= {i: a.state for i, a in accounts.items() if _told_apart(job, a) and i not in ids}
-    ranked = sorted(ids, key=lambda i: (ids[i] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), _number(i)))
+    ranked = sorted(
+        ids,
+        key=lambda i: (ids[i] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), _number(i)),
+    )
     return ranked[-1] if ranked else None
 
 
@@ -112,7 +131,11 @@ def _told_apart(job: BatchJob, account: Account) -> bool:
     """Many accountings keep no comments: then name and time have to do."""
     if account.comment:
         return account.comment == job.comment
-    return account.name == job.name and account.submitted_at is not None and account.submitted_at >= job.first_asked_at - _CLOCKS_SECS
+    return (
+        account.name == job.name
+        and account.submitted_at is not None
+        and account.submitted_at >= job.first_asked_at - _CLOCKS_SECS
+    )
 
 
 def _number(job_id: str) -> int:

@@ -1,19 +1,20 @@
 """What is known of one job of Slurm's and of the executions in it. Data only.
 
-A plain run is a batch job with one task; the tasks of a gang share one. Times called `mono` are seconds on the monotonic clock.
+A plain run is a batch job with one task; the tasks of a gang share one. Times called `mono` are
+seconds on the monotonic clock.
 """
-
-import msgspec
 
 import math
 
+import msgspec
+
 from ...protocol.clusters.batch import BatchState
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import Token, op_id
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
-from ..slurm.script_markers import Started
 from ..slurm.job_states import Verdict
 from ..slurm.output_parser import Account
+from ..slurm.script_markers import Started
 
 #: Of the name of one node, that many characters are told.
 NODE_CHARS = 256
@@ -23,12 +24,43 @@ class Task:
     """One execution. folder: its evidence."""
 
     __slots__ = (
-        "began_mono", "code_at", "code_mono", "dropped", "exit", "exited_first", "fenced", "folder", "grace", "kill_at", "killed", "limit",
-        "name", "own", "run_dir", "said", "seen_at", "signaled", "sizes", "started", "step_over_mono", "stop_reason", "termed", "token",
+        "began_mono",
+        "code_at",
+        "code_mono",
+        "dropped",
+        "exit",
+        "exited_first",
+        "fenced",
+        "folder",
+        "grace",
+        "kill_at",
+        "killed",
+        "limit",
+        "name",
+        "own",
+        "run_dir",
+        "said",
+        "seen_at",
+        "signaled",
+        "sizes",
+        "started",
+        "step_over_mono",
+        "stop_reason",
+        "termed",
+        "token",
     )
 
-    def __init__(self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float) -> None:
-        self.token, self.name, self.folder, self.run_dir, self.limit, self.grace = token, token.name, folder, run_dir, limit, grace
+    def __init__(
+        self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float
+    ) -> None:
+        self.token, self.name, self.folder, self.run_dir, self.limit, self.grace = (
+            token,
+            token.name,
+            folder,
+            run_dir,
+            limit,
+            grace,
+        )
         self.started: Started | None = None
         #: when that was seen (wall clock)
         self.seen_at = math.inf
@@ -40,7 +72,8 @@ class Task:
         self.code_mono: float | None = None
         self.code_at = math.inf
         self.own: ExitInfo | None = None
-        #: Slurm still called it running when its own exit, or the end of its step, was known: no end that Slurm made came before
+        #: Slurm still called it running when its own exit, or the end of its step, was known: no
+        #: end that Slurm made came before
         self.exited_first = False
         self.step_over_mono: float | None = None
         self.stop_reason: str | None = None
@@ -63,19 +96,49 @@ class Task:
 
 
 class BatchJob:
-    """tasks: the first one's folder holds what concerns all. asked: how often sbatch was run for it, and when last (wall clock).
+    """tasks: the first one's folder holds what concerns all. asked: how often sbatch was run for
+    it, and when last (wall clock).
 
     job_id `None`: nobody knows one yet. unsure: sbatch was run, and nobody knows what came of it.
     """
 
     __slots__ = (
-        "absent_mono", "account", "account_mono", "again_rounds", "asked", "asked_at", "canceled", "comment", "first_asked_at",
-        "foreign", "gang", "impossible", "impossible_rounds", "job_id", "missed", "name", "over_mono", "ran_at", "recalled",
-        "state", "submitting", "tasks", "unsure", "verdict",
+        "absent_mono",
+        "account",
+        "account_mono",
+        "again_rounds",
+        "asked",
+        "asked_at",
+        "canceled",
+        "comment",
+        "first_asked_at",
+        "foreign",
+        "gang",
+        "impossible",
+        "impossible_rounds",
+        "job_id",
+        "missed",
+        "name",
+        "over_mono",
+        "ran_at",
+        "recalled",
+        "state",
+        "submitting",
+        "tasks",
+        "unsure",
+        "verdict",
     )
 
-    def __init__(self, tasks: list[Task], name: str, comment: str, state: BatchState, *, gang: bool) -> None:
-        self.tasks, self.name, self.comment, self.state, self.gang = tasks, name, comment, state, gang
+    def __init__(
+        self, tasks: list[Task], name: str, comment: str, state: BatchState, *, gang: bool
+    ) -> None:
+        self.tasks, self.name, self.comment, self.state, self.gang = (
+            tasks,
+            name,
+            comment,
+            state,
+            gang,
+        )
         self.job_id: str | None = None
         self.asked, self.asked_at, self.first_asked_at = 0, 0.0, 0.0
         #: by its id Slurm knows another job now: nothing is said or done about that one
@@ -85,7 +148,8 @@ class BatchJob:
         self.account: Account | None = None
         #: what its last rows mean
         self.verdict: Verdict | None = None
-        #: since when Slurm calls it over, since when it knows nothing of it, since when accounting is waited for
+        #: since when Slurm calls it over, since when it knows nothing of it, since when accounting
+        #: is waited for
         self.over_mono: float | None = None
         self.absent_mono: float | None = None
         self.account_mono: float | None = None
@@ -98,7 +162,8 @@ class BatchJob:
         #: why it would wait for ever, which is why it ends; and in so many rounds Slurm said so
         self.impossible = ""
         self.impossible_rounds = 0
-        #: in so many rounds Slurm had it in its queue again, although it had started; and was it canceled for that?
+        #: in so many rounds Slurm had it in its queue again, although it had started; and was it
+        #: canceled for that?
         self.again_rounds = 0
         self.recalled = False
 
@@ -117,11 +182,15 @@ class BatchJob:
 
 
 def state_of(job: BatchJob, task: Task) -> BatchState:
-    """What Slurm said last, as this task has it: those of a gang have directories of their own, and each its node."""
+    """What Slurm said last, as this task has it: those of a gang have directories of their own, and
+    each its node.
+    """
     if not job.gang:
         return job.state
     node = task.started.nodes if task.started is not None and task.started.step else ""
-    return msgspec.structs.replace(job.state, run_dir=task.run_dir if job.state.run_dir else "", node=node[:NODE_CHARS])
+    return msgspec.structs.replace(
+        job.state, run_dir=task.run_dir if job.state.run_dir else "", node=node[:NODE_CHARS]
+    )
 
 
 def execution(job: BatchJob, task: Task, mono: float) -> Execution:
@@ -138,16 +207,33 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
     at = task.started.at if task.started is not None else job.ran_at
     pid = task.started.pid if task.started is not None else 0
     return Execution(
-        token=task.token, state="running", op_id=op, pid=pid, start_ticks=0, started_at=at, elapsed_secs=elapsed, batch=state_of(job, task),
+        token=task.token,
+        state="running",
+        op_id=op,
+        pid=pid,
+        start_ticks=0,
+        started_at=at,
+        elapsed_secs=elapsed,
+        batch=state_of(job, task),
     )
 
 
 def _ending(job: BatchJob, task: Task, own: ExitInfo) -> Execution:
     """Its script has written down its exit, and Slurm has not finished it."""
-    elapsed = None if own.started_at is None or own.ended_at is None else max(0.0, own.ended_at - own.started_at)
+    elapsed = (
+        None
+        if own.started_at is None or own.ended_at is None
+        else max(0.0, own.ended_at - own.started_at)
+    )
     return Execution(
-        token=task.token, state="running", op_id=op_id(task.token, "run"), pid=task.started.pid if task.started is not None else 0,
-        start_ticks=0, started_at=own.started_at, elapsed_secs=elapsed, batch=state_of(job, task),
+        token=task.token,
+        state="running",
+        op_id=op_id(task.token, "run"),
+        pid=task.started.pid if task.started is not None else 0,
+        start_ticks=0,
+        started_at=own.started_at,
+        elapsed_secs=elapsed,
+        batch=state_of(job, task),
         exit=msgspec.structs.replace(own, stop_reason=task.stop_reason),
     )
 
@@ -158,6 +244,13 @@ def ended(token: Token, exit_: ExitInfo, started: Started | None = None) -> Exec
         elapsed = max(0.0, exit_.ended_at - exit_.started_at)
     pid = started.pid if started is not None else None
     return Execution(
-        token=token, state="ended", op_id=op_id(token, "run"), pid=pid, start_ticks=None if pid is None else 0,
-        started_at=exit_.started_at, elapsed_secs=elapsed, exit=exit_, batch=exit_.batch,
+        token=token,
+        state="ended",
+        op_id=op_id(token, "run"),
+        pid=pid,
+        start_ticks=None if pid is None else 0,
+        started_at=exit_.started_at,
+        elapsed_secs=elapsed,
+        exit=exit_,
+        batch=exit_.batch,
     )

@@ -1,7 +1,9 @@
-"""Ending batch jobs, or single tasks of them: SIGTERM to everything, grace, SIGKILL and scancel, again until nothing is left.
+"""Ending batch jobs, or single tasks of them: SIGTERM to everything, grace, SIGKILL and scancel,
+again until nothing is left.
 
-What waits in Slurm's queue gets no signal: its fence is taken, so that it never starts, and it is canceled. Why it ends is written
-down before the first signal. A task that has written its own exit by then gets no signal: the stop came too late, and is not its cause.
+What waits in Slurm's queue gets no signal: its fence is taken, so that it never starts, and it is
+canceled. Why it ends is written down before the first signal. A task that has written its own exit
+by then gets no signal: the stop came too late, and is not its cause.
 """
 
 import asyncio
@@ -15,30 +17,52 @@ from ...runtime import failpoints as crashpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
 from ..slurm import output_parser as text
-from .state import BatchJob, Task
 from .command_runner import Run
 from .ledger import Ledger
 from .observer import fresh, own_exit, take_fence
+from .state import BatchJob, Task
 
-#: Tasks of one gang are told to end one by one; so long one waits for the others (seconds), because to end a job is less than to end all
-#: its steps.
+#: Tasks of one gang are told to end one by one; so long one waits for the others (seconds), because
+#: to end a job is less than to end all its steps.
 _TOGETHER_SECS = 0.1
 #: Pause between two tries of what has to be said again: it grows up to the second (seconds).
 _AGAIN_SECS, _LONGEST_SECS = 2.0, 15.0
 #: Slurm's command says so of what is over, or was never there.
-_OVER = ("invalid job id", "already completed", "already completing", "job/step already", "not running", "not found")
+_OVER = (
+    "invalid job id",
+    "already completed",
+    "already completing",
+    "job/step already",
+    "not running",
+    "not found",
+)
 
 
 class Stopping:
     """changed(job): something was sent, or a fence was taken: look at it soon."""
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, run: Run, log: Log, changed: Callable[[BatchJob], None]) -> None:
-        self._cluster, self._ledger, self._run, self._log, self._changed = cluster, ledger, run, log, changed
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        run: Run,
+        log: Log,
+        changed: Callable[[BatchJob], None],
+    ) -> None:
+        self._cluster, self._ledger, self._run, self._log, self._changed = (
+            cluster,
+            ledger,
+            run,
+            log,
+            changed,
+        )
         self._working: dict[str, asyncio.Task[None]] = {}
         self._nudges: dict[str, asyncio.Event] = {}
 
     def stop(self, job: BatchJob, task: Task, reason: str, grace: float) -> None:
-        """The first reason stays; the shortest grace counts. It is too late for one whose own exit is known."""
+        """The first reason stays; the shortest grace counts. It is too late for one whose own exit
+        is known.
+        """
         if task.own is not None and not task.signaled:
             return
         now = time.monotonic()
@@ -60,7 +84,12 @@ class Stopping:
 
     def _note(self, task: Task) -> None:
         """signaled: may an exit that is written from now on be due to this stop?"""
-        said = {"reason": task.stop_reason, "grace": task.grace, "at": time.time(), "signaled": task.signaled}
+        said = {
+            "reason": task.stop_reason,
+            "grace": task.grace,
+            "at": time.time(),
+            "signaled": task.signaled,
+        }
         self._ledger.owe(f"{task.folder}/{STOP}", said)
 
     def _in_time(self, task: Task) -> bool:
@@ -72,7 +101,12 @@ class Stopping:
         fresh(task.folder)
         if own_exit(task.folder, task.started) is None:
             return True
-        self._log("{} had ended by itself before it could be stopped ({})", str(task.token), task.stop_reason, **about(task.token))
+        self._log(
+            "{} had ended by itself before it could be stopped ({})",
+            str(task.token),
+            task.stop_reason,
+            **about(task.token),
+        )
         task.signaled = False
         self._note(task)
         task.stop_reason = task.kill_at = None
@@ -108,7 +142,12 @@ class Stopping:
             try:
                 done = await self._step(job, ending)
             except OSError as e:
-                self._log("a stop of {} has to wait: {}", str(job.lead.token), e.strerror, **about(job.lead.token))
+                self._log(
+                    "a stop of {} has to wait: {}",
+                    str(job.lead.token),
+                    e.strerror,
+                    **about(job.lead.token),
+                )
                 done = False
             self._changed(job)
             # what Slurm took it has still to say; it is not asked more often
@@ -132,14 +171,22 @@ class Stopping:
         for task in ending:
             if task.started is None and not task.fenced:
                 task.fenced = take_fence(task.folder)
-        if job.job_id is None or job.foreign:  # it is looked for, or lost; what it finds when it starts are the fences
+        if (
+            job.job_id is None or job.foreign
+        ):  # it is looked for, or lost; what it finds when it starts are the fences
             return False
         ending = [t for t in ending if self._in_time(t)]
-        if not ending or (job.state.state == "COMPLETING" and all(t.own is not None for t in ending)):
+        if not ending or (
+            job.state.state == "COMPLETING" and all(t.own is not None for t in ending)
+        ):
             return True
         if len(ending) == len(job.live):
             return await self._whole(job, ending)
-        taken = [await self._one(job, t) for t in ending if t.started is not None and t.step_over_mono is None]
+        taken = [
+            await self._one(job, t)
+            for t in ending
+            if t.started is not None and t.step_over_mono is None
+        ]
         return all(taken)
 
     async def _whole(self, job: BatchJob, ending: list[Task]) -> bool:
@@ -153,11 +200,13 @@ class Stopping:
             job.canceled += 1
             for t in ending:
                 t.killed += 1
-            # the signal reaches steps and children of the batch script, the cancel what is not up yet and the allocation itself
+            # the signal reaches steps and children of the batch script, the cancel what is not up
+            # yet and the allocation itself
             taken = await self._cancel(job.job_id, signal="KILL", full=True)
             return await self._cancel(job.job_id) and taken
         if any(not t.termed for t in ending):
-            # a gang's batch script holds an srun for each task, which would kill its step at once if it got the signal itself
+            # a gang's batch script holds an srun for each task, which would kill its step at once
+            # if it got the signal itself
             taken = await self._cancel(job.job_id, signal="TERM", full=not job.gang)
             for t in ending:
                 t.termed = t.termed or taken
@@ -179,9 +228,18 @@ class Stopping:
             return task.termed
         return True
 
-    async def _cancel(self, job_id: str, step: str | None = None, signal: str | None = None, *, full: bool = False) -> bool:
-        ran = await self._run(text.cancel(job_id, step, signal, full=full), "", self._cluster.call_secs)
+    async def _cancel(
+        self, job_id: str, step: str | None = None, signal: str | None = None, *, full: bool = False
+    ) -> bool:
+        ran = await self._run(
+            text.cancel(job_id, step, signal, full=full), "", self._cluster.call_secs
+        )
         if ran.code == 0 or any(word in ran.err.lower() for word in _OVER):
             return True
-        self._log("scancel of Slurm's job {} failed with exit code {}: {}", job_id, ran.code, ran.err.strip()[:500])
+        self._log(
+            "scancel of Slurm's job {} failed with exit code {}: {}",
+            job_id,
+            ran.code,
+            ran.err.strip()[:500],
+        )
         return False

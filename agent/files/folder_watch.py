@@ -1,4 +1,6 @@
-"""Waiting for a change in a folder: inotify where it works, a look every 50 ms where it does not (network file systems)."""
+"""Waiting for a change in a folder: inotify where it works, a look every 50 ms where it does not
+(network file systems).
+"""
 
 import asyncio
 import contextlib
@@ -31,11 +33,15 @@ class Change:
         self._event.set()
 
     async def wait(self, secs: float) -> None:
-        """Return at a change, or when the time is over; sooner where changes cannot be told. So: look again afterwards."""
+        """Return at a change, or when the time is over; sooner where changes cannot be told. So:
+        look again afterwards.
+        """
         if secs <= 0:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(secs if self.told else min(secs, POLL_SECS)):  # Python 3.11's wait_for may swallow a cancellation
+            async with asyncio.timeout(
+                secs if self.told else min(secs, POLL_SECS)
+            ):  # Python 3.11's wait_for may swallow a cancellation
                 await self._event.wait()
 
 
@@ -73,13 +79,19 @@ class Folders:
             self._fd = -1
 
     def _add(self, folder: str) -> int | None:
-        """A watch; None where the folder is not there yet, lies elsewhere, or the user has too many watches already."""
+        """A watch; None where the folder is not there yet, lies elsewhere, or the user has too many
+        watches already.
+        """
         parent = os.path.dirname(folder)
         if parent not in self._local:
             self._local[parent] = network_file_system(parent) is None
         if not self._local[parent] or not self._open():
             return None
-        watch = int(_libc.inotify_add_watch(self._fd, os.fsencode(folder), _MODIFY | _MOVED_TO | _CREATE | _DELETE_SELF))
+        watch = int(
+            _libc.inotify_add_watch(
+                self._fd, os.fsencode(folder), _MODIFY | _MOVED_TO | _CREATE | _DELETE_SELF
+            )
+        )
         return watch if watch >= 0 else None
 
     def _open(self) -> bool:
@@ -98,7 +110,9 @@ class Folders:
         while at < len(data):
             watch, _mask, _cookie, length = _HEADER.unpack_from(data, at)
             at += _HEADER.size + length
-            for change in self._watches.get(watch, ()) if watch >= 0 else self._all():  # -1: the queue overflowed
+            for change in (
+                self._watches.get(watch, ()) if watch >= 0 else self._all()
+            ):  # -1: the queue overflowed
                 change.set()
 
     def _all(self) -> list[Change]:

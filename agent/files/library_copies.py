@@ -1,7 +1,9 @@
-"""Copies of a user's library where the supervisor's files are not to be seen: sent before a run or a call that may read them.
+"""Copies of a user's library where the supervisor's files are not to be seen: sent before a run or
+a call that may read them.
 
-A file comes in pieces, in order, under a name of its own; with the last piece it has its name, and the size and time of the one that
-it is a copy of. Until then there is none of that name: an old one is never taken for the new one.
+A file comes in pieces, in order, under a name of its own; with the last piece it has its name, and
+the size and time of the one that it is a copy of. Until then there is none of that name: an old one
+is never taken for the new one.
 """
 
 import contextlib
@@ -17,7 +19,13 @@ _ON = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns: int) -> Piece:
     """One piece; blocks. Raises Refusal (badRequest, conflict, agentUnavailable)."""
-    if not lib_dir.startswith("/") or "\0" in lib_dir + name or "/" in name or name.startswith(".") or not name:
+    if (
+        not lib_dir.startswith("/")
+        or "\0" in lib_dir + name
+        or "/" in name
+        or name.startswith(".")
+        or not name
+    ):
         raise Refusal("badRequest", f"{ascii(name)[:100]} is no name of a file in a library")
     path, temporary = f"{lib_dir}/{name}", f"{lib_dir}/{_TEMPORARY}{name}"
     try:
@@ -29,7 +37,9 @@ def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns:
         fd = os.open(temporary, _NEW if offset == 0 else _ON, 0o600)
         try:
             if os.fstat(fd).st_size != offset:
-                raise Refusal("conflict", f"{name!r} is being sent twice, or a piece of it was lost")
+                raise Refusal(
+                    "conflict", f"{name!r} is being sent twice, or a piece of it was lost"
+                )
             os.pwrite(fd, data, offset)
             if offset + len(data) == size:
                 os.utime(fd, ns=(mtime_ns, mtime_ns))
@@ -37,5 +47,8 @@ def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns:
         finally:
             os.close(fd)
     except OSError as e:
-        raise Refusal("agentUnavailable", f"the library's file {name!r} cannot be kept on the cluster: {e.strerror}") from None
+        raise Refusal(
+            "agentUnavailable",
+            f"the library's file {name!r} cannot be kept on the cluster: {e.strerror}",
+        ) from None
     return Piece(b"", min(size, offset + len(data)), mtime_ns)

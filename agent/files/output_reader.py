@@ -1,4 +1,6 @@
-"""Reading what executions leave behind: their output while it grows and when it is complete. Nothing is written here."""
+"""Reading what executions leave behind: their output while it grows and when it is complete.
+Nothing is written here.
+"""
 
 import contextlib
 import os
@@ -25,7 +27,9 @@ _LARGEST = 2**62
 
 
 class Chunk(NamedTuple):
-    """`data` begins at `offset`; go on at `next_offset`. dropped: bytes skipped before `offset`. end: nothing will follow."""
+    """`data` begins at `offset`; go on at `next_offset`. dropped: bytes skipped before `offset`.
+    end: nothing will follow.
+    """
 
     data: bytes
     offset: int
@@ -52,29 +56,58 @@ class Evidence:
         return 0
 
     def exits(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Return executions whose main process has ended, with the exit that their script wrote; used while the keeper is silent."""
+        """Return executions whose main process has ended, with the exit that their script wrote;
+        used while the keeper is silent.
+        """
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:
         """None: nothing is known that was not known before."""
-        if e.state != "running" or e.exit is not None or e.pid is None or e.start_ticks is None or processes.alive(e.pid, e.start_ticks):
+        if (
+            e.state != "running"
+            or e.exit is not None
+            or e.pid is None
+            or e.start_ticks is None
+            or processes.alive(e.pid, e.start_ticks)
+        ):
             return None
         folder = str(self.folder / e.token.name)
         code = written_code(folder)
         if code is None:
             return None
-        stop, ended = read_json(f"{folder}/{STOP}"), min(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, time.time())
-        exit_ = msgspec.convert({
-            **from_code(folder, code), "source": "script", "startedAt": e.started_at, "endedAt": max(ended, e.started_at or 0.0),
-            "stopReason": str(stop.get("reason")) if stop is not None and stop.get("signaled", True) else None,
-        }, ExitInfo)
+        stop, ended = (
+            read_json(f"{folder}/{STOP}"),
+            min(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, time.time()),
+        )
+        exit_ = msgspec.convert(
+            {
+                **from_code(folder, code),
+                "source": "script",
+                "startedAt": e.started_at,
+                "endedAt": max(ended, e.started_at or 0.0),
+                "stopReason": str(stop.get("reason"))
+                if stop is not None and stop.get("signaled", True)
+                else None,
+            },
+            ExitInfo,
+        )
         return msgspec.structs.replace(e, exit=exit_)
 
-    async def read(self, name: str, stream: str, offset: int, limit: int, wait_secs: float, is_over: Callable[[], bool]) -> Chunk:
-        """Up to `limit` bytes of "stdout" or "stderr" from `offset`; where nothing is there yet, wait up to `wait_secs`.
+    async def read(
+        self,
+        name: str,
+        stream: str,
+        offset: int,
+        limit: int,
+        wait_secs: float,
+        is_over: Callable[[], bool],
+    ) -> Chunk:
+        """Up to `limit` bytes of "stdout" or "stderr" from `offset`; where nothing is there yet,
+        wait up to `wait_secs`.
 
-        What was dropped is skipped and counted. `end` is told only when the execution is over (by `is_over`, or by its
-        final evidence) and everything was read, so the last line is never lost. Raises OSError.
+        What was dropped is skipped and counted. `end` is told only when the execution is over (by
+        `is_over`, or by its final evidence) and everything was read, so the last line is never
+        lost. Raises OSError.
         """
         limit = max(1, min(limit, MAX_READ))
         chunk = self._look(name, stream, offset, limit, is_over)
@@ -84,9 +117,19 @@ class Evidence:
                 chunk = await self._wait(change, name, stream, offset, limit, until, is_over)
         return chunk
 
-    async def _wait(self, change: Change, name: str, stream: str, offset: int, limit: int, until: float,
-                    is_over: Callable[[], bool]) -> Chunk:
-        """Look, wait for a change, look again. Returns early where the folder appeared in the meantime and can be watched."""
+    async def _wait(
+        self,
+        change: Change,
+        name: str,
+        stream: str,
+        offset: int,
+        limit: int,
+        until: float,
+        is_over: Callable[[], bool],
+    ) -> Chunk:
+        """Look, wait for a change, look again. Returns early where the folder appeared in the
+        meantime and can be watched.
+        """
         while True:
             change.clear()
             chunk = self._look(name, stream, offset, limit, is_over)
@@ -97,12 +140,15 @@ class Evidence:
             if not change.told:
                 return self._look(name, stream, offset, limit, is_over)
 
-    def _look(self, name: str, stream: str, offset: int, limit: int, is_over: Callable[[], bool]) -> Chunk:
+    def _look(
+        self, name: str, stream: str, offset: int, limit: int, is_over: Callable[[], bool]
+    ) -> Chunk:
         # asked before the size is: what is written after the answer "over" is nobody's
         over = is_over() or self.path(name, _FINAL).exists()
         path = self.path(name, f"{stream}.log")
         try:
-            # a job can put something else in its place: a link is not followed, and nobody is waited for at a pipe
+            # a job can put something else in its place: a link is not followed, and nobody is
+            # waited for at a pipe
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return Chunk(b"", offset, offset, 0, over)
@@ -123,9 +169,11 @@ def _worth_telling(chunk: Chunk) -> bool:
 
 
 def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes]:
-    """(where it begins, bytes): from `offset`, or from behind the dropped range, never a byte out of it.
+    """(where it begins, bytes): from `offset`, or from behind the dropped range, never a byte out
+    of it.
 
-    The keeper notes a range before it punches the hole, so bytes read *before* a note that leaves them alone are real.
+    The keeper notes a range before it punches the hole, so bytes read *before* a note that leaves
+    them alone are real.
     """
     while True:
         first, behind = _dropped(path)
@@ -138,9 +186,15 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 
 def _dropped(path: Path) -> tuple[int, int]:
-    """The range that was dropped of this log; an empty one where nothing was, or where its job wrote something else there."""
+    """The range that was dropped of this log; an empty one where nothing was, or where its job
+    wrote something else there.
+    """
     said = read_json(f"{path}{DROPPED}") or {}
     first, behind = said.get("from"), said.get("to")
-    if not isinstance(first, int) or not isinstance(behind, int) or not 0 <= first <= behind <= _LARGEST:
+    if (
+        not isinstance(first, int)
+        or not isinstance(behind, int)
+        or not 0 <= first <= behind <= _LARGEST
+    ):
         return 0, 0
     return first, behind

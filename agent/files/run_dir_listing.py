@@ -1,6 +1,8 @@
-"""The names of the files in a run directory, page by page, in one order: regular files only, and links are not followed.
+"""The names of the files in a run directory, page by page, in one order: regular files only, and
+links are not followed.
 
-Each folder is opened relative to the one above it, as `run_files` does. Memory is bounded by the entries of single folders.
+Each folder is opened relative to the one above it, as `run_files` does. Memory is bounded by the
+entries of single folders.
 """
 
 import os
@@ -42,9 +44,15 @@ class _Walk:
         self._after, self.skipped = after, 0
 
     def files(self, fd: int, folder: str, depth: int = 0) -> Iterator[ListedFile]:
-        """Those below this folder, ordered. fd: of it; folder: its path with a slash behind, "" for the run directory."""
+        """Those below this folder, ordered. fd: of it; folder: its path with a slash behind, "" for
+        the run directory.
+        """
         # where the page before ended inside this folder, what was listed then is left out
-        after = self._after[depth] if self._after[:depth] == folder.split("/")[:-1] and depth < len(self._after) else ""
+        after = (
+            self._after[depth]
+            if self._after[:depth] == folder.split("/")[:-1] and depth < len(self._after)
+            else ""
+        )
         for name, is_folder in _entries(fd, folder or "the run directory"):
             if name < after or name == OWN:
                 continue
@@ -88,8 +96,13 @@ def _entries(fd: int, shown: str) -> list[tuple[str, bool]]:
         with os.scandir(fd) as entries:
             for entry in entries:
                 if len(found) == MOST_ENTRIES:
-                    raise Refusal("tooLarge", f"{ascii(shown)[:100]} has more than {MOST_ENTRIES} entries; put them into several folders")
+                    raise Refusal(
+                        "tooLarge",
+                        f"{ascii(shown)[:100]} has more than {MOST_ENTRIES} entries; put them into several folders",
+                    )
                 found.append((entry.name, entry.is_dir(follow_symlinks=False)))
     except OSError as e:
-        raise Refusal("agentUnavailable", f"{ascii(shown)[:100]} cannot be listed: {e.strerror}") from None
+        raise Refusal(
+            "agentUnavailable", f"{ascii(shown)[:100]} cannot be listed: {e.strerror}"
+        ) from None
     return sorted(found)

@@ -1,9 +1,12 @@
-"""Reading the files of a run directory: regular files only, never through a symbolic link, never out of it.
+"""Reading the files of a run directory: regular files only, never through a symbolic link, never
+out of it.
 
-A file that has another name outside of the run directory (a hard link) is not of the run, whoever may read it there.
+A file that has another name outside of the run directory (a hard link) is not of the run, whoever
+may read it there.
 
-Every component is opened relative to the one before it, so nothing that a job renames meanwhile leads elsewhere. What is asked
-for is opened without any effect first (O_PATH), so that asking for a pipe or a device does nothing to it.
+Every component is opened relative to the one before it, so nothing that a job renames meanwhile
+leads elsewhere. What is asked for is opened without any effect first (O_PATH), so that asking for a
+pipe or a device does nothing to it.
 """
 
 import contextlib
@@ -34,7 +37,8 @@ class Piece(NamedTuple):
 def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
     """Up to `limit` bytes from `offset`; less only at the end of the file. Blocks.
 
-    name "" asks whether the run directory is there at all. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable.
+    name "" asks whether the run directory is there at all. Raises Refusal: badRequest, notFound,
+    forbidden, agentUnavailable.
     """
     if not name:
         fd = open_run_dir(run_dir)
@@ -92,9 +96,15 @@ def checked(name: str) -> list[str]:
     if name.startswith("/"):
         raise Refusal("badRequest", f"{_shown(name)} must be relative to the run directory")
     if any(p in ("", ".", "..") for p in parts):
-        raise Refusal("badRequest", f"{_shown(name)} is not the plain name of a file in the run directory: no '..', no '.', no '//'")
+        raise Refusal(
+            "badRequest",
+            f"{_shown(name)} is not the plain name of a file in the run directory: no '..', no '.', no '//'",
+        )
     if OWN in parts:
-        raise Refusal("badRequest", f"{_shown(name)} lies in {OWN}, which is not the run's own; its output is read as its log")
+        raise Refusal(
+            "badRequest",
+            f"{_shown(name)} lies in {OWN}, which is not the run's own; its output is read as its log",
+        )
     return parts
 
 
@@ -108,7 +118,9 @@ def open_run_dir(path: str) -> int:
         raise Refusal("notFound", "the run directory is gone") from None
     except OSError as e:
         if e.errno == errno.ELOOP:
-            raise Refusal("notFound", "the run directory is gone; a symbolic link is in its place") from None
+            raise Refusal(
+                "notFound", "the run directory is gone; a symbolic link is in its place"
+            ) from None
         raise _said(e, "the run directory") from e
 
 
@@ -131,14 +143,18 @@ def _check_kind(fd: int, name: str) -> None:
     if stat.S_ISLNK(mode):
         raise Refusal("notFound", f"{_shown(name)} is a symbolic link, and links are not followed")
     if stat.S_ISDIR(mode):
-        raise Refusal("notFound", f"{_shown(name)} is a folder; a file in it can be read by its name")
+        raise Refusal(
+            "notFound", f"{_shown(name)} is a folder; a file in it can be read by its name"
+        )
     raise Refusal("notFound", f"{_shown(name)} is no regular file")
 
 
 def _check_names(top: int, fd: int, name: str) -> None:
     if not all_below(top, os.fstat(fd)):
         what = f"{_shown(name)} has another name outside of the run directory (a hard link), so it is not served"
-        raise Refusal("forbidden", f"{what}; let the run copy the file (cp) instead of linking it (ln, cp -l)")
+        raise Refusal(
+            "forbidden", f"{what}; let the run copy the file (cp) instead of linking it (ln, cp -l)"
+        )
 
 
 def _said(error: OSError, name: str) -> Refusal:
@@ -146,7 +162,9 @@ def _said(error: OSError, name: str) -> Refusal:
         case errno.ENOENT | errno.ENAMETOOLONG:
             return Refusal("notFound", f"there is no file {_shown(name)} in the run directory")
         case errno.ENOTDIR | errno.ELOOP:
-            return Refusal("notFound", f"{_shown(name)} is no folder (symbolic links are not followed)")
+            return Refusal(
+                "notFound", f"{_shown(name)} is no folder (symbolic links are not followed)"
+            )
         case errno.EACCES | errno.EPERM:
             return Refusal("forbidden", f"the agent may not read {_shown(name)}")
         case _:

@@ -1,7 +1,8 @@
-"""What a login profile does to an otherwise clean environment: found out once, cached by the files it depends on.
+"""What a login profile does to an otherwise clean environment: found out once, cached by the files
+it depends on.
 
-Nothing of our own process environment gets in. A profile that hangs or fails costs its own effects, not the job: then the
-clean default environment is used, and a sentence says so.
+Nothing of our own process environment gets in. A profile that hangs or fails costs its own effects,
+not the job: then the clean default environment is used, and a sentence says so.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ from typing import Any, NamedTuple
 
 from ...runtime.filesystems import write_atomically
 
-#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to end before it is killed, and its
-#: environment may be this large (bytes).
+#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to
+#: end before it is killed, and its environment may be this large (bytes).
 TIMEOUT_SECS, _LEAVE_SECS = 10.0, 1.0
 _MAX_BYTES = 4 << 20
-#: A profile may depend on more than the files below: the cache is not believed for longer than this (seconds).
+#: A profile may depend on more than the files below: the cache is not believed for longer than this
+#: (seconds).
 _MAX_AGE_SECS = 3600.0
 _UMASK = "0077"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -35,7 +37,9 @@ _OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
-    """sentence: why this is only the default environment; None where the profile was run. umask: as a shell prints it."""
+    """sentence: why this is only the default environment; None where the profile was run. umask: as
+    a shell prints it.
+    """
 
     env: dict[str, str]
     umask: str
@@ -51,16 +55,26 @@ class Account(NamedTuple):
         """What `login` would start a shell with."""
         shell = shell_path()
         path = _ROOT_PATH if self.uid == 0 else _PATH
-        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": shell, "PATH": path}
+        return {
+            "HOME": self.home,
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "SHELL": shell,
+            "PATH": path,
+        }
 
 
 class LoginEnvironment:
-    """The environment of this agent's jobs. `known` is None until `find_out` has returned once; `sentence` as in Snapshot.
+    """The environment of this agent's jobs. `known` is None until `find_out` has returned once;
+    `sentence` as in Snapshot.
 
-    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what is wanted.
+    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what
+    is wanted.
     """
 
-    def __init__(self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS) -> None:
+    def __init__(
+        self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS
+    ) -> None:
         self._cache = cache_folder / "login-environment.json"
         self._account = account or this_account()
         self._timeout = timeout_secs
@@ -94,7 +108,8 @@ class LoginEnvironment:
 def this_account(home: str | None = None) -> Account:
     """The account this process runs as; one that is in no table is called by its number.
 
-    home: its directory, where that is known better than by the table: that of a container's image knows nothing of its users.
+    home: its directory, where that is known better than by the table: that of a container's image
+    knows nothing of its users.
     """
     uid = os.getuid()
     try:
@@ -115,9 +130,16 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     command = f"printf '%s\\n' {mark}; umask; exec env -0"
     try:
         shell = subprocess.Popen(
-            [shell_path(), "-l", "-c", command], env=clean, cwd=account.home if os.path.isdir(account.home) else "/",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, restore_signals=True,
-            process_group=0,  # and the agent's session: by that the keeper knows whose it was, should the agent be gone before it
+            [shell_path(), "-l", "-c", command],
+            env=clean,
+            cwd=account.home if os.path.isdir(account.home) else "/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            restore_signals=True,
+            # and the agent's session: by that the keeper knows whose it was, should the agent be
+            # gone before it
+            process_group=0,
         )
     except OSError as error:
         return _default(clean, f"no login shell can be started: {error.strerror}")
@@ -132,12 +154,16 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     _, found, rest = said.rpartition(mark.encode() + b"\n")
     umask, newline, entries = rest.partition(b"\n")
     if not found or not newline or not entries.endswith(b"\0"):
-        return _default(clean, "the login profile ended the shell before it could say its environment")
+        return _default(
+            clean, "the login profile ended the shell before it could say its environment"
+        )
     return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
 
 
 def _end(shell: subprocess.Popen[bytes]) -> None:
-    """It, and what it left in the background. They are asked first: a profile may hold a lock of its user's, and remove it when it ends."""
+    """It, and what it left in the background. They are asked first: a profile may hold a lock of
+    its user's, and remove it when it ends.
+    """
     until = time.monotonic() + _LEAVE_SECS
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(shell.pid, signal.SIGTERM)
@@ -150,7 +176,9 @@ def _end(shell: subprocess.Popen[bytes]) -> None:
 
 
 def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
-    """Everything up to the shell's end (not the end of what it left in the background); None where that takes too long."""
+    """Everything up to the shell's end (not the end of what it left in the background); None where
+    that takes too long.
+    """
     assert shell.stdout is not None
     fd = shell.stdout.fileno()
     os.set_blocking(fd, False)

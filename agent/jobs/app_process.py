@@ -1,7 +1,9 @@
-"""The app's side of a job command: its functions run in a forked process, so that nothing they do ends the one that has to tell.
+"""The app's side of a job command: its functions run in a forked process, so that nothing they do
+ends the one that has to tell.
 
-One JSON line a question, one an answer, over a socket that nothing else gets. The process is started by the first question, and
-anew after it died. It prints to the job's output; a trace of what an app raises goes to the job's stderr.
+One JSON line a question, one an answer, over a socket that nothing else gets. The process is
+started by the first question, and anew after it died. It prints to the job's output; a trace of
+what an app raises goes to the job's stderr.
 """
 
 import contextlib
@@ -19,8 +21,8 @@ from typing import Any, Literal, NoReturn, assert_never
 from ...apps.app import App, AppError, Prepared, Run
 from ...apps.json_values import NotPlain, encoded
 from ...apps.registry import load
-from ...protocol.jobs import progress_report as reports
 from ...protocol.errors import Refusal
+from ...protocol.jobs import progress_report as reports
 from ...protocol.jobs.exit_info import signal_name
 from ...protocol.launch.task_environment import APP_VERSION
 from ...runtime.filesystems import write_atomically
@@ -35,7 +37,9 @@ _DEATH_SECS = 1.0
 
 
 class Failed(Exception):
-    """The app could not answer. `sentence` is for its user; signal: what ended its process; late: it did not answer in time."""
+    """The app could not answer. `sentence` is for its user; signal: what ended its process; late:
+    it did not answer in time.
+    """
 
     def __init__(self, sentence: str, *, signal: int | None = None, late: bool = False) -> None:
         super().__init__(sentence)
@@ -65,7 +69,9 @@ class AppSide:
             line = self._line(None if timeout_secs is None else time.monotonic() + timeout_secs)
         except TimeoutError:
             self.close()
-            raise Failed(f"{where}: it did not return within {timeout_secs:g} s", late=True) from None
+            raise Failed(
+                f"{where}: it did not return within {timeout_secs:g} s", late=True
+            ) from None
         except (BrokenPipeError, ConnectionResetError):
             line = b""
         if not line:
@@ -107,7 +113,9 @@ class AppSide:
                 if not piece:
                     return b""
                 got += piece
-            elif ready and self._over():  # nothing to read, and nobody who could write any more but what it has forked
+            elif (
+                ready and self._over()
+            ):  # nothing to read, and nobody who could write any more but what it has forked
                 return b""
         return bytes(got)
 
@@ -118,12 +126,16 @@ class AppSide:
 
     def _died(self, where: str) -> Failed:
         until = time.monotonic() + _DEATH_SECS
-        while not self._over() and time.monotonic() < until:  # its socket is closed a little earlier
+        while (
+            not self._over() and time.monotonic() < until
+        ):  # its socket is closed a little earlier
             select.select([self._woken], [], [], 0.05)
         code = self._end()
         if code >= 0:
             return Failed(f"{where}: its process ended with exit code {code}")
-        return Failed(f"{where}: its process ended by signal {-code} ({signal_name(-code)})", signal=-code)
+        return Failed(
+            f"{where}: its process ended by signal {-code} ({signal_name(-code)})", signal=-code
+        )
 
     def _end(self) -> int:
         """Its exit code; a signal is negative."""
@@ -190,7 +202,9 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
     app = load(given.simulation_type, given.also)
     model = app.model(given.compute_model)
     if model is None:
-        raise AppError(f"{app.name} has no compute model {given.compute_model!a}; there are: {', '.join(m.name for m in app.models)}")
+        raise AppError(
+            f"{app.name} has no compute model {given.compute_model!a}; there are: {', '.join(m.name for m in app.models)}"
+        )
     run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
     match question:
         case "prepare":
@@ -207,7 +221,9 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
 
 
 def _check_version(app: App) -> None:
-    """Raises AppError where the front end digested this run by another version: its result would count as that one's."""
+    """Raises AppError where the front end digested this run by another version: its result would
+    count as that one's.
+    """
     wanted = os.environ.get(APP_VERSION, app.version)
     if wanted != app.version:
         raise AppError(
@@ -220,9 +236,15 @@ def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
     if not isinstance(prepared, Prepared):
         raise _NotAsked(f"it is of type {type(prepared).__name__}, not Prepared")
     command, env = prepared.command, prepared.env
-    if not isinstance(command, tuple | list) or not command or not all(isinstance(a, str) and "\0" not in a for a in command):
+    if (
+        not isinstance(command, tuple | list)
+        or not command
+        or not all(isinstance(a, str) and "\0" not in a for a in command)
+    ):
         raise _NotAsked("command is not a tuple of texts, the program first")
-    if not isinstance(env, dict) or not all(isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair):
+    if not isinstance(env, dict) or not all(
+        isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair
+    ):
         raise _NotAsked("env is not texts by name")
     return {"command": command, "env": env, "sequential": sequential}
 

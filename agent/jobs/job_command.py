@@ -1,10 +1,12 @@
-"""The job command of one execution of an app: prepares the run directory, runs the code in it, reports, leaves the result.
+"""The job command of one execution of an app: prepares the run directory, runs the code in it,
+reports, leaves the result.
 
     python -m jobscribe.agent.jobs.job_command INPUT        INPUT: the file that `job_input` describes
 
-The app's own functions run in a process of their own (`app_side`): whatever becomes of that one, this one lives to say it. The
-code's output is the job's. Why a run failed stands in the termination message; a trace, if there is one, in stderr.log. Ends
-as the code ended: with its exit code, or by its signal.
+The app's own functions run in a process of their own (`app_side`): whatever becomes of that one,
+this one lives to say it. The code's output is the job's. Why a run failed stands in the termination
+message; a trace, if there is one, in stderr.log. Ends as the code ended: with its exit code, or by
+its signal.
 """
 
 import contextlib
@@ -21,17 +23,20 @@ from typing import Any, NoReturn
 import msgspec
 
 from ...protocol.jobs.exit_info import signal_name
-from ...runtime import failpoints as crashpoints, processes
+from ...runtime import failpoints as crashpoints
+from ...runtime import processes
 from ...runtime.execution.folder import MESSAGE_BYTES, last_report
 from . import job_input
 from .app_process import AppSide, Failed, drain
 from .job_input import RunInput
 
-#: The app is asked for its progress this often at most (seconds), and only when something has changed in the run directory.
+#: The app is asked for its progress this often at most (seconds), and only when something has
+#: changed in the run directory.
 PROGRESS_SECS = 0.5
 #: An app that needs longer than this to say how far it has come is not asked again (seconds).
 PROGRESS_PATIENCE_SECS = 10.0
-#: Entries of the run directory that are looked at for changes; where there are more, something always has changed.
+#: Entries of the run directory that are looked at for changes; where there are more, something
+#: always has changed.
 LOOK_AT = 2000
 #: Where a run directory leads to the evidence.
 OWN = ".jobscribe"
@@ -44,7 +49,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m jobscribe.agent.jobs.job_command INPUT\n")
         return 2
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # the warning of a batch scheduler before its time limit is for the code; a handler, unlike "ignore", is not handed on to it
+    # the warning of a batch scheduler before its time limit is for the code; a handler, unlike
+    # "ignore", is not handed on to it
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # the user's own modules are found, but none of them instead of one of ours
     sys.path += [p for p in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(p)]
@@ -90,24 +96,36 @@ class _Computation:
         elif said:
             _leave_message(said)
         elif code < 0:
-            _leave_message(f"the program of {self._given.simulation_type} ended by signal {-code} ({signal_name(-code)})", over=False)
+            _leave_message(
+                f"the program of {self._given.simulation_type} ended by signal {-code} ({signal_name(-code)})",
+                over=False,
+            )
         return code
 
     # ---- the code
 
     def _run_code(self, command: list[str], env: dict[str, str]) -> int:
-        """Execute it; its code. SIGTERM is the code's to obey: who stops a job sends it to every process of it."""
+        """Execute it; its code. SIGTERM is the code's to obey: who stops a job sends it to every
+        process of it.
+        """
         signal.signal(signal.SIGTERM, self._stop)
         started_with = _started_with()
         ours = {k: v for k, v in started_with.items() if k.startswith("JOBSCRIBE_")}
         try:
-            # the lock of this execution is for every process of it, so descriptors are not closed; all others close themselves
+            # the lock of this execution is for every process of it, so descriptors are not closed;
+            # all others close themselves
             code = subprocess.Popen(
-                command, cwd=self._given.run_dir, env={**started_with, **env, **ours}, stdin=subprocess.DEVNULL, close_fds=False,
+                command,
+                cwd=self._given.run_dir,
+                env={**started_with, **env, **ours},
+                stdin=subprocess.DEVNULL,
+                close_fds=False,
             )
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise Failed(f"the program of {self._given.simulation_type}, {command[0]}, cannot be started: {why}") from None
+            raise Failed(
+                f"the program of {self._given.simulation_type}, {command[0]}, cannot be started: {why}"
+            ) from None
         with code:
             self._watch(code)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -154,13 +172,20 @@ class _Computation:
     def _alert(self, sentence: str | None) -> None:
         """What its user should know about a run that completed."""
         if sentence:
-            _append_report({**(last_report(os.environ.get("JOBSCRIBE_REPORT", os.devnull)) or {}), "alert": sentence})
+            _append_report(
+                {
+                    **(last_report(os.environ.get("JOBSCRIBE_REPORT", os.devnull)) or {}),
+                    "alert": sentence,
+                }
+            )
         if self._trouble:
             _leave_message(self._trouble, over=False)
 
 
 def _wake_by_signals() -> int:
-    """A descriptor that gets readable with every signal that has a handler, so that nobody waits longer than he has to."""
+    """A descriptor that gets readable with every signal that has a handler, so that nobody waits
+    longer than he has to.
+    """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -168,10 +193,16 @@ def _wake_by_signals() -> int:
 
 
 def _started_with() -> dict[str, str]:
-    """The environment that this process was given; an interpreter adds to its own (LC_CTYPE, where there is no locale)."""
+    """The environment that this process was given; an interpreter adds to its own (LC_CTYPE, where
+    there is no locale).
+    """
     with open("/proc/self/environ", "rb") as f:
         entries = f.read().split(b"\0")
-    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in (e.partition(b"=") for e in entries) if equals}
+    return {
+        os.fsdecode(name): os.fsdecode(value)
+        for name, equals, value in (e.partition(b"=") for e in entries)
+        if equals
+    }
 
 
 # ---- files
@@ -189,7 +220,9 @@ def _empty(run_dir: Path) -> None:
                 else:
                     os.unlink(entry.path)
     except OSError as error:
-        raise Failed(f"the run directory cannot be emptied: {error.strerror}: {error.filename}") from None
+        raise Failed(
+            f"the run directory cannot be emptied: {error.strerror}: {error.filename}"
+        ) from None
 
 
 def _look(run_dir: Path) -> object:
@@ -206,12 +239,16 @@ def _look(run_dir: Path) -> object:
 
 
 def _append_report(report: dict[str, Any]) -> None:
-    """One line; by hand, outside a job, nobody wants it. A full disk is no reason to end a computation."""
+    """One line; by hand, outside a job, nobody wants it. A full disk is no reason to end a
+    computation.
+    """
     path = os.environ.get("JOBSCRIBE_REPORT")
     if path is None:
         return
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             os.write(fd, msgspec.json.encode(report) + b"\n")
         finally:
@@ -228,7 +265,9 @@ def _leave_message(sentence: str, *, over: bool = True) -> None:
         return
     text = " ".join(sentence.split()).encode("utf-8", "replace")[:MESSAGE_BYTES]
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             os.write(fd, text)
         finally:

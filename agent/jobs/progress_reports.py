@@ -1,7 +1,8 @@
-"""What live executions report of themselves, passed on as it changes: the newest report only, a few times a second at most.
+"""What live executions report of themselves, passed on as it changes: the newest report only, a few
+times a second at most.
 
-Reports are volatile. One that nobody was there to hear is not owed; after a connect the newest of each is told again. The last one
-of all is the keeper's to keep (`exit.report`).
+Reports are volatile. One that nobody was there to hear is not owed; after a connect the newest of
+each is told again. The last one of all is the keeper's to keep (`exit.report`).
 """
 
 import asyncio
@@ -21,7 +22,9 @@ LOOK_AGAIN_SECS = 5.0
 
 
 class Reports:
-    """Follows executions of apps from `follow` to `leave`. send: to the supervisor; dropped where there is no connection."""
+    """Follows executions of apps from `follow` to `leave`. send: to the supervisor; dropped where
+    there is no connection.
+    """
 
     def __init__(self, evidence: Evidence, send: Callable[[RunReport], None]) -> None:
         self._evidence, self._send = evidence, send
@@ -29,7 +32,9 @@ class Reports:
         self._newest: dict[Token, RunReport] = {}
 
     def follow(self, token: Token) -> None:
-        """It runs. Nothing happens where it is followed already, or is no app's. Never raises: it may have shut its folder already."""
+        """It runs. Nothing happens where it is followed already, or is no app's. Never raises: it
+        may have shut its folder already.
+        """
         if token not in self._following and os.path.exists(self._evidence.path(token.name, INPUT)):
             self._following[token] = asyncio.get_running_loop().create_task(self._follow(token))
 

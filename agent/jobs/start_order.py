@@ -1,4 +1,6 @@
-"""From a task as it was asked for to the keeper's order to start it: its script, its input, its place in the login environment."""
+"""From a task as it was asked for to the keeper's order to start it: its script, its input, its
+place in the login environment.
+"""
 
 import asyncio
 import contextlib
@@ -10,10 +12,10 @@ from ...protocol.ids import Token, about
 from ...protocol.launch.job_script import exports, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.log.logger import Log
-from . import job_input
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
 from ..host.port_probe import taken
+from . import job_input
 
 #: failed(token, sentence, fault): the agent itself could not hand it to the keeper
 Failed = Callable[[Token, str, str | None], None]
@@ -23,10 +25,22 @@ class Starter:
     """send: to the keeper."""
 
     def __init__(
-        self, evidence: Evidence, login: LoginEnvironment, apps: tuple[str, ...], log: Log, send: Callable[[dict[str, Any]], None],
+        self,
+        evidence: Evidence,
+        login: LoginEnvironment,
+        apps: tuple[str, ...],
+        log: Log,
+        send: Callable[[dict[str, Any]], None],
         failed: Failed,
     ) -> None:
-        self._evidence, self._login, self.apps, self._log, self._send, self._failed = evidence, login, apps, log, send, failed
+        self._evidence, self._login, self.apps, self._log, self._send, self._failed = (
+            evidence,
+            login,
+            apps,
+            log,
+            send,
+            failed,
+        )
         self._later: set[asyncio.Task[None]] = set()
         #: what the tasks of a gang share, as lines of a script: they come one after the other
         self._shared: tuple[Shared | None, str] = (None, "")
@@ -80,15 +94,37 @@ class Starter:
         if spec.memory_bytes is not None:
             order["memory"] = spec.memory_bytes
         try:
-            text = script(token, spec, self._login.known or {}, evidence, umask=self._login.umask, shared=self._lines(shared))
+            text = script(
+                token,
+                spec,
+                self._login.known or {},
+                evidence,
+                umask=self._login.umask,
+                shared=self._lines(shared),
+            )
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
-        self._log("cmd=('/bin/sh', {}) jid={} runDir={}", f"{token.name}/script.sh", token.jid, spec.run_dir, **about(token))
-        self._send({
-            "do": "start", "name": token.name, "token": str(token), "runDir": spec.run_dir, "script": text,
-            "limit": spec.time_limit_secs, "grace": spec.grace_secs, "core": spec.core_bytes, **order,
-        })
+        self._log(
+            "cmd=('/bin/sh', {}) jid={} runDir={}",
+            f"{token.name}/script.sh",
+            token.jid,
+            spec.run_dir,
+            **about(token),
+        )
+        self._send(
+            {
+                "do": "start",
+                "name": token.name,
+                "token": str(token),
+                "runDir": spec.run_dir,
+                "script": text,
+                "limit": spec.time_limit_secs,
+                "grace": spec.grace_secs,
+                "core": spec.core_bytes,
+                **order,
+            }
+        )
 
     def _lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:

@@ -1,4 +1,6 @@
-"""`python -m jobscribe.agent.keeper`: start a keeper. Its configuration, a JSON object in one line, is read from stdin."""
+"""`python -m jobscribe.agent.keeper`: start a keeper. Its configuration, a JSON object in one line,
+is read from stdin.
+"""
 
 import sys
 

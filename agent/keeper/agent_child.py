@@ -1,4 +1,6 @@
-"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not touched by any of that."""
+"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not
+touched by any of that.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import socket
 import time
 
 from ...runtime import processes
-from .loop.line_channel import Channel
 from .executions.process_tracker import AGENT
+from .loop.line_channel import Channel
 from .loop.log import say
 
 TYPE_CHECKING = False
@@ -18,34 +20,52 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...runtime.processes import Process
-    from .executions.state import Execution
     from .executions.process_tracker import Kin
+    from .executions.state import Execution
     from .loop.event_loop import Loop
 
 #: Pause before the next start: it doubles with every agent that did not live long.
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
-#: An agent that neither spoke nor lived this long did not really start; after so many of these there is no hope.
+#: An agent that neither spoke nor lived this long did not really start; after so many of these
+#: there is no hope.
 _NO_LIFE_SECS, _TRIES = 1.0, 3
 #: An agent that closed its end of the socket has this long to end by itself (seconds).
 _LAST_WORDS_SECS = 2.0
-#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often, and killed after so long (seconds).
+#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often,
+#: and killed after so long (seconds).
 _LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
 
 
 class AgentSeat:
-    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads a session of its own.
+    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads
+    a session of its own.
 
     born: the first one, where it was started before there was this seat: its pid, and our end.
 
-    first: called once, with None as soon as an agent is there, or with the reason why none gets that far. life_secs: one that has lived so
-    long is there, if it has spoken or not.
+    first: called once, with None as soon as an agent is there, or with the reason why none gets
+    that far. life_secs: one that has lived so long is there, if it has spoken or not.
     """
 
-    def __init__(self, loop: Loop, kin: Kin, spawn: Callable[[socket.socket], int], hello: Callable[[], dict[str, Any]],
-                 on_message: Callable[[dict[str, Any]], None], known: dict[str, Execution],
-                 first: Callable[[str | None], None] | None = None, born: tuple[int, socket.socket] | None = None,
-                 life_secs: float = _NO_LIFE_SECS) -> None:
-        self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = loop, kin, spawn, hello, on_message, known
+    def __init__(
+        self,
+        loop: Loop,
+        kin: Kin,
+        spawn: Callable[[socket.socket], int],
+        hello: Callable[[], dict[str, Any]],
+        on_message: Callable[[dict[str, Any]], None],
+        known: dict[str, Execution],
+        first: Callable[[str | None], None] | None = None,
+        born: tuple[int, socket.socket] | None = None,
+        life_secs: float = _NO_LIFE_SECS,
+    ) -> None:
+        self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = (
+            loop,
+            kin,
+            spawn,
+            hello,
+            on_message,
+            known,
+        )
         self._channel: Channel | None = None
         self._behind: dict[str, None] = {}
         self._pause = _FIRST_PAUSE
@@ -54,7 +74,8 @@ class AgentSeat:
         self._born, self._life_secs = born, life_secs
         if born is not None:
             kin.agent_pid = born[0]
-        #: set when the keeper is to end: there is no next agent, and this is called when there is none left
+        #: set when the keeper is to end: there is no next agent, and this is called when there is
+        #: none left
         self._when_gone: Callable[[], None] | None = None
 
     @property
@@ -67,7 +88,10 @@ class AgentSeat:
         except OSError as error:
             say(f"the agent cannot be started: {error.strerror}")
             self._again()
-            self._never_there(f"its agent cannot be started: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
+            self._never_there(
+                f"its agent cannot be started: {error.strerror}"
+                + (f": {error.filename}" if error.filename else "")
+            )
             return
         was_born, self._born = self._born is not None, None
         self._kin.agent_pid, self._since = pid, time.monotonic()
@@ -91,7 +115,9 @@ class AgentSeat:
             theirs.close()
 
     def tell(self, what: str, e: Execution) -> None:
-        """Report one execution. While the agent does not read, only the names that changed are kept, not the messages."""
+        """Report one execution. While the agent does not read, only the names that changed are
+        kept, not the messages.
+        """
         if self._channel is None or self._channel.closed:
             return  # the next agent's hello has it
         if self._channel.full or self._behind:
@@ -127,7 +153,9 @@ class AgentSeat:
             first(sentence)
 
     def end(self, grace: float, when_gone: Callable[[], None]) -> None:
-        """End the agent for good: it reads what there is to read and then the end; a signal follows only if that is not enough."""
+        """End the agent for good: it reads what there is to read and then the end; a signal follows
+        only if that is not enough.
+        """
         self._when_gone = when_gone
         self._loop.cancel("agent start")
         if self.pid is None:
@@ -159,7 +187,9 @@ class AgentSeat:
             self._ended(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
 
     def _ended(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
-        """Once what it left has ended. While the agent is a zombie, its pid and session, by which that is known, cannot be another's."""
+        """Once what it left has ended. While the agent is a zombie, its pid and session, by which
+        that is known, cannot be another's.
+        """
         now, left = time.monotonic(), self._left()
         for p in left:
             if now >= kill_at:
@@ -168,7 +198,9 @@ class AgentSeat:
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
         if left and now < kill_at:
             asked |= {(p.pid, p.ticks) for p in left}
-            self._loop.at("agent orphans", now + _LOOK_SECS, lambda: self._ended(pid, kill_at, asked))
+            self._loop.at(
+                "agent orphans", now + _LOOK_SECS, lambda: self._ended(pid, kill_at, asked)
+            )
             return
         _, status, _ = os.wait4(pid, 0)
         self._kin.agent_pid = None
@@ -180,7 +212,9 @@ class AgentSeat:
             self._when_gone()
             return
         code = os.waitstatus_to_exitcode(status)
-        ended = (f"by signal {-code}" if code < 0 else f"with exit code {code}") + (f": {self._words}" if self._words else "")
+        ended = (f"by signal {-code}" if code < 0 else f"with exit code {code}") + (
+            f": {self._words}" if self._words else ""
+        )
         say(f"the agent, pid {pid}, ended {ended}")
         self._again()
         self._never_there(f"its agent ended as soon as it was started, {ended}")
@@ -194,11 +228,17 @@ class AgentSeat:
     def _left(self) -> list[Process]:
         orphans = self._kin.orphans(AGENT)
         found = processes.table() if orphans else {}
-        return [found[pid] for pid in processes.with_descendants(orphans, found) if not found[pid].over]
+        return [
+            found[pid] for pid in processes.with_descendants(orphans, found) if not found[pid].over
+        ]
 
     def _lost(self) -> None:
         """The agent closed its end: it is on its way out, or of no use any more."""
-        if self.pid is not None and not self._loop.has_timer("agent kill") and not self._loop.has_timer("agent orphans"):
+        if (
+            self.pid is not None
+            and not self._loop.has_timer("agent kill")
+            and not self._loop.has_timer("agent orphans")
+        ):
             self._loop.at("agent kill", time.monotonic() + _LAST_WORDS_SECS, self._kill)
 
     def _kill(self) -> None:
@@ -217,6 +257,8 @@ class AgentSeat:
 
 
 def _go_on(pid: int) -> None:
-    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container nobody else does."""
+    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container
+    nobody else does.
+    """
     if os.getpid() == 1 and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
         os.kill(pid, signal.SIGCONT)

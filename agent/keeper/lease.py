@@ -1,11 +1,13 @@
-"""Who keeps the agent of a key, where several login nodes share a file system: a lease without any lock.
+"""Who keeps the agent of a key, where several login nodes share a file system: a lease without any
+lock.
 
     <agent folder>/lease/<number>     one line of JSON, blanks up to a fixed length, always written in place
 
-The highest number is the lease. A number is made exclusively, once, by who takes the lease over from the one below it; so of many that
-want it one gets it. Its owner counts it up. Whoever wonders whether the owner lives looks at his process, or, from another machine,
-watches the count by his own monotonic clock: no two clocks are compared. Written in place, because a network file system shows what
-was written to a file to whoever opens it afterwards, but may show an old folder for a while.
+The highest number is the lease. A number is made exclusively, once, by who takes the lease over
+from the one below it; so of many that want it one gets it. Its owner counts it up. Whoever wonders
+whether the owner lives looks at his process, or, from another machine, watches the count by his own
+monotonic clock: no two clocks are compared. Written in place, because a network file system shows
+what was written to a file to whoever opens it afterwards, but may show an old folder for a while.
 
 Standard library only; no file is locked, because that is not to be relied on there.
 """
@@ -29,7 +31,8 @@ RENEW_SECS, LEFT_SECS = 5.0, 30.0
 #: A watcher looks this often.
 _LOOK_SECS = 0.25
 _LINE_BYTES = 1024
-#: What a lease's own line may say: it is held; its owner gave it back; somebody asks its owner to end; somebody else has the next one.
+#: What a lease's own line may say: it is held; its owner gave it back; somebody asks its owner to
+#: end; somebody else has the next one.
 HELD, RELEASED, ASKED, TAKEN = "held", "released", "asked", "taken"
 
 
@@ -61,25 +64,40 @@ class Seen:
 
     def is_of(self, handle: dict[str, Any]) -> bool:
         """Was this lease taken by the keeper that the handle names?"""
-        return all(name not in handle or handle[name] == self.said.get(name) for name in ("number", "bootId", "pid", "startTicks"))
+        return all(
+            name not in handle or handle[name] == self.said.get(name)
+            for name in ("number", "bootId", "pid", "startTicks")
+        )
 
 
 class Lease:
-    """One that this process owns. Raises OSError like any file; then nothing has changed for others."""
+    """One that this process owns. Raises OSError like any file; then nothing has changed for
+    others.
+    """
 
     def __init__(self, folder: str, number: int) -> None:
         self.number = number
         self._folder, self._count, self._state = folder, 0, HELD
         me = os.getpid()
         self.said: dict[str, Any] = {
-            "number": number, "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(),
-            "life": processes.life_id(), "machine": this_machine(), "host": os.uname().nodename, "startedAt": time.time(),
+            "number": number,
+            "pid": me,
+            "startTicks": processes.start_ticks(me),
+            "bootId": processes.boot_id(),
+            "life": processes.life_id(),
+            "machine": this_machine(),
+            "host": os.uname().nodename,
+            "startedAt": time.time(),
         }
 
     def renew(self) -> str:
-        """Count on. Returns HELD, ASKED (somebody wants its owner to end) or TAKEN (it is not this process's any more)."""
+        """Count on. Returns HELD, ASKED (somebody wants its owner to end) or TAKEN (it is not this
+        process's any more).
+        """
         there = _read(self._path())
-        if (there is not None and there.said.get("state") == TAKEN) or max(numbers(self._folder), default=0) > self.number:
+        if (there is not None and there.said.get("state") == TAKEN) or max(
+            numbers(self._folder), default=0
+        ) > self.number:
             return TAKEN
         asked = there is not None and there.said.get("state") == ASKED
         self._count += 1
@@ -100,19 +118,27 @@ class Lease:
 
 
 def take(folder: str, over: int) -> Lease | None:
-    """Become the owner of the lease after number `over`, which nobody owns any more (0: there is none). None: somebody was faster."""
+    """Become the owner of the lease after number `over`, which nobody owns any more (0: there is
+    none). None: somebody was faster.
+    """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if max(numbers(folder), default=0) != over:
         return None
     lease = Lease(folder, over + 1)
     try:
-        os.close(os.open(f"{folder}/{over + 1}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(
+            os.open(
+                f"{folder}/{over + 1}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+        )
     except FileExistsError:
         return None
     lease._write()
     before = _read(f"{folder}/{over}")
     if before is not None and before.said.get("state") != RELEASED:
-        with contextlib.suppress(OSError):  # a hint; its owner, if there is one after all, finds the higher number as well
+        with contextlib.suppress(
+            OSError
+        ):  # a hint; its owner, if there is one after all, finds the higher number as well
             _put(f"{folder}/{over}", {**before.said, "state": TAKEN})
     for number in numbers(folder):
         if number < over:
@@ -130,9 +156,16 @@ def newest(folder: str) -> Seen | None:
     return None
 
 
-def lives(folder: str, left_secs: float = LEFT_SECS, *, look: Callable[[], float] = time.monotonic,
-          pause: Callable[[float], None] = time.sleep) -> tuple[Seen | None, bool]:
-    """The newest lease, and does its owner live? Blocks for as long as it takes to tell: at most `left_secs` without a sign of life."""
+def lives(
+    folder: str,
+    left_secs: float = LEFT_SECS,
+    *,
+    look: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[Seen | None, bool]:
+    """The newest lease, and does its owner live? Blocks for as long as it takes to tell: at most
+    `left_secs` without a sign of life.
+    """
     first = newest(folder)
     since = look()
     while True:
@@ -149,8 +182,12 @@ def lives(folder: str, left_secs: float = LEFT_SECS, *, look: Callable[[], float
         pause(_LOOK_SECS)
 
 
-def ask_to_end(folder: str, seen: Seen, left_secs: float = LEFT_SECS, patience_secs: float = 30.0) -> bool:
-    """Ask the owner, on another machine, to end; True when it has, or left without a word. Blocks for at most both times together."""
+def ask_to_end(
+    folder: str, seen: Seen, left_secs: float = LEFT_SECS, patience_secs: float = 30.0
+) -> bool:
+    """Ask the owner, on another machine, to end; True when it has, or left without a word. Blocks
+    for at most both times together.
+    """
     until = time.monotonic() + patience_secs + left_secs
     since, last = time.monotonic(), _count(seen)
     while time.monotonic() < until:

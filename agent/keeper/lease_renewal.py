@@ -1,4 +1,6 @@
-"""The keeper's lease: counted up for as long as there is a keeper, which ends with its agent when the lease is somebody else's."""
+"""The keeper's lease: counted up for as long as there is a keeper, which ends with its agent when
+the lease is somebody else's.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,17 @@ if TYPE_CHECKING:
 
     from .loop.event_loop import Loop
 
-#: Log lines of keepers and agents go to one file there (their stdout); when it has grown so large, only its end is kept.
+#: Log lines of keepers and agents go to one file there (their stdout); when it has grown so large,
+#: only its end is kept.
 _LOG_BYTES, _LOG_KEPT = 16 << 20, 1 << 20
 
 
 class LeaseSeat:
     """end: called once, when the lease was taken by somebody else, or somebody asks for its end."""
 
-    def __init__(self, lease: leases.Lease, loop: Loop, secs: float, end: Callable[[], None]) -> None:
+    def __init__(
+        self, lease: leases.Lease, loop: Loop, secs: float, end: Callable[[], None]
+    ) -> None:
         self._lease, self._loop, self._secs, self._end = lease, loop, secs, end
         self._ending = self._failing = False
 
@@ -42,7 +47,11 @@ class LeaseSeat:
             self._loop.cancel("lease")
         if state != leases.HELD and not self._ending:
             self._ending = True
-            say("another keeper has taken the lease; this one ends" if state == leases.TAKEN else "asked to end from another machine")
+            say(
+                "another keeper has taken the lease; this one ends"
+                if state == leases.TAKEN
+                else "asked to end from another machine"
+            )
             self._end()
         _shorten(1)
 

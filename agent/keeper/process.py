@@ -1,4 +1,5 @@
-"""The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run` in a forked child.
+"""The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run`
+in a forked child.
 
     python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object in one line, on stdin
 
@@ -10,12 +11,12 @@
      "lifeSecs": how long an agent may take to say that it is there; else one that lives for a second is believed to be,
      "tellFd": a pipe that hears a line of JSON, once: null when an agent is there, or why none gets that far}
 
-It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on and the next keeper takes
-them over. SIGTERM ends it with everything it keeps. Standard library only, one thread, no network, nothing secret on disk,
-in an argument or in an environment.
+It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on
+and the next keeper takes them over. SIGTERM ends it with everything it keeps. Standard library
+only, one thread, no network, nothing secret on disk, in an argument or in an environment.
 
-In a container `agent.first` is its first process and becomes this one. Nothing there outlives it: what an earlier container left is on
-disk, and nowhere else.
+In a container `agent.first` is its first process and becomes this one. Nothing there outlives it:
+what an earlier container left is on disk, and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from . import lease as leases
-from .linux.cgroups import AUTO, Cgroups
 from .agent_child import AgentSeat
 from .executions.controller import Jobs
-from .executions.process_tracker import Kin
 from .executions.ledger import Layout
+from .executions.process_tracker import Kin
 from .lease_renewal import LeaseSeat
+from .linux.cgroups import AUTO, Cgroups
+from .linux.oom_detection import fault
 from .loop.event_loop import Loop
 from .loop.log import keep_in, say
-from .linux.oom_detection import fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 
 BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
 TITLE = "jobscribe keeper"
-#: A container whose configuration does not come within so many seconds was forgotten by who made it.
+#: A container whose configuration does not come within so many seconds was forgotten by who made
+#: it.
 _CONFIG_SECS, _CONFIG_BYTES = 60.0, 1 << 20
 #: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
 _TERM_GRACE = 3.0
@@ -64,15 +66,31 @@ _TERM_GRACE = 3.0
 _AGAIN_SECS = 0.2
 #: A process that is just being spawned may hold the lock of a killed keeper for a moment.
 _LOCK_PATIENCE = 0.3
-#: What of its own environment the agent gets; anything else might hold what is not the agent's business.
-_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
+#: What of its own environment the agent gets; anything else might hold what is not the agent's
+#: business.
+_PASSED_ON = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "SLURM_CONF",
+)
 
 
 _USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration in one line on stdin"
 
 
 def main(born: Born | None = None) -> int:
-    """The exec form: configuration on stdin, the agent as a new interpreter. born: one that is there already, in a container."""
+    """The exec form: configuration on stdin, the agent as a new interpreter. born: one that is
+    there already, in a container.
+    """
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0
@@ -80,7 +98,9 @@ def main(born: Born | None = None) -> int:
         root, folder = _arguments(sys.argv[1:])
         config = json.loads(_line(_CONFIG_SECS if born is not None else None))
         if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
-            raise ValueError("its configuration on stdin is no JSON object with an object named agent")
+            raise ValueError(
+                "its configuration on stdin is no JSON object with an object named agent"
+            )
     except ValueError as error:
         sys.stderr.write(f"jobscribe keeper: {error}\n")
         return BAD_CONFIG
@@ -91,24 +111,33 @@ def main(born: Born | None = None) -> int:
     return run(config, lambda sock: _exec_agent(config, sock), first, born)
 
 
-def run(config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None) -> int:
-    """Keep until told to end; returns the exit code. The calling process is the keeper from here on.
+def run(
+    config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None
+) -> int:
+    """Keep until told to end; returns the exit code. The calling process is the keeper from here
+    on.
 
-    first: called once, with None when an agent is there, or with the reason why that failed. Then, and without jobs, it ends.
-    born: the first agent's pid, and the keeper's end of its socket pair, where it was started before.
+    first: called once, with None when an agent is there, or with the reason why that failed. Then,
+    and without jobs, it ends. born: the first agent's pid, and the keeper's end of its socket pair,
+    where it was started before.
     """
     _become_keeper()
     try:
         layout = Layout(config["folder"])
         layout.make()
         wanted = config.get("lease")
-        # with a lease nothing is locked: a network file system would keep the lock of a keeper that hangs on another machine
+        # with a lease nothing is locked: a network file system would keep the lock of a keeper that
+        # hangs on another machine
         lock = _lock(f"{layout.folder}/keeper.lock") if wanted is None else None
-        lease = None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
+        lease = (
+            None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
+        )
     except OSError as error:
         return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
     if lock is None and lease is None:
-        return _cannot_begin(f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first)
+        return _cannot_begin(
+            f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first
+        )
     keep_in(f"{layout.folder}/keeper.log", config)
     try:
         return _Keeper(config, layout, spawn_agent, first, born, lease).run()
@@ -130,36 +159,65 @@ def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
 
 
 class _Keeper:
-    def __init__(self, config: Config, layout: Layout, spawn_agent: Spawn, first: First | None, born: Born | None,
-                 lease: leases.Lease | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        layout: Layout,
+        spawn_agent: Spawn,
+        first: First | None,
+        born: Born | None,
+        lease: leases.Lease | None,
+    ) -> None:
         cap = config.get("outputCap") or {}
         self._config, self._layout = config, layout
         groups = config.get("cgroups") or {}
         earlier = read_json(f"{layout.folder}/keeper.json") or {}
-        self._cgroups = Cgroups(layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups"))
+        self._cgroups = Cgroups(
+            layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups")
+        )
         self._loop, self._kin = Loop(), Kin(self._cgroups)
         self._jobs = Jobs(
-            layout, self._loop, self._kin, OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)), self._cgroups,
+            layout,
+            self._loop,
+            self._kin,
+            OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
+            self._cgroups,
             lambda what, e: self._seat.tell(what, e),
         )
         self._first = first
         self._seat = AgentSeat(
-            self._loop, self._kin, spawn_agent, self._hello, self._obey, self._jobs.known, self._heard_first if first else None, born,
+            self._loop,
+            self._kin,
+            spawn_agent,
+            self._hello,
+            self._obey,
+            self._jobs.known,
+            self._heard_first if first else None,
+            born,
             **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
         renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
-        self._lease = None if lease is None else LeaseSeat(lease, self._loop, renew_secs, self._give_way)
+        self._lease = (
+            None if lease is None else LeaseSeat(lease, self._loop, renew_secs, self._give_way)
+        )
 
     def run(self) -> int:
         self._loop.on_signal(signal.SIGCHLD, self._children_changed)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, lambda: self._quit(stop_jobs=True, grace=_TERM_GRACE))
         me = os.getpid()
-        write_json(f"{self._layout.folder}/keeper.json", {
-            "pid": me, "startTicks": processes.start_ticks(me), "bootId": processes.boot_id(), "startedAt": time.time(),
-            "cgroups": self._cgroups.families, "folder": self._layout.folder,
-        })
+        write_json(
+            f"{self._layout.folder}/keeper.json",
+            {
+                "pid": me,
+                "startTicks": processes.start_ticks(me),
+                "bootId": processes.boot_id(),
+                "startedAt": time.time(),
+                "cgroups": self._cgroups.families,
+                "folder": self._layout.folder,
+            },
+        )
         self._jobs.recover()
         if self._lease is not None:
             self._lease.start()
@@ -172,7 +230,9 @@ class _Keeper:
             self._cgroups.close()
 
     def _heard_first(self, failed: str | None) -> None:
-        """An agent is there, or none gets that far: who wanted this keeper is told, and a keeper without jobs is of no use then."""
+        """An agent is there, or none gets that far: who wanted this keeper is told, and a keeper
+        without jobs is of no use then.
+        """
         assert self._first is not None
         self._first(failed)
         if failed is not None:
@@ -182,9 +242,14 @@ class _Keeper:
 
     def _hello(self) -> dict[str, Any]:
         return {
-            "is": "hello", "agent": self._config["agent"], "log": self._config.get("log"),
-            "folder": self._layout.folder, "keeperPid": os.getpid(),
-            "cgroups": self._cgroups.state, "pings": True, "executions": [e.said() for e in self._jobs.known.values()],
+            "is": "hello",
+            "agent": self._config["agent"],
+            "log": self._config.get("log"),
+            "folder": self._layout.folder,
+            "keeperPid": os.getpid(),
+            "cgroups": self._cgroups.state,
+            "pings": True,
+            "executions": [e.said() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:
@@ -210,13 +275,18 @@ class _Keeper:
         except OSError as error:
             # short of something; the agent waits for an answer, so the order is not dropped
             say(f"an order has to wait: {error}")
-            self._loop.at(("order", order.get("do"), str(order.get("name"))), time.monotonic() + _AGAIN_SECS, lambda: self._obey(order))
+            self._loop.at(
+                ("order", order.get("do"), str(order.get("name"))),
+                time.monotonic() + _AGAIN_SECS,
+                lambda: self._obey(order),
+            )
 
     def _give_way(self) -> None:
         self._quit(stop_jobs=False, grace=_TERM_GRACE)
 
     def _quit(self, *, stop_jobs: bool, grace: float) -> None:
         """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""
+
         def end_agent() -> None:
             if not self._ending:
                 self._ending = True
@@ -233,7 +303,11 @@ class _Keeper:
 
 
 def _become_keeper() -> None:
-    for fd in (0, 1, 2):  # a descriptor that is not open would be given to a file that is no terminal
+    for fd in (
+        0,
+        1,
+        2,
+    ):  # a descriptor that is not open would be given to a file that is no terminal
         try:
             os.fstat(fd)
         except OSError:
@@ -241,9 +315,13 @@ def _become_keeper() -> None:
     os.umask(0o077)
     processes.set_dumpable(False)
     if not processes.become_subreaper():
-        say("this kernel has no subreapers: what leaves a job's session may be found late or not at all")
+        say(
+            "this kernel has no subreapers: what leaves a job's session may be found late or not at all"
+        )
     if os.getsid(0) != os.getpid():
-        with contextlib.suppress(PermissionError):  # a group's leader keeps its session; nothing depends on it
+        with contextlib.suppress(
+            PermissionError
+        ):  # a group's leader keeps its session; nothing depends on it
             os.setsid()
     os.chdir("/")
     for number in (signal.SIGPIPE, signal.SIGHUP):
@@ -252,7 +330,9 @@ def _become_keeper() -> None:
 
 
 def _reserve_low_descriptors() -> None:
-    """Numbers up to 9 mean something in a job (see `launch`); while they are taken, nothing of ours can be in their way."""
+    """Numbers up to 9 mean something in a job (see `launch`); while they are taken, nothing of ours
+    can be in their way.
+    """
     while True:
         fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         if fd > 9:
@@ -291,11 +371,16 @@ def _telling(config: Config) -> First | None:
 
 
 def _line(patience: float | None) -> bytes:
-    """The first line of stdin, or all of it where it ends without one; from then on stdin is /dev/null. Raises ValueError."""
+    """The first line of stdin, or all of it where it ends without one; from then on stdin is
+    /dev/null. Raises ValueError.
+    """
     out = b""
     until = None if patience is None else time.monotonic() + patience
     while b"\n" not in out:
-        if until is not None and not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]:
+        if (
+            until is not None
+            and not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]
+        ):
             raise ValueError(f"its configuration did not come within {patience:g} s")
         data = os.read(0, 65536)
         out += data
@@ -312,10 +397,24 @@ def _line(patience: float | None) -> bytes:
 def _exec_agent(config: Config, sock: socket.socket) -> int:
     python = config.get("python") or sys.executable
     sock.set_inheritable(True)  # the only descriptor of ours that it gets
-    arguments = [python, "-P", "-m", f"{_package()}.agent", "--root", config["root"], "--keeper-fd", str(sock.fileno())]
+    arguments = [
+        python,
+        "-P",
+        "-m",
+        f"{_package()}.agent",
+        "--root",
+        config["root"],
+        "--keeper-fd",
+        str(sock.fileno()),
+    ]
     environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
     return os.posix_spawn(
-        python, arguments, environment, setsid=True, setsigmask=(), setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGCHLD],
+        python,
+        arguments,
+        environment,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=[signal.SIGPIPE, signal.SIGHUP, signal.SIGCHLD],
     )
 
 
@@ -324,7 +423,9 @@ def _package() -> str:
 
 
 def _arguments(given: list[str]) -> tuple[str, str]:
-    """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every keeper's memory.)"""
+    """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every
+    keeper's memory.)
+    """
     pairs = dict(zip(given[::2], given[1::2], strict=False))
     if len(given) != 4 or set(pairs) != {"--root", "--folder"}:
         raise ValueError(_USAGE)

@@ -1,8 +1,10 @@
-"""What the driver `sbatch` has done on a login node, as the user: `python -P -m jobscribe.agent.login_node.__main__ VERB`.
+"""What the driver `sbatch` has done on a login node, as the user: `python -P -m
+jobscribe.agent.login_node.__main__ VERB`.
 
-A line of JSON in by stdin, a line of JSON out, behind MARK: an answer, or `{"error": sentence}`. Nothing secret is in an argument or an
-environment, and nothing that others can read. What is started here leads a session of its own and has none of this process's
-descriptors, so the ssh connection that carried the line may end.
+A line of JSON in by stdin, a line of JSON out, behind MARK: an answer, or `{"error": sentence}`.
+Nothing secret is in an argument or an environment, and nothing that others can read. What is
+started here leads a session of its own and has none of this process's descriptors, so the ssh
+connection that carried the line may end.
 
     probe   {"base"}                                          what this machine and its Python are like
     start   {"base", "key", "config", "address", "ca", "secs", "leftSecs", "move", "code"}
@@ -63,8 +65,13 @@ def main() -> int:
 
 def _verb(given: list[str]) -> Any:
     verbs = {
-        "probe": probe, "start": remote_keeper.start, "find": remote_keeper.find, "reach": remote_keeper.reach, "stop": remote_keeper.stop,
-        "check": check, "tail": tail,
+        "probe": probe,
+        "start": remote_keeper.start,
+        "find": remote_keeper.find,
+        "reach": remote_keeper.reach,
+        "stop": remote_keeper.stop,
+        "check": check,
+        "tail": tail,
     }
     if len(given) != 1 or given[0] not in verbs:
         raise ValueError(f"there is no such verb; there are: {', '.join(verbs)}")
@@ -74,8 +81,13 @@ def _verb(given: list[str]) -> Any:
 def probe(request: dict[str, Any]) -> dict[str, Any]:
     own_folder(request["base"])
     return {
-        "version": VERSION, "host": os.uname().nodename, "user": pwd.getpwuid(os.geteuid()).pw_name, "bootId": processes.boot_id(),
-        "python": ".".join(map(str, sys.version_info[:3])), "missing": missing(), "clock": time.time(),
+        "version": VERSION,
+        "host": os.uname().nodename,
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "bootId": processes.boot_id(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "missing": missing(),
+        "clock": time.time(),
         "network": network_file_system(request["base"]),
     }
 
@@ -96,14 +108,19 @@ def tail(request: dict[str, Any]) -> dict[str, Any]:
     opened: list[int] = []
     try:
         opened.append(os.open(request["folder"], flags | os.O_DIRECTORY))
-        *folders, name = (part for part in str(request["name"]).split("/") if part not in ("", ".", ".."))
+        *folders, name = (
+            part for part in str(request["name"]).split("/") if part not in ("", ".", "..")
+        )
         for part in folders:
             opened.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
         opened.append(os.open(name, flags | os.O_NONBLOCK, dir_fd=opened[-1]))
         status = os.fstat(opened[-1])
         data, size = b"", 0
         if stat.S_ISREG(status.st_mode):
-            data, size = os.pread(opened[-1], min(int(request["limit"]), 1 << 20), int(request["offset"])), status.st_size
+            data, size = (
+                os.pread(opened[-1], min(int(request["limit"]), 1 << 20), int(request["offset"])),
+                status.st_size,
+            )
     except OSError as e:
         if e.errno not in remote_keeper.NOT_THERE:
             raise

@@ -1,4 +1,5 @@
-"""What would keep jobs from working on a login node, found out by doing it: folders, room, clock, and Slurm's commands.
+"""What would keep jobs from working on a login node, found out by doing it: folders, room, clock,
+and Slurm's commands.
 
 Standard library only.
 """
@@ -32,10 +33,15 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     environment = {**os.environ, **request.get("environment", {})}
     secs = float(request.get("secs", 20.0))
     found: list[tuple[str, list[str]]] = [
-        ("folder", list(_folder(request["base"]))), ("user directories", list(_user_root(request.get("userRoot")))),
-        ("clock", list(_clock(request.get("now")))), *_slurm(environment, request.get("options", []), secs),
+        ("folder", list(_folder(request["base"]))),
+        ("user directories", list(_user_root(request.get("userRoot")))),
+        ("clock", list(_clock(request.get("now")))),
+        *_slurm(environment, request.get("options", []), secs),
     ]
-    return {"sentences": [sentence for _, sentences in found for sentence in sentences], "found": found}
+    return {
+        "sentences": [sentence for _, sentences in found for sentence in sentences],
+        "found": found,
+    }
 
 
 def _folder(base: str) -> Iterator[str]:
@@ -87,17 +93,31 @@ def _clock(now: float | None) -> Iterator[str]:
         yield f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the supervisor's"
 
 
-def _slurm(environment: dict[str, str], options: list[str], secs: float) -> Iterator[tuple[str, list[str]]]:
+def _slurm(
+    environment: dict[str, str], options: list[str], secs: float
+) -> Iterator[tuple[str, list[str]]]:
     """Each of its commands that were used, with what is wrong with it."""
     absent = [c for c in COMMANDS if shutil.which(c, path=environment.get("PATH")) is None]
     where = f"cannot be found in the PATH of a login shell ({environment.get('PATH', '')})"
     yield "commands of Slurm", [f"{', '.join(absent)} {where}"] if absent else []
     user = pwd.getpwuid(os.geteuid()).pw_name
     asked = {
-        "sinfo": (["sinfo", "-h", "-o", "%P"], "Slurm's controller cannot be asked for its partitions"),
-        "squeue": (["squeue", "-h", "-u", user, "-o", "%i"], "Slurm's controller cannot be asked for jobs"),
-        "sacct": (["sacct", "-n", "-X", "-u", user, "-S", "now-1hours", "-o", "jobid"], "Slurm's accounting cannot be asked"),
-        "sbatch": (["sbatch", "--test-only", *options], "Slurm would refuse a job with the defaults of this cluster"),
+        "sinfo": (
+            ["sinfo", "-h", "-o", "%P"],
+            "Slurm's controller cannot be asked for its partitions",
+        ),
+        "squeue": (
+            ["squeue", "-h", "-u", user, "-o", "%i"],
+            "Slurm's controller cannot be asked for jobs",
+        ),
+        "sacct": (
+            ["sacct", "-n", "-X", "-u", user, "-S", "now-1hours", "-o", "jobid"],
+            "Slurm's accounting cannot be asked",
+        ),
+        "sbatch": (
+            ["sbatch", "--test-only", *options],
+            "Slurm would refuse a job with the defaults of this cluster",
+        ),
     }
     for command, (argv, sentence) in asked.items():
         if command not in absent:
@@ -108,7 +128,15 @@ def _slurm(environment: dict[str, str], options: list[str], secs: float) -> Iter
 def _failed(argv: list[str], environment: dict[str, str], secs: float) -> str | None:
     """What it says to its failure; None: there was none."""
     try:
-        ran = subprocess.run(argv, input=_SCRIPT, capture_output=True, timeout=secs, env=environment, cwd="/", check=False)
+        ran = subprocess.run(
+            argv,
+            input=_SCRIPT,
+            capture_output=True,
+            timeout=secs,
+            env=environment,
+            cwd="/",
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"{argv[0]} did not answer within {secs:g} s"
     except OSError as e:
@@ -116,4 +144,7 @@ def _failed(argv: list[str], environment: dict[str, str], secs: float) -> str | 
     if ran.returncode == 0:
         return None
     lines = (ran.stderr or ran.stdout).decode("utf-8", "replace").split("\n")
-    return " ".join(line.strip() for line in lines if line.strip())[:500] or f"exit code {ran.returncode}"
+    return (
+        " ".join(line.strip() for line in lines if line.strip())[:500]
+        or f"exit code {ran.returncode}"
+    )

@@ -1,11 +1,14 @@
-"""What brings an agent's code to a machine where nothing of ours is yet: this file's own text is executed there, fed by stdin.
+"""What brings an agent's code to a machine where nothing of ours is yet: this file's own text is
+executed there, fed by stdin.
 
-Standard library only, and nothing of this package. The request is a line of JSON: `{"base": folder, "digest", "sizes": {path: bytes}}`,
-and behind it, where code is sent, a tar archive. Answered by a line of JSON behind MARK: `{"have": bool}` or `{"error": sentence}`.
+Standard library only, and nothing of this package. The request is a line of JSON: `{"base": folder,
+"digest", "sizes": {path: bytes}}`, and behind it, where code is sent, a tar archive. Answered by a
+line of JSON behind MARK: `{"have": bool}` or `{"error": sentence}`.
 
     <base>/code/<digest>/        made complete by one rename, and never changed afterwards
 
-A folder that others may write to, or may put another one in the place of, is refused: what lies there is executed.
+A folder that others may write to, or may put another one in the place of, is refused: what lies
+there is executed.
 """
 
 import contextlib
@@ -21,7 +24,8 @@ import time
 
 #: An answer's line begins with it: what a login prints, before or behind, is no answer.
 MARK = "@@jobscribe@@ "
-#: Code that no agent was started from for so long is taken away, if nothing refers to it (seconds); so many are kept anyway.
+#: Code that no agent was started from for so long is taken away, if nothing refers to it (seconds);
+#: so many are kept anyway.
 OLD_SECS, KEPT = 24 * 3600.0, 2
 
 
@@ -29,10 +33,14 @@ def main() -> int:
     os.umask(0o077)
     try:
         request = json.loads(sys.stdin.buffer.readline())
-        have = unpacked(request["base"], request["digest"], request["sizes"], send=bool(request.get("sent")))
+        have = unpacked(
+            request["base"], request["digest"], request["sizes"], send=bool(request.get("sent"))
+        )
         answer: dict[str, object] = {"have": have}
     except OSError as e:
-        answer = {"error": f"the code cannot be put there: {e.strerror}: {e.filename or ''}".rstrip(": ")}
+        answer = {
+            "error": f"the code cannot be put there: {e.strerror}: {e.filename or ''}".rstrip(": ")
+        }
     except (ValueError, KeyError, tarfile.TarError) as e:
         answer = {"error": str(e)}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
@@ -80,7 +88,9 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
             raise ValueError("not all of the code came")
         if _whole(there, sizes):  # somebody else was faster
             return
-        if os.path.lexists(there):  # damaged; what runs from it has it open, or will look for it in vain either way
+        if os.path.lexists(
+            there
+        ):  # damaged; what runs from it has it open, or will look for it in vain either way
             os.rename(there, f"{there}.{os.getpid()}-{time.time_ns()}.old")
         try:
             os.rename(new, there)
@@ -92,7 +102,9 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
 
 
 def prune(base: str, digest: str) -> None:
-    """Take away code that nothing needs: neither an agent, nor a job of Slurm's that may still begin."""
+    """Take away code that nothing needs: neither an agent, nor a job of Slurm's that may still
+    begin.
+    """
     code = f"{base}/code"
     entries = []
     for name in os.listdir(code):
@@ -121,7 +133,12 @@ def _texts(base: str) -> "list[bytes]":
         ledger = f"{folder}/batch"
         for entry in os.listdir(ledger) if os.path.isdir(ledger) else ():
             run = f"{folder}/run/{entry.removesuffix('.json')}"
-            names += [f"{ledger}/{entry}", f"{run}/batch.sh", f"{run}/script.sh", f"{run}/batch.json"]
+            names += [
+                f"{ledger}/{entry}",
+                f"{run}/batch.sh",
+                f"{run}/script.sh",
+                f"{run}/batch.json",
+            ]
         for path in names:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as f:
                 out.append(f.read(1 << 20))
@@ -132,7 +149,9 @@ def _texts(base: str) -> "list[bytes]":
 
 
 def own_folder(path: str) -> None:
-    """Make a folder (and those above it) that is this user's alone, or make sure that it is. Raises ValueError, OSError."""
+    """Make a folder (and those above it) that is this user's alone, or make sure that it is. Raises
+    ValueError, OSError.
+    """
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -140,7 +159,9 @@ def own_folder(path: str) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise ValueError(f"{path} is no folder")
     if status.st_uid != os.geteuid():
-        raise ValueError(f"{path} belongs to {_name(status.st_uid)}: move it away, or choose another folder for this cluster")
+        raise ValueError(
+            f"{path} belongs to {_name(status.st_uid)}: move it away, or choose another folder for this cluster"
+        )
     if stat.S_IMODE(status.st_mode) != 0o700:
         os.chmod(path, 0o700)
     above = os.path.realpath(path)
@@ -162,7 +183,9 @@ def _trust(folder: str) -> None:
     elif status.st_mode & stat.S_IWGRP and not _private(status.st_gid):
         why = f"can be written to by a group (number {status.st_gid})"
     if why is not None:
-        raise ValueError(f"{folder} {why}, who could put other code in the place of ours: choose another folder for this cluster")
+        raise ValueError(
+            f"{folder} {why}, who could put other code in the place of ours: choose another folder for this cluster"
+        )
 
 
 def _private(gid: int) -> bool:

@@ -1,4 +1,5 @@
-"""A keeper on this machine, started by a command that ends: detached, found again, ended. One per agent key across machines, by its lease.
+"""A keeper on this machine, started by a command that ends: detached, found again, ended. One per
+agent key across machines, by its lease.
 
     <base>/job_agent.log                  what keepers and agents say, appended
     <base>/agent/<key>/agents.json        where the agent finds the supervisor; ca.pem beside it, where there is one to hold it against
@@ -40,13 +41,28 @@ _AGENT_TITLE = b"jobscribe agent "
 _LOG_BYTES = 1 << 20
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SLURM_CONF")
+_PASSED_ON = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "SLURM_CONF",
+)
 #: What was killed is gone within this long (seconds).
 _KILLED_SECS = 5.0
 
 
 def start(request: Request) -> dict[str, Any]:
-    """Blocks until an agent is there: its keeper's handle; else the sentence why there is none, and in both cases what the log says."""
+    """Blocks until an agent is there: its keeper's handle; else the sentence why there is none, and
+    in both cases what the log says.
+    """
     base, folder = request["base"], f"{request['base']}/agent/{request['key']}"
     own_folder(base)
     own_folder(folder)
@@ -62,7 +78,10 @@ def start(request: Request) -> dict[str, Any]:
     began = _size(log)
     _address(folder, request)
     error = _detached(request, folder, log, 0 if seen is None else seen.number)
-    out: dict[str, Any] = {"before": _text(None if before is None else before[1]), "output": _text(_from(log, began))}
+    out: dict[str, Any] = {
+        "before": _text(None if before is None else before[1]),
+        "output": _text(_from(log, began)),
+    }
     if error is not None:
         there, lives = leases.lives(f"{folder}/lease", left_secs)  # it lost against another start
         if there is not None and lives:
@@ -77,7 +96,10 @@ def start(request: Request) -> dict[str, Any]:
 
 
 def _handle(folder: str, seen: leases.Seen) -> dict[str, Any]:
-    return {"folder": folder, **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")}}
+    return {
+        "folder": folder,
+        **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")},
+    }
 
 
 def _address(folder: str, request: Request) -> None:
@@ -94,17 +116,35 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
     python = request.get("python") or sys.executable
     told, tell = os.pipe()
     config = {
-        **request["config"], "python": python, "tellFd": tell, "lifeSecs": 2 * float(request["secs"]),
+        **request["config"],
+        "python": python,
+        "tellFd": tell,
+        "lifeSecs": 2 * float(request["secs"]),
         "lease": {**request["config"].get("lease", {}), "over": over},
     }
     package = __package__.partition(".")[0]
     try:
-        # a job may have put anything there: nobody waits for the reader of a pipe, and no link is followed
+        # a job may have put anything there: nobody waits for the reader of a pipe, and no link is
+        # followed
         with open(os.open(log, _APPEND, 0o600), "ab") as out:
             os.fchmod(out.fileno(), 0o600)
             keeper = subprocess.Popen(
-                [python, "-P", "-m", f"{package}.agent.keeper", "--root", request["base"], "--folder", folder],
-                stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/", start_new_session=True, pass_fds=(tell,),
+                [
+                    python,
+                    "-P",
+                    "-m",
+                    f"{package}.agent.keeper",
+                    "--root",
+                    request["base"],
+                    "--folder",
+                    folder,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(tell,),
                 env={k: os.environ[k] for k in _PASSED_ON if k in os.environ},
             )
     except OSError as e:
@@ -152,16 +192,25 @@ def find(request: Request) -> dict[str, Any]:
     folder, handle = request["folder"], request["handle"]
     if handle.get("pid") is None or handle.get("startTicks") is None:
         return {"state": "unknown", "detail": "its handle does not say which process it is"}
-    if handle.get("bootId") == processes.boot_id() and processes.alive(handle["pid"], handle["startTicks"]):
+    if handle.get("bootId") == processes.boot_id() and processes.alive(
+        handle["pid"], handle["startTicks"]
+    ):
         _freshened(folder, request)
         woken = processes.wake(handle["pid"], handle["startTicks"], _AGENT_TITLE)
-        return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}"}
+        return {
+            "state": "alive",
+            "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}",
+        }
     seen = leases.newest(f"{folder}/lease")
     if seen is None or not seen.is_of(handle):
         return {"state": "gone", "detail": "its keeper has left, and another one may have come"}
     if request.get("move") and seen.owner_lives() is None:
-        # it cannot come through the connection that ends here; a start has it end there before anything else
-        return {"state": "gone", "detail": f"its keeper runs on {seen.host}, from where no connection leads to the supervisor any more"}
+        # it cannot come through the connection that ends here; a start has it end there before
+        # anything else
+        return {
+            "state": "gone",
+            "detail": f"its keeper runs on {seen.host}, from where no connection leads to the supervisor any more",
+        }
     seen, lives = leases.lives(f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS)))
     if seen is None or not seen.is_of(handle) or not lives:
         return {"state": "gone", "detail": "its keeper is not there any more"}
@@ -198,8 +247,12 @@ def stop(request: Request) -> dict[str, Any]:
     seen = leases.newest(f"{folder}/lease")
     if seen is None or not seen.is_of(handle) or seen.owner_lives() is not None:
         return {}
-    if not leases.ask_to_end(f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30):
-        return {"error": f"its keeper runs on {seen.host} and has not ended; end it there: pid {pid}"}
+    if not leases.ask_to_end(
+        f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30
+    ):
+        return {
+            "error": f"its keeper runs on {seen.host} and has not ended; end it there: pid {pid}"
+        }
     return {}
 
 
@@ -222,7 +275,7 @@ def _size(path: str) -> int:
 def _from(path: str, begin: int) -> bytes | None:
     """What was appended since then, or the end of it."""
     end = last_bytes(path, _LOG_BYTES)
-    return None if end is None else end[1][max(0, begin - end[0]):]
+    return None if end is None else end[1][max(0, begin - end[0]) :]
 
 
 def _text(data: bytes | None) -> str:

@@ -1,7 +1,9 @@
-"""How long an agent waits before it dials again, and when it ends because nobody answers. Pure: chance and what happened are arguments.
+"""How long an agent waits before it dials again, and when it ends because nobody answers. Pure:
+chance and what happened are arguments.
 
-It does not give up while anything runs. A supervisor that is not there may be back any moment, so the pauses stay short at first; after
-ten minutes they grow to half a minute. A supervisor that answers and refuses writes a line for each try. Who has a new address begins anew.
+It does not give up while anything runs. A supervisor that is not there may be back any moment, so
+the pauses stay short at first; after ten minutes they grow to half a minute. A supervisor that
+answers and refuses writes a line for each try. Who has a new address begins anew.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,8 @@ LATE = 300
 #: A connection that lived so long was a good one: the next pause is the first again.
 GOOD_SECS = 1.0
 
-#: Without a supervisor for so long, an agent that knows of no execution ends (default of `limits.agent_away_secs`).
+#: Without a supervisor for so long, an agent that knows of no execution ends (default of
+#: `limits.agent_away_secs`).
 AWAY_SECS = 6 * 3600.0
 #: And one whose executions have all ended: their ends are on disk, for the next agent to report.
 REPORT_SECS = 7 * 86400.0
@@ -33,7 +36,9 @@ class Backoff:
         self.failures = 0
 
     def ended(self, lived: float, chance: float) -> float:
-        """A connection ended that had lived so long (seconds); returns the pause. One that ends at once is no better than none."""
+        """A connection ended that had lived so long (seconds); returns the pause. One that ends at
+        once is no better than none.
+        """
         if lived < GOOD_SECS:
             return self.failed("unreachable", chance)
         self._pause, self.failures = FIRST, 0
@@ -42,15 +47,25 @@ class Backoff:
     def failed(self, outcome: Outcome, chance: float) -> float:
         """A try failed; returns the pause. chance: evenly from 0 to 1."""
         self.failures += 1
-        longest = LONGEST_LATE if self.failures > LATE else LONGEST_REFUSED if outcome == "refused" else LONGEST
+        longest = (
+            LONGEST_LATE
+            if self.failures > LATE
+            else LONGEST_REFUSED
+            if outcome == "refused"
+            else LONGEST
+        )
         pause = min(self._pause, longest)
         self._pause = min(longest, 2 * self._pause)
         return _jittered(pause, chance)
 
 
 def may_leave(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
-    """May an agent end, with its keeper, that had no supervisor for `away` seconds? Never while something runs or waits to run."""
-    return away > away_secs and (not known or (away > max(REPORT_SECS, away_secs) and all(e.state == "ended" for e in known)))
+    """May an agent end, with its keeper, that had no supervisor for `away` seconds? Never while
+    something runs or waits to run.
+    """
+    return away > away_secs and (
+        not known or (away > max(REPORT_SECS, away_secs) and all(e.state == "ended" for e in known))
+    )
 
 
 def _jittered(pause: float, chance: float) -> float:

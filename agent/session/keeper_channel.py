@@ -1,4 +1,6 @@
-"""The agent's end of the socket pair with its keeper: JSON lines in and out, on the event loop. What they mean stands elsewhere."""
+"""The agent's end of the socket pair with its keeper: JSON lines in and out, on the event loop.
+What they mean stands elsewhere.
+"""
 
 import asyncio
 import json
@@ -10,15 +12,21 @@ _READ_BYTES = 256 * 1024
 
 
 class KeeperLink:
-    """`on_message(dict)` for each message, `on_eof()` once when the keeper is gone. Both are called from the loop.
+    """`on_message(dict)` for each message, `on_eof()` once when the keeper is gone. Both are called
+    from the loop.
 
-    Takes over the descriptor. Messages may be sent before `start`. What the keeper has not read yet is kept; it always reads.
+    Takes over the descriptor. Messages may be sent before `start`. What the keeper has not read yet
+    is kept; it always reads.
     """
 
-    def __init__(self, fd: int, on_message: Callable[[dict[str, Any]], None], on_eof: Callable[[], None]) -> None:
+    def __init__(
+        self, fd: int, on_message: Callable[[dict[str, Any]], None], on_eof: Callable[[], None]
+    ) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        self._socket.set_inheritable(False)  # what the agent starts must not keep the keeper's link open
+        self._socket.set_inheritable(
+            False
+        )  # what the agent starts must not keep the keeper's link open
         self._on_message, self._on_eof = on_message, on_eof
         self._in, self._out = bytearray(), bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,7 +39,9 @@ class KeeperLink:
         self._write()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue one message; dropped where the keeper is gone (its successor tells everything anew)."""
+        """Queue one message; dropped where the keeper is gone (its successor tells everything
+        anew).
+        """
         if self._socket.fileno() < 0:
             return
         self._out += json.dumps(message).encode() + b"\n"

@@ -1,7 +1,9 @@
-"""Heartbeat of the agent's keeper: notices a keeper that does not answer, and recovers it without starting a task twice.
+"""Heartbeat of the agent's keeper: notices a keeper that does not answer, and recovers it without
+starting a task twice.
 
-A stopped keeper gets SIGCONT. One that stays silent is killed: its jobs run on, and the next keeper adopts them from their evidence.
-What the agent tells the supervisor, and what it reads from evidence meanwhile, is decided by the caller.
+A stopped keeper gets SIGCONT. One that stays silent is killed: its jobs run on, and the next keeper
+adopts them from their evidence. What the agent tells the supervisor, and what it reads from
+evidence meanwhile, is decided by the caller.
 """
 
 import asyncio
@@ -38,13 +40,23 @@ def pace_of(ping_timeout_secs: float) -> Pace:
 class KeeperWatch:
     """Watches the keeper with this pid. Only time in which the agent itself ran counts as silence.
 
-    kill_secs: a keeper is killed after this much silence (seconds); 0: never. send: an order to the keeper. changed: called when the
-    keeper stops answering, answers again, or is seen stopped. during: called at each look while the keeper is silent.
+    kill_secs: a keeper is killed after this much silence (seconds); 0: never. send: an order to the
+    keeper. changed: called when the keeper stops answering, answers again, or is seen stopped.
+    during: called at each look while the keeper is silent.
     """
 
-    def __init__(self, pid: int, pace: Pace, kill_secs: float, log: Log, *, send: Callable[[dict[str, Any]], None],
-                 changed: Callable[[KeeperReport], None], during: Callable[[], None] = lambda: None,
-                 ticks: int | None = None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        pace: Pace,
+        kill_secs: float,
+        log: Log,
+        *,
+        send: Callable[[dict[str, Any]], None],
+        changed: Callable[[KeeperReport], None],
+        during: Callable[[], None] = lambda: None,
+        ticks: int | None = None,
+    ) -> None:
         """ticks: start time of the keeper; None: of the process that has the pid now."""
         self._pid, self._pace, self._kill_secs, self._log = pid, pace, kill_secs, log
         self._ticks = processes.start_ticks(pid) if ticks is None else ticks
@@ -60,18 +72,37 @@ class KeeperWatch:
         self._awaited: int | None = None
 
     @classmethod
-    def of(cls, hello: dict[str, Any], log: Log, send: Callable[[dict[str, Any]], None],
-           changed: Callable[[KeeperReport], None], during: Callable[[], None]) -> Self | None:
-        """The watch over the keeper that said `hello`. None: a keeper of an older version, which answers no pings."""
+    def of(
+        cls,
+        hello: dict[str, Any],
+        log: Log,
+        send: Callable[[dict[str, Any]], None],
+        changed: Callable[[KeeperReport], None],
+        during: Callable[[], None],
+    ) -> Self | None:
+        """The watch over the keeper that said `hello`. None: a keeper of an older version, which
+        answers no pings.
+        """
         if not hello.get("pings"):
             return None
         config = hello["agent"]
         try:
             address = read_address(Path(config["addressFile"]))
-        except (OSError, ValueError):  # it is read again with every connection; the default pace will do here
+        except (
+            OSError,
+            ValueError,
+        ):  # it is read again with every connection; the default pace will do here
             address = Address("")
         kill_secs = float(config.get("keeperSilentSecs", _KILL_SECS))
-        return cls(hello["keeperPid"], pace_of(address.ping_timeout_secs), kill_secs, log, send=send, changed=changed, during=during)
+        return cls(
+            hello["keeperPid"],
+            pace_of(address.ping_timeout_secs),
+            kill_secs,
+            log,
+            send=send,
+            changed=changed,
+            during=during,
+        )
 
     @property
     def silent(self) -> KeeperReport | None:
@@ -87,7 +118,8 @@ class KeeperWatch:
     def heard(self, message: dict[str, Any]) -> None:
         """Any message of the keeper's.
 
-        After a silence its answer to a second question counts: what ended meanwhile is reported before that.
+        After a silence its answer to a second question counts: what ended meanwhile is reported
+        before that.
         """
         self._heart.heard()
         if self._said is None:
@@ -127,12 +159,19 @@ class KeeperWatch:
             self._changed(self._said)
         if first:
             self._silent_secs, self._woken, self._awaited = 0.0, False, None
-            self._log("the keeper, pid {}, does not answer for {:.1f} s; its state is {}", self._pid, self._heart.owed(now), state)
+            self._log(
+                "the keeper, pid {}, does not answer for {:.1f} s; its state is {}",
+                self._pid,
+                self._heart.owed(now),
+                state,
+            )
         self._silent_secs += ran
         self._recover(state)
 
     def _recover(self, state: str) -> None:
-        """Wake a stopped keeper, once. Kill one that stays silent, once: a killed keeper starts nothing more."""
+        """Wake a stopped keeper, once. Kill one that stays silent, once: a killed keeper starts
+        nothing more.
+        """
         if self._ticks is None:
             return
         if state == processes.STOPPED and not self._woken:

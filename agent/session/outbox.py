@@ -1,4 +1,6 @@
-"""What waits to be sent to the supervisor: bounded in number and in bytes, whatever many readers ask for and however slowly it is taken."""
+"""What waits to be sent to the supervisor: bounded in number and in bytes, whatever many readers
+ask for and however slowly it is taken.
+"""
 
 import asyncio
 from collections import deque
@@ -8,7 +10,8 @@ from ...protocol.wire.messages import CallReply, FileChunk, FileList, LogChunk, 
 
 #: Messages that may wait.
 MAX_WAITING = 20_000
-#: Bytes of answers that may wait; one more is refused. Who can wait before he reads does so while there are more than ROOM_BYTES.
+#: Bytes of answers that may wait; one more is refused. Who can wait before he reads does so while
+#: there are more than ROOM_BYTES.
 MAX_BYTES, ROOM_BYTES = 64 * 1024 * 1024, 2 * 1024 * 1024
 #: Bytes that are sent in one go.
 _PORTION = 1024 * 1024
@@ -30,7 +33,9 @@ class Outbox:
             return False
         size = _size(message)
         if size and self._bytes and self._bytes + size > self._max_bytes:
-            sentence = f"more than {self._max_bytes >> 20} MiB of answers wait to be sent by its agent"
+            sentence = (
+                f"more than {self._max_bytes >> 20} MiB of answers wait to be sent by its agent"
+            )
             message = OpError(op_id=message.op_id, code="tooManyRequests", error=sentence)
             size = 0
         self._waiting.append(message)

@@ -1,4 +1,5 @@
-"""Paths as the supervisor knows them, and as they are called where this agent runs. Translated once, at the agent's edge.
+"""Paths as the supervisor knows them, and as they are called where this agent runs. Translated
+once, at the agent's edge.
 
 Supervisor and agent may see one tree under two names, or two trees that hold the same things. Pure.
 """
@@ -9,18 +10,34 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...protocol.wire.messages import Call, KeepFile, ListFiles, ReadFile, Run, RunTasks, Shared, TaskRun, TaskSpec
+from ...protocol.wire.messages import (
+    Call,
+    KeepFile,
+    ListFiles,
+    ReadFile,
+    Run,
+    RunTasks,
+    Shared,
+    TaskRun,
+    TaskSpec,
+)
 
 
 class Paths:
     """pairs: (there, here). The longest one that fits counts."""
 
     def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
-        known = {there.rstrip("/"): here.rstrip("/") for there, here in pairs if there.rstrip("/") != here.rstrip("/")}
+        known = {
+            there.rstrip("/"): here.rstrip("/")
+            for there, here in pairs
+            if there.rstrip("/") != here.rstrip("/")
+        }
         self._known = dict(sorted(known.items(), key=lambda pair: -len(pair[0])))
         # a whole name: /data/user is no part of /data/users, and none of /more/data/user
         names = "|".join(re.escape(there) for there in self._known)
-        self._inside = re.compile(rf"(?<![A-Za-z0-9_./-])({names})(?![A-Za-z0-9_.-])") if names else None
+        self._inside = (
+            re.compile(rf"(?<![A-Za-z0-9_./-])({names})(?![A-Za-z0-9_.-])") if names else None
+        )
 
     @property
     def same(self) -> bool:
@@ -46,7 +63,9 @@ class Paths:
                 return replace(message, spec=self._spec(message.spec))
             case RunTasks():
                 shared = Shared(env=self._env(message.shared.env), job=message.shared.job)
-                return replace(message, shared=shared, tasks=tuple(self._task(t) for t in message.tasks))
+                return replace(
+                    message, shared=shared, tasks=tuple(self._task(t) for t in message.tasks)
+                )
             case Call():
                 run_dir = None if message.run_dir is None else self.path(message.run_dir)
                 return replace(message, run_dir=run_dir, lib_dir=self.path(message.lib_dir))

@@ -1,8 +1,10 @@
-"""The agent's half of the conversation, as a pure state machine: messages and keeper reports in, messages and keeper orders out.
+"""The agent's half of the conversation, as a pure state machine: messages and keeper reports in,
+messages and keeper orders out.
 
-Lost, repeated and reordered messages are harmless because every answer is a fact about a fencing token: an op for a known
-token is answered with what became of it, an ended execution is repeated until the supervisor acknowledged it, and a new
-connection begins with everything that is known. Nothing is ever stopped because the supervisor is away.
+Lost, repeated and reordered messages are harmless because every answer is a fact about a fencing
+token: an op for a known token is answered with what became of it, an ended execution is repeated
+until the supervisor acknowledged it, and a new connection begins with everything that is known.
+Nothing is ever stopped because the supervisor is away.
 """
 
 from collections import OrderedDict
@@ -12,13 +14,37 @@ from typing import Any, assert_never
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import OpId, Token, op_id, parse_token
-from ...protocol.wire.messages import SNAPSHOT_PAGE, Call, Cancel, CancelCall, Execution, KeepFile, Kill, ProbePorts, ListFiles, ReadFile, ReadLog, Run, RunAck, RunStatus, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec, ToAgent, ToSupervisor
+from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.wire.messages import (
+    SNAPSHOT_PAGE,
+    Call,
+    Cancel,
+    CancelCall,
+    Execution,
+    KeepFile,
+    Kill,
+    ListFiles,
+    ProbePorts,
+    ReadFile,
+    ReadLog,
+    Run,
+    RunAck,
+    RunStatus,
+    RunStatusUpdate,
+    RunTasks,
+    Shared,
+    Snapshot,
+    TaskRun,
+    TaskSpec,
+    ToAgent,
+    ToSupervisor,
+)
 
 #: An ended execution is reported again after this long without an acknowledgement (seconds).
 REPEAT_SECS = 5.0
-#: Highest serial seen per job, for this many jobs: a late op of an older run is refused without asking the keeper.
+#: Highest serial seen per job, for this many jobs: a late op of an older run is refused without
+#: asking the keeper.
 SERIALS_KEPT = 10_000
 
 
@@ -68,8 +94,9 @@ class StopCall(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer this reader from a run directory: a piece of a file, the names of its files, or the result that was left there; or keep
-    a piece of a file for it."""
+    """Answer this reader from a run directory: a piece of a file, the names of its files, or the
+    result that was left there; or keep a piece of a file for it.
+    """
 
     op: ReadFile | ListFiles | KeepFile | Call
 
@@ -97,7 +124,9 @@ class _Known(msgspec.Struct):
 
 
 class Session:
-    """What the agent knows. Every method returns what is to be done, in order. `mono` is the monotonic clock, seconds."""
+    """What the agent knows. Every method returns what is to be done, in order. `mono` is the
+    monotonic clock, seconds.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Token, _Known] = {}
@@ -120,7 +149,11 @@ class Session:
         """Now and then: repeat what ended and was not acknowledged."""
         if not self._up:
             return []
-        late = [k for k in self._known.values() if k.execution.state == "ended" and mono - k.reported >= REPEAT_SECS]
+        late = [
+            k
+            for k in self._known.values()
+            if k.execution.state == "ended" and mono - k.reported >= REPEAT_SECS
+        ]
         return [self._report(k, mono) for k in late]
 
     # ---- the supervisor
@@ -130,7 +163,9 @@ class Session:
             case Run():
                 return self._run(message, None, mono)
             case RunTasks():
-                return [out for task in message.tasks for out in self._run(task, message.shared, mono)]
+                return [
+                    out for task in message.tasks for out in self._run(task, message.shared, mono)
+                ]
             case ProbePorts():
                 return [Probe(message)]
             case Cancel():
@@ -171,12 +206,17 @@ class Session:
         if known is not None and known.execution.state == "ended":
             return [self._report(known, mono)]
         if known is None:
-            # it is not to be started any more, whenever its `run` arrives: the keeper remembers that
-            self._learn(Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono)
+            # it is not to be started any more, whenever its `run` arrives: the keeper remembers
+            # that
+            self._learn(
+                Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono
+            )
         return [Stop(op.token, op.reason, op.grace_secs)]
 
     def _acknowledged(self, op: RunAck) -> list[Output]:
-        ended = tuple(t for t in op.tokens if t in self._known and self._known[t].execution.state == "ended")
+        ended = tuple(
+            t for t in op.tokens if t in self._known and self._known[t].execution.state == "ended"
+        )
         for token in ended:
             del self._known[token]
         return [Forget(ended)] if ended else []
@@ -188,7 +228,11 @@ class Session:
         for k in self._known.values():
             k.reported = mono
         return [
-            Send(Snapshot(number=self._snapshots, page=i, last=i == len(pages) - 1, executions=tuple(page)))
+            Send(
+                Snapshot(
+                    number=self._snapshots, page=i, last=i == len(pages) - 1, executions=tuple(page)
+                )
+            )
             for i, page in enumerate(pages)
         ]
 
@@ -201,7 +245,9 @@ class Session:
         return self._snapshot(mono) if self._up else []
 
     def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
-        """`started` or `ended`, with the execution. One that is `running` and has an exit is ending (see messages.Execution)."""
+        """`started` or `ended`, with the execution. One that is `running` and has an exit is ending
+        (see messages.Execution).
+        """
         return self.learned([_execution(said)], mono)
 
     def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
@@ -214,8 +260,12 @@ class Session:
                 out += [self._report(known, mono)] if self._up else []
         return out
 
-    def launch_failed(self, token: Token, detail: str, mono: float, fault: str | None = None) -> list[Output]:
-        """The agent itself could not hand it to the keeper. What the keeper has said of it since then stands. fault: see exits.FAULTS."""
+    def launch_failed(
+        self, token: Token, detail: str, mono: float, fault: str | None = None
+    ) -> list[Output]:
+        """The agent itself could not hand it to the keeper. What the keeper has said of it since
+        then stands. fault: see exits.FAULTS.
+        """
         there = self._known.get(token)
         if there is not None and there.execution.state != "starting":
             return []
@@ -225,7 +275,9 @@ class Session:
     # ---- questions
 
     def over(self, token: Token) -> bool:
-        """Did it end? One that is not known may be on its way here; one that was acknowledged has its final evidence."""
+        """Did it end? One that is not known may be on its way here; one that was acknowledged has
+        its final evidence.
+        """
         known = self._known.get(token)
         return known is not None and known.execution.state == "ended"
 
@@ -258,17 +310,30 @@ class Session:
 
 
 def _execution(e: dict[str, Any]) -> Execution:
-    """The keeper's words as an Execution. Raises Refusal or msgspec.ValidationError for what is not one."""
+    """The keeper's words as an Execution. Raises Refusal or msgspec.ValidationError for what is not
+    one.
+    """
     token = parse_token(e["token"])
     state = e["state"]
     if state not in ("running", "ended"):
         raise Refusal("malformed", f"the keeper says {state!r} of {token}")
     exit_ = msgspec.convert(e["exit"], ExitInfo) if e.get("exit") else None
     return Execution(
-        token=token, state=state, op_id=op_id(token, "run"), pid=e.get("pid"), start_ticks=e.get("startTicks"),
-        started_at=e.get("startedAt"), elapsed_secs=e.get("elapsed"), exit=exit_,
+        token=token,
+        state=state,
+        op_id=op_id(token, "run"),
+        pid=e.get("pid"),
+        start_ticks=e.get("startTicks"),
+        started_at=e.get("startedAt"),
+        elapsed_secs=e.get("elapsed"),
+        exit=exit_,
     )
 
 
 def _failed(token: Token, detail: str, fault: str | None) -> Execution:
-    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=ExitInfo(source="start", detail=detail, fault=fault))
+    return Execution(
+        token=token,
+        state="ended",
+        op_id=op_id(token, "run"),
+        exit=ExitInfo(source="start", detail=detail, fault=fault),
+    )

@@ -1,7 +1,9 @@
-"""The agent's websocket: dial, say `alive`, carry frames both ways, dial again for as long as it takes.
+"""The agent's websocket: dial, say `alive`, carry frames both ways, dial again for as long as it
+takes.
 
-Knows nothing of jobs. Where the supervisor listens is read afresh before each try, because it may come back elsewhere. In a
-container without a network the way there is a relay's unix socket; with `wss` the certificate is held against the URL's host all the same.
+Knows nothing of jobs. Where the supervisor listens is read afresh before each try, because it may
+come back elsewhere. In a container without a network the way there is a relay's unix socket; with
+`wss` the certificate is held against the URL's host all the same.
 """
 
 import asyncio
@@ -37,7 +39,8 @@ REFUSALS = (401, 403)
 
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
-    """Where to dial. `ca`: PEM file of the pinned authority, for wss. link: a relay's unix socket, which leads there.
+    """Where to dial. `ca`: PEM file of the pinned authority, for wss. link: a relay's unix socket,
+    which leads there.
 
     The others: how often each end asks whether the other is there.
     """
@@ -50,14 +53,18 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
 
 
 def read_address(path: Path) -> Address:
-    """The supervisor's agents listener, as it wrote it down. Raises OSError or ValueError, whatever the file holds."""
+    """The supervisor's agents listener, as it wrote it down. Raises OSError or ValueError, whatever
+    the file holds.
+    """
     address = msgspec.json.decode(path.read_bytes(), type=Address)
     if not address.url.startswith(("ws://", "wss://")):
         raise ValueError(f"no address of a listener: {address.url[:100]!r}")
     if address.link is not None and not address.link.startswith("/"):
         raise ValueError(f"no path of a relay's socket: {address.link[:100]!r}")
     if not 0 < address.ping_timeout_secs <= address.ping_secs:
-        raise ValueError(f"no pace of pings: {address.ping_timeout_secs:g} within {address.ping_secs:g} s")
+        raise ValueError(
+            f"no pace of pings: {address.ping_timeout_secs:g} within {address.ping_secs:g} s"
+        )
     return address
 
 
@@ -65,18 +72,35 @@ class Link:
     """One agent's connection. `on_up()`, `on_message(message)`, `on_down()` are called on the loop."""
 
     def __init__(
-        self, address_file: Path, key: str, token: str, alive: Alive, log: Log, *,
-        on_up: Callable[[], None], on_message: Callable[[Any], None], on_down: Callable[[], None],
+        self,
+        address_file: Path,
+        key: str,
+        token: str,
+        alive: Alive,
+        log: Log,
+        *,
+        on_up: Callable[[], None],
+        on_message: Callable[[Any], None],
+        on_down: Callable[[], None],
     ) -> None:
-        self._file, self._key, self._token, self._alive, self._log = address_file, key, token, alive, log
+        self._file, self._key, self._token, self._alive, self._log = (
+            address_file,
+            key,
+            token,
+            alive,
+            log,
+        )
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
-        #: what the supervisor of the newest connection said of itself; None: nothing (it is of an earlier version)
+        #: what the supervisor of the newest connection said of itself; None: nothing (it is of an
+        #: earlier version)
         self.site: SiteHello | None = None
 
     def send(self, message: Any) -> None:
-        """Queue for the live connection; without one it is dropped. A queue that overflows ends the connection: a snapshot is cheaper."""
+        """Queue for the live connection; without one it is dropped. A queue that overflows ends the
+        connection: a snapshot is cheaper.
+        """
         if self._socket is None:
             return
         if not self._outbox.put(message):
@@ -84,7 +108,9 @@ class Link:
             self._socket.close(1000, "its queue is full")
 
     async def room(self) -> None:
-        """Returns when a large answer would not wait behind many others: whoever makes one waits for this first."""
+        """Returns when a large answer would not wait behind many others: whoever makes one waits
+        for this first.
+        """
         await self._outbox.room()
 
     async def run(self) -> None:
@@ -93,8 +119,13 @@ class Link:
         while True:
             try:
                 socket, pace = await self._dial()
-            except (OSError, ValueError, tornado.httpclient.HTTPError, tornado.websocket.WebSocketError,
-                    tornado.iostream.StreamClosedError) as e:
+            except (
+                OSError,
+                ValueError,
+                tornado.httpclient.HTTPError,
+                tornado.websocket.WebSocketError,
+                tornado.iostream.StreamClosedError,
+            ) as e:
                 self._say_failure(backoff, e)
                 pause = backoff.failed(_outcome(e), random.random())
             else:
@@ -105,7 +136,9 @@ class Link:
                 backoff = Backoff()
 
     async def _has_new_address(self, secs: float) -> bool:
-        """Wait so long, or until the supervisor has written where it is now: then it has been started again, or found this agent."""
+        """Wait so long, or until the supervisor has written where it is now: then it has been
+        started again, or found this agent.
+        """
         loop = asyncio.get_running_loop()
         until, before = loop.time() + secs, _stamp(self._file)
         while (left := until - loop.time()) > 0:
@@ -116,8 +149,18 @@ class Link:
 
     def _say_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
-            longest = LONGEST_LATE if backoff.failures >= LATE else LONGEST_REFUSED if _outcome(e) == "refused" else LONGEST
-            self._log("cannot reach the supervisor: {}; trying again every {:g} s and less", _brief(e), longest)
+            longest = (
+                LONGEST_LATE
+                if backoff.failures >= LATE
+                else LONGEST_REFUSED
+                if _outcome(e) == "refused"
+                else LONGEST
+            )
+            self._log(
+                "cannot reach the supervisor: {}; trying again every {:g} s and less",
+                _brief(e),
+                longest,
+            )
 
     async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, Pace]:
         address = read_address(self._file)
@@ -125,14 +168,22 @@ class Link:
         if address.url.startswith("wss:"):
             tls = ssl.create_default_context(cafile=address.ca)
         request = tornado.httpclient.HTTPRequest(
-            address.url, headers={"Authorization": "Bearer " + self._token, "X-Jobscribe-Agent": self._key},
-            connect_timeout=DIAL_SECS, request_timeout=DIAL_SECS, ssl_options=tls,
+            address.url,
+            headers={"Authorization": "Bearer " + self._token, "X-Jobscribe-Agent": self._key},
+            connect_timeout=DIAL_SECS,
+            request_timeout=DIAL_SECS,
+            ssl_options=tls,
         )
-        # no pings of Tornado's: they count on the wall clock, and pause for a day when it is set back by one
-        async with asyncio.timeout(1.5 * DIAL_SECS):  # Tornado's own timeouts count on the wall clock
+        # no pings of Tornado's: they count on the wall clock, and pause for a day when it is set
+        # back by one
+        async with asyncio.timeout(
+            1.5 * DIAL_SECS
+        ):  # Tornado's own timeouts count on the wall clock
             resolver = None if address.link is None else _Through(address.link)
             socket = await tornado.websocket.websocket_connect(
-                request, max_message_size=MAX_FRAME, resolver=resolver,  # type: ignore[arg-type]
+                request,
+                max_message_size=MAX_FRAME,
+                resolver=resolver,  # type: ignore[arg-type]
             )
         stream = socket.protocol.stream if socket.protocol is not None else None
         if stream is None or stream.closed():
@@ -149,13 +200,18 @@ class Link:
         loop = asyncio.get_running_loop()
         heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
         socket.on_pong = lambda data: heart.heard()  # type: ignore[method-assign]
-        helpers = [loop.create_task(self._write(socket)), loop.create_task(self._watch(socket, heart, pace))]
+        helpers = [
+            loop.create_task(self._write(socket)),
+            loop.create_task(self._watch(socket, heart, pace)),
+        ]
         decoder = Decoder("to_agent")
         self._on_up()
         try:
             while (frame := await socket.read_message()) is not None:
                 if heart.overslept(loop.time()):
-                    self._log("this agent stood still; what was said to it meanwhile is asked for again")
+                    self._log(
+                        "this agent stood still; what was said to it meanwhile is asked for again"
+                    )
                     break
                 heart.heard()
                 if not self._read(decoder, frame):
@@ -169,15 +225,22 @@ class Link:
             self._on_down()
         self._log("connection ended: code={} reason={}", socket.close_code, socket.close_reason)
 
-    async def _watch(self, socket: tornado.websocket.WebSocketClientConnection, heart: Heartbeat, pace: Pace) -> None:
-        """End a connection whose other end does not answer, at once: there is nobody to say goodbye to."""
+    async def _watch(
+        self, socket: tornado.websocket.WebSocketClientConnection, heart: Heartbeat, pace: Pace
+    ) -> None:
+        """End a connection whose other end does not answer, at once: there is nobody to say goodbye
+        to.
+        """
         while True:
             await asyncio.sleep(pace.step)
             match heart.look(asyncio.get_running_loop().time()):
                 case "ask":
                     try:
                         socket.ping()
-                    except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError):
+                    except (
+                        tornado.websocket.WebSocketClosedError,
+                        tornado.iostream.StreamClosedError,
+                    ):
                         return
                 case "gone":
                     self._log("the supervisor does not answer")
@@ -206,18 +269,26 @@ class Link:
             while True:
                 for frame in encoder.frames(await self._outbox.take()):
                     await socket.write_message(frame, binary=True)
-        except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError, FrameError) as e:
+        except (
+            tornado.websocket.WebSocketClosedError,
+            tornado.iostream.StreamClosedError,
+            FrameError,
+        ) as e:
             self._log("cannot write: {}", _brief(e))
             socket.close()
 
 
 class _Through:
-    """What Tornado asks for the addresses of a host: whatever it is called, the way there is this socket."""
+    """What Tornado asks for the addresses of a host: whatever it is called, the way there is this
+    socket.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    async def resolve(self, host: str, port: int, family: int = sockets.AF_UNSPEC) -> list[tuple[int, str]]:
+    async def resolve(
+        self, host: str, port: int, family: int = sockets.AF_UNSPEC
+    ) -> list[tuple[int, str]]:
         return [(sockets.AF_UNIX, self._path)]
 
     def close(self) -> None:
@@ -233,7 +304,11 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _outcome(e: Exception) -> Outcome:
-    return "refused" if isinstance(e, tornado.httpclient.HTTPError) and e.code in REFUSALS else "unreachable"
+    return (
+        "refused"
+        if isinstance(e, tornado.httpclient.HTTPError) and e.code in REFUSALS
+        else "unreachable"
+    )
 
 
 def _drop(socket: tornado.websocket.WebSocketClientConnection) -> None:

@@ -1,11 +1,14 @@
-"""The script that sbatch is given. It is all that runs of ours on a node before the command's own script.
+"""The script that sbatch is given. It is all that runs of ours on a node before the command's own
+script.
 
-It makes the mark of its token first, which can be made once: a second job of the same token, or a second start of the same job,
-ends with FENCED and has run nothing. Then it loads modules and set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log
-and the shell's own words beside it. The tasks of a gang are steps of one job.
+It makes the mark of its token first, which can be made once: a second job of the same token, or a
+second start of the same job, ends with FENCED and has run nothing. Then it loads modules and
+set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and the shell's own words
+beside it. The tasks of a gang are steps of one job.
 
-What is in the environment on the node counts (the user's login there, modules, set-up): `script.sh` is made without the environment
-of the login node. `@<role>-<index>@` in scripts and job files of a gang becomes the address of the node of that task.
+What is in the environment on the node counts (the user's login there, modules, set-up): `script.sh`
+is made without the environment of the login node. `@<role>-<index>@` in scripts and job files of a
+gang becomes the address of the node of that task.
 """
 
 import re
@@ -17,9 +20,9 @@ from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from . import sbatch_directives as header
+from .output_parser import Account, Row
 from .script_markers import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
 from .shell_quoting import quoted
-from .output_parser import Account, Row
 
 #: Comments of jobs of this system begin with this word.
 COMMENT = "jobscribe"
@@ -27,7 +30,9 @@ _DEPLOYMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. folder: of its evidence, with its script.sh. job_file: where addresses are to be put in as well."""
+    """One task. folder: of its evidence, with its script.sh. job_file: where addresses are to be
+    put in as well.
+    """
 
     token: Token
     folder: str
@@ -37,7 +42,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """What is submitted: one execution, or the gang of an attempt. wishes: with the cluster's defaults in them."""
+    """What is submitted: one execution, or the gang of an attempt. wishes: with the cluster's
+    defaults in them.
+    """
 
     steps: tuple[Step, ...]
     wishes: Wishes
@@ -62,7 +69,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_name(token: Token) -> str:
-    """Of one submission, the only one of its attempt: an accounting that keeps no comments has this. At most 110 characters."""
+    """Of one submission, the only one of its attempt: an accounting that keeps no comments has
+    this. At most 110 characters.
+    """
     return f"js-{token.jid}-{token.serial}-{token.attempt}"
 
 
@@ -72,7 +81,9 @@ def comment(deployment: str, token: Token) -> str:
 
 
 def is_of(row: Row | Account, deployment: str, token: Token) -> bool:
-    """Was this job submitted for this token? Accounting keeps no comments unless AccountingStoreFlags says so: then by its name."""
+    """Was this job submitted for this token? Accounting keeps no comments unless
+    AccountingStoreFlags says so: then by its name.
+    """
     return row.comment == comment(deployment, token) if row.comment else row.name == job_name(token)
 
 
@@ -107,21 +118,31 @@ def batch_script(submission: Submission) -> str:
 
 def _check(submission: Submission) -> None:
     if _DEPLOYMENT.match(submission.deployment) is None:
-        raise Refusal("batchRefused", "the name of the deployment cannot be written into a batch script")
+        raise Refusal(
+            "batchRefused", "the name of the deployment cannot be written into a batch script"
+        )
     for step in submission.steps:
         _token(step.token)
         for path in (step.folder, step.job_file):
-            if path is not None and (not path.startswith("/") or re.search(r"[\x00-\x1f\x7f]", path)):
-                raise Refusal("batchRefused", "a path of its evidence cannot be written into a batch script")
+            if path is not None and (
+                not path.startswith("/") or re.search(r"[\x00-\x1f\x7f]", path)
+            ):
+                raise Refusal(
+                    "batchRefused", "a path of its evidence cannot be written into a batch script"
+                )
         if not 0 <= step.gpus <= 1_000 or not 1 <= step.cores <= 1_000_000:
-            raise Refusal("batchRefused", f"{step.token} cannot have {step.cores} cores and {step.gpus} GPUs")
+            raise Refusal(
+                "batchRefused", f"{step.token} cannot have {step.cores} cores and {step.gpus} GPUs"
+            )
 
 
 def _token(token: Token) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(token), Token)
     except (msgspec.ValidationError, TypeError, UnicodeError):
-        raise Refusal("batchRefused", "the token of its execution cannot be written into a batch script") from None
+        raise Refusal(
+            "batchRefused", "the token of its execution cannot be written into a batch script"
+        ) from None
 
 
 def _header(submission: Submission, wishes: Wishes, *, gang: bool) -> list[str]:
@@ -135,38 +156,51 @@ def _header(submission: Submission, wishes: Wishes, *, gang: bool) -> list[str]:
         header.line("export", "NONE"),
         header.line("no-requeue"),
         *header.of_wishes(
-            wishes, allowed=submission.cluster.directives, time_limit_secs=submission.time_limit_secs,
-            least_tasks=len(steps) if gang else 0, least_cores=max(s.cores for s in steps) if gang else 0,
+            wishes,
+            allowed=submission.cluster.directives,
+            time_limit_secs=submission.time_limit_secs,
+            least_tasks=len(steps) if gang else 0,
+            least_cores=max(s.cores for s in steps) if gang else 0,
         ),
     ]
 
 
-#: `mark FOLDER NAME [STEP]`: complete before it has its name, so that nobody ever reads half of it. Where a file system has no hard
-#: links it is made exclusively and filled. An answer that a network file system lost is told from a mark of somebody else's.
+#: `mark FOLDER NAME [STEP]`: complete before it has its name, so that nobody ever reads half of it.
+#: Where a file system has no hard links it is made exclusively and filled. An answer that a network
+#: file system lost is told from a mark of somebody else's.
 _MARK = (
     "mark() {",
     '  mine="$1/$2.${SLURM_JOB_ID:-0}.${SLURM_RESTART_COUNT:-0}.$$"',
-    "  { printf '%s\\n' \"job ${SLURM_JOB_ID:-0}\" \"restart ${SLURM_RESTART_COUNT:-0}\" \"host $(hostname)\" \"pid $$\" "
-    '"at $(date +%s)" "step ${3-}" "nodes ${SLURM_STEP_NODELIST:-${SLURM_JOB_NODELIST-}}" "end" >"$mine"; } || exit ' + str(NO_MARK),
+    '  { printf \'%s\\n\' "job ${SLURM_JOB_ID:-0}" "restart ${SLURM_RESTART_COUNT:-0}" "host $(hostname)" "pid $$" '
+    '"at $(date +%s)" "step ${3-}" "nodes ${SLURM_STEP_NODELIST:-${SLURM_JOB_NODELIST-}}" "end" >"$mine"; } || exit '
+    + str(NO_MARK),
     '  if ln "$mine" "$1/$2" 2>/dev/null || [ "$mine" -ef "$1/$2" ]; then rm -f "$mine"; return 0; fi',
     '  if [ ! -e "$1/$2" ] && [ ! -h "$1/$2" ] && ( set -C; cat "$mine" >"$1/$2" ) 2>/dev/null; then rm -f "$mine"; return 0; fi',
     '  rm -f "$mine"',
-    '  [ -e "$1/$2" ] || [ -h "$1/$2" ] || { echo "jobscribe: no mark can be made in $1" >&2; exit ' + str(NO_MARK) + "; }",
+    '  [ -e "$1/$2" ] || [ -h "$1/$2" ] || { echo "jobscribe: no mark can be made in $1" >&2; exit '
+    + str(NO_MARK)
+    + "; }",
     '  echo "jobscribe: this was started before; nothing is run again" >&2',
     f"  exit {FENCED}",
     "}",
 )
 #: Where `module` comes from, if the login there does not bring it.
 _MODULES = (
-    '"${LMOD_PKG:-/nonexistent}/init/sh"', '"${MODULESHOME:-/nonexistent}/init/sh"', "/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh",
-    "/etc/profile.d/z00_lmod.sh", "/usr/share/lmod/lmod/init/sh", "/usr/share/modules/init/sh",
+    '"${LMOD_PKG:-/nonexistent}/init/sh"',
+    '"${MODULESHOME:-/nonexistent}/init/sh"',
+    "/etc/profile.d/modules.sh",
+    "/etc/profile.d/lmod.sh",
+    "/etc/profile.d/z00_lmod.sh",
+    "/usr/share/lmod/lmod/init/sh",
+    "/usr/share/modules/init/sh",
 )
 _READ = '  [ ! -r "$f" ] || { . "$f"; break; }'
 _NO_MODULE = "jobscribe: this module cannot be loaded"
 
 
 def _setup(of_cluster: str, wishes: Wishes, steps: tuple[Step, ...]) -> list[str]:
-    """Modules and set-up in this shell, so that the command finds what they export. What they print is part of its error output.
+    """Modules and set-up in this shell, so that the command finds what they export. What they print
+    is part of its error output.
 
     The lines of set-up are words of `eval`: a quote that is open in them ends nothing but them.
     """
@@ -175,7 +209,7 @@ def _setup(of_cluster: str, wishes: Wishes, steps: tuple[Step, ...]) -> list[str
     folders = " ".join(quoted(s.folder) for s in steps)
     lines = [
         "# modules and set-up; where they end this shell, that is the end of what was to run",
-        f"early() {{ c=$?; for f in {folders}; do echo \"$c\" >\"$f/exit-code\"; "
+        f'early() {{ c=$?; for f in {folders}; do echo "$c" >"$f/exit-code"; '
         'echo "jobscribe: the set-up on the node ended with $c" >>"$f/stderr.log"; done; exit "$c"; }',
         "trap early EXIT",
         f': >"$first/{SETUP}"',
@@ -184,15 +218,30 @@ def _setup(of_cluster: str, wishes: Wishes, steps: tuple[Step, ...]) -> list[str
     if of_cluster.strip():
         lines.append(f"eval {quoted(of_cluster)}")
     if wishes.modules:
-        lines += [f"if ! command -v module >/dev/null 2>&1; then for f in {' '.join(_MODULES)}; do", _READ, "done; fi"]
-        lines += [f"module load {quoted(m)} || {{ echo {quoted(f'{_NO_MODULE}: {m}')}; exit {NO_SETUP}; }}" for m in wishes.modules]
+        lines += [
+            f"if ! command -v module >/dev/null 2>&1; then for f in {' '.join(_MODULES)}; do",
+            _READ,
+            "done; fi",
+        ]
+        lines += [
+            f"module load {quoted(m)} || {{ echo {quoted(f'{_NO_MODULE}: {m}')}; exit {NO_SETUP}; }}"
+            for m in wishes.modules
+        ]
     if wishes.setup.strip():
         lines.append(f"eval {quoted(wishes.setup)}")
-    return [*lines, "exec 1>&8 2>&9 8>&- 9>&-", f'rm -f "$first/{SETUP}"', "trap - EXIT", "trap : TERM HUP"]
+    return [
+        *lines,
+        "exec 1>&8 2>&9 8>&- 9>&-",
+        f'rm -f "$first/{SETUP}"',
+        "trap - EXIT",
+        "trap : TERM HUP",
+    ]
 
 
 #: Output as a keeper lays it out: the shell's own words, from which a signal is told, are apart.
-_AS_KEEPERS = '/bin/sh "$1/script.sh" </dev/null >>"$1/stdout.log" 2>>"$1/signal" 3>>"$1/stderr.log"'
+_AS_KEEPERS = (
+    '/bin/sh "$1/script.sh" </dev/null >>"$1/stdout.log" 2>>"$1/signal" 3>>"$1/stderr.log"'
+)
 
 
 def _one(wishes: Wishes) -> list[str]:
@@ -223,15 +272,18 @@ def _wait(pid: str) -> list[str]:
 
 
 def _code(folder: str) -> str:
-    """What a signal made of `wait` when the script was at its end already is not its code: that stands in its file."""
+    """What a signal made of `wait` when the script was at its end already is not its code: that
+    stands in its file.
+    """
     return f'[ ! -s "{folder}/exit-code" ] || read -r c <"{folder}/exit-code"'
 
 
 # ---- gangs
 
 
-#: One step: its own mark, then its script. It gets its folder as $1. Of a step Slurm signals the first process alone (until it kills),
-#: so that this shell hands on what it gets, to a process group of the script's own.
+#: One step: its own mark, then its script. It gets its folder as $1. Of a step Slurm signals the
+#: first process alone (until it kills), so that this shell hands on what it gets, to a process
+#: group of the script's own.
 _STEP = (
     *_MARK,
     f'mark "$1" {STARTED} "${{SLURM_STEP_ID-}}"',
@@ -250,21 +302,33 @@ _STEP = (
 
 
 def _gang(steps: tuple[Step, ...], wishes: Wishes) -> list[str]:
-    """Every task gets a node, with room for its cores where there is any; then all of them are told all addresses, then they start."""
+    """Every task gets a node, with room for its cores where there is any; then all of them are told
+    all addresses, then they start.
+    """
     return [
-        "fail() { echo \"jobscribe: $1\" >&2; " + "; ".join(f"echo \"jobscribe: $1\" >>{quoted(s.folder)}/stderr.log" for s in steps)
+        'fail() { echo "jobscribe: $1" >&2; '
+        + "; ".join(f'echo "jobscribe: $1" >>{quoted(s.folder)}/stderr.log' for s in steps)
         + f"; exit {NO_MARK}; }}",
         *_NODES,
         *(f"place {n} {step.cores}" for n, step in enumerate(steps)),
         'table="$first/addresses.sed"',
         ': >"$table" || fail "no table of addresses can be written"',
         *(f"told {n} {quoted(f'@{s.token.role}-{s.token.index}@')}" for n, s in enumerate(steps)),
-        *(f"fill {quoted(f)}" for s in steps for f in (f"{s.folder}/script.sh", s.job_file) if f is not None),
+        *(
+            f"fill {quoted(f)}"
+            for s in steps
+            for f in (f"{s.folder}/script.sh", s.job_file)
+            if f is not None
+        ),
         f"step={quoted(chr(10).join(_STEP))}",
-        'trap \'scancel --signal=USR1 "$SLURM_JOB_ID"\' USR1',
+        "trap 'scancel --signal=USR1 \"$SLURM_JOB_ID\"' USR1",
         *(_started(n, s, gpus=wishes.gpus) for n, s in enumerate(steps)),
         "r=0",
-        *(line for n in range(len(steps)) for line in (*_wait(f'"$pid_{n}"'), '[ "$c" -le "$r" ] || r=$c')),
+        *(
+            line
+            for n in range(len(steps))
+            for line in (*_wait(f'"$pid_{n}"'), '[ "$c" -le "$r" ] || r=$c')
+        ),
         'exit "$r"',
     ]
 
@@ -272,18 +336,19 @@ def _gang(steps: tuple[Step, ...], wishes: Wishes) -> list[str]:
 def _started(n: int, step: Step, *, gpus: int | None) -> str:
     gres = f" --gres=gpu:{step.gpus}" if step.gpus else " --gres=none" if gpus else ""
     return (
-        f"{{ trap : TERM HUP; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist=\"$host_{n}\" "
+        f'{{ trap : TERM HUP; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
         f"--input=none --kill-on-bad-exit=0 --job-name={quoted(f'{step.token.role}-{step.token.index}')} "
-        f"/bin/sh -c \"$step\" sh {quoted(step.folder)}; c=$?; "
-        f"echo \"$c\" >{quoted(f'{step.folder}/{OVER}')}; exit \"$c\"; }} & pid_{n}=$!"
+        f'/bin/sh -c "$step" sh {quoted(step.folder)}; c=$?; '
+        f'echo "$c" >{quoted(f"{step.folder}/{OVER}")}; exit "$c"; }} & pid_{n}=$!'
     )
 
 
-#: place N CORES: host_N is the first node with so many cores left, or else the one with the most. Then steps have to share.
+#: place N CORES: host_N is the first node with so many cores left, or else the one with the most.
+#: Then steps have to share.
 _NODES = (
     "count=0; share=--exact",
     'for h in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do',
-    "  case $h in *[!A-Za-z0-9._-]*) fail \"a node has a name that is none\" ;; esac",
+    '  case $h in *[!A-Za-z0-9._-]*) fail "a node has a name that is none" ;; esac',
     '  eval "node_$count=\\$h free_$count=0"; count=$((count + 1))',
     "done",
     '[ "$count" -gt 0 ] || fail "Slurm does not say which nodes it has"',

@@ -1,10 +1,12 @@
-"""What a cluster has, by the words of scontrol, sinfo and sacctmgr: partitions with their limits and nodes, accounts, QOS, its version."""
+"""What a cluster has, by the words of scontrol, sinfo and sacctmgr: partitions with their limits
+and nodes, accounts, QOS, its version.
+"""
 
 import re
 
 from ...protocol.clusters.batch import Partition
-from .value_formats import seconds
 from .command_lines import NODE_FIELDS, SEPARATOR
+from .value_formats import seconds
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_]*)=(\S*)")
 _GPU = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:([0-9]{1,6})(?=[(,]|\Z)", re.IGNORECASE)
@@ -36,25 +38,39 @@ def parse_partitions(shown: str, kinds: str) -> tuple[Partition, ...]:
         if name and len(name) <= _WORD:
             found.setdefault(name, _partition(name, said, have.get(name, _Kinds())))
     if not found:
-        found = {name: _seen(name, have[name], up=up, default=default) for name, (up, default) in _only_seen(kinds).items()}
+        found = {
+            name: _seen(name, have[name], up=up, default=default)
+            for name, (up, default) in _only_seen(kinds).items()
+        }
     return tuple(found.values())[:_MOST]
 
 
 def _partition(name: str, said: dict[str, str], kind: _Kinds) -> Partition:
     return Partition(
-        name=name, default=said.get("Default", "").upper() == "YES", up=said.get("State", "UP").upper() == "UP",
+        name=name,
+        default=said.get("Default", "").upper() == "YES",
+        up=said.get("State", "UP").upper() == "UP",
         nodes=_count(said.get("TotalNodes", "")) if "TotalNodes" in said else kind.nodes or None,
-        max_nodes=_count(said.get("MaxNodes", "")), min_nodes=_count(said.get("MinNodes", "")) or None,
+        max_nodes=_count(said.get("MaxNodes", "")),
+        min_nodes=_count(said.get("MinNodes", "")) or None,
         cores_per_node=_least(kind.cores, _count(said.get("MaxCPUsPerNode", ""))),
-        memory_mb_per_node=_least(kind.memory_mb, _count(said.get("MaxMemPerNode", "")) or None), gpus_per_node=kind.gpus,
-        time_limit_secs=seconds(said.get("MaxTime", "")), default_secs=seconds(said.get("DefaultTime", "")),
-        accounts=_names(said.get("AllowAccounts", "")), qos=_names(said.get("AllowQos", "")),
+        memory_mb_per_node=_least(kind.memory_mb, _count(said.get("MaxMemPerNode", "")) or None),
+        gpus_per_node=kind.gpus,
+        time_limit_secs=seconds(said.get("MaxTime", "")),
+        default_secs=seconds(said.get("DefaultTime", "")),
+        accounts=_names(said.get("AllowAccounts", "")),
+        qos=_names(said.get("AllowQos", "")),
     )
 
 
 def _seen(name: str, kind: _Kinds, *, up: bool, default: bool) -> Partition:
     return Partition(
-        name=name, default=default, up=up, nodes=kind.nodes or None, cores_per_node=kind.cores, memory_mb_per_node=kind.memory_mb,
+        name=name,
+        default=default,
+        up=up,
+        nodes=kind.nodes or None,
+        cores_per_node=kind.cores,
+        memory_mb_per_node=kind.memory_mb,
         gpus_per_node=kind.gpus,
     )
 
@@ -101,8 +117,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n[:_WORD] for n in text.split(",") if n))[:_MOST]
 
 
-def parse_associations(out: str, cluster: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(accounts, QOS) of `associations(user)`, as they come. cluster: Slurm's own name, where one database has several."""
+def parse_associations(
+    out: str, cluster: str | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(accounts, QOS) of `associations(user)`, as they come. cluster: Slurm's own name, where one
+    database has several.
+    """
     accounts: dict[str, None] = {}
     qos: dict[str, None] = {}
     for line in out.split("\n"):

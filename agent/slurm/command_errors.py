@@ -1,4 +1,6 @@
-"""What Slurm's programs say when they fail: refused for good, or nobody could be asked. The second is never an error of a job."""
+"""What Slurm's programs say when they fail: refused for good, or nobody could be asked. The second
+is never an error of a job.
+"""
 
 import re
 
@@ -6,66 +8,142 @@ from ...protocol.ids import printable
 
 #: How much of Slurm's own words is handed on.
 _WORDS = 600
-_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scontrol|sinfo|sacctmgr|scancel|slurm_\w+):? ?(?:error|fatal|warning)?: ?", re.IGNORECASE)
+_PREFIX = re.compile(
+    r"^(?:sbatch|squeue|sacct|scontrol|sinfo|sacctmgr|scancel|slurm_\w+):? ?(?:error|fatal|warning)?: ?",
+    re.IGNORECASE,
+)
 _BATCH_FAILED = re.compile(r"Batch job submission failed: ?|allocation failure: ?", re.IGNORECASE)
 
 #: (what Slurm says, what that means). The first that is found counts.
 _REFUSED: tuple[tuple[str, str], ...] = (
-    (r"invalid partition|partition .{0,80}(?:not valid|does not exist|invalid)", "the cluster has no such partition"),
-    (r"account.{0,20}partition combination|Invalid account|AccountNotAllowed", "this account cannot be charged there by this user"),
+    (
+        r"invalid partition|partition .{0,80}(?:not valid|does not exist|invalid)",
+        "the cluster has no such partition",
+    ),
+    (
+        r"account.{0,20}partition combination|Invalid account|AccountNotAllowed",
+        "this account cannot be charged there by this user",
+    ),
     (r"Invalid qos|QOS.{0,20}(?:not permitted|invalid)", "this QOS is not this user's there"),
-    (r"MaxSubmitJob|SubmitJobs?Limit", "this user, account or QOS has as many jobs queued there as is allowed"),
-    (r"(?:Grp|Max).{0,20}(?:Minutes|RunMins)|insufficient (?:balance|hours|credit)", "the hours of the account or QOS are used up"),
-    (r"accounting/QOS policy|(?:Assoc|QOS)(?:Max|Grp|Min)", "a limit of the account or the QOS is below what was asked for"),
-    (r"Requested time limit is invalid|time limit.{0,40}(?:exceed|invalid|too)", "the time limit is not one that the partition allows"),
-    (r"Memory (?:specification|required).{0,60}|--mem", "no node of the partition has so much memory"),
-    (r"More processors requested|CPU count.{0,60}|Unable to satisfy cpu", "no node of the partition has so many cores"),
+    (
+        r"MaxSubmitJob|SubmitJobs?Limit",
+        "this user, account or QOS has as many jobs queued there as is allowed",
+    ),
+    (
+        r"(?:Grp|Max).{0,20}(?:Minutes|RunMins)|insufficient (?:balance|hours|credit)",
+        "the hours of the account or QOS are used up",
+    ),
+    (
+        r"accounting/QOS policy|(?:Assoc|QOS)(?:Max|Grp|Min)",
+        "a limit of the account or the QOS is below what was asked for",
+    ),
+    (
+        r"Requested time limit is invalid|time limit.{0,40}(?:exceed|invalid|too)",
+        "the time limit is not one that the partition allows",
+    ),
+    (
+        r"Memory (?:specification|required).{0,60}|--mem",
+        "no node of the partition has so much memory",
+    ),
+    (
+        r"More processors requested|CPU count.{0,60}|Unable to satisfy cpu",
+        "no node of the partition has so many cores",
+    ),
     (r"Node count specification invalid|node count", "the partition does not give so many nodes"),
-    (r"Invalid feature|feature specification|constraint", "no node has the features that were asked for"),
+    (
+        r"Invalid feature|feature specification|constraint",
+        "no node has the features that were asked for",
+    ),
     (r"Invalid generic resource|gres|gpu", "no node of the partition has such GPUs"),
     (r"Invalid license|licen[sc]e", "the cluster has no such licences, or not so many"),
-    (r"Requested (?:node|partition) configuration is not available", "no node of the partition has all that was asked for"),
-    (r"(?:reservation).{0,60}(?:invalid|not|access)", "the reservation is not there, or not for this user"),
-    (r"unrecogni[sz]ed option|invalid option|Invalid argument|Invalid directive", "this Slurm does not know an option of its script"),
-    (r"(?:Access/permission|Permission) denied|User not found|Invalid user", "this user may not submit jobs there"),
+    (
+        r"Requested (?:node|partition) configuration is not available",
+        "no node of the partition has all that was asked for",
+    ),
+    (
+        r"(?:reservation).{0,60}(?:invalid|not|access)",
+        "the reservation is not there, or not for this user",
+    ),
+    (
+        r"unrecogni[sz]ed option|invalid option|Invalid argument|Invalid directive",
+        "this Slurm does not know an option of its script",
+    ),
+    (
+        r"(?:Access/permission|Permission) denied|User not found|Invalid user",
+        "this user may not submit jobs there",
+    ),
     (r"Job dependency", "what it depends on is not there"),
-    (r"Pathname of a file.{0,40}too long|script.{0,40}(?:too large|exceeds)", "its script is larger than this Slurm takes"),
+    (
+        r"Pathname of a file.{0,40}too long|script.{0,40}(?:too large|exceeds)",
+        "its script is larger than this Slurm takes",
+    ),
 )
 #: Nobody can be asked now, or nobody knows whether the question arrived.
 _OUTAGE: tuple[tuple[str, str], ...] = (
-    (r"Unable to contact slurm controller|Unable to establish control", "Slurm's controller cannot be reached"),
-    (r"Zero Bytes were transmitted|Socket timed out|Transport endpoint|Connection timed out|timed out on send",
-     "Slurm's controller did not answer in time"),
-    (r"process configuration file|s_p_parse_file|establish (?:a )?configuration|Unable to determine this slurm",
-     "Slurm's configuration cannot be read"),
-    (r"Slurm accounting storage is disabled|accounting storage is not", "Slurm keeps no accounting here"),
-    (r"slurmdbd|slurm_persist_conn_open|persistent connection|Problem (?:talking to|with) the database|Unable to connect to database",
-     "Slurm's accounting cannot be reached"),
-    (r"munge|authentication (?:error|failure|credential)|Unspecified error.{0,10}auth|credential (?:expired|rewound|replayed)",
-     "Slurm's authentication (munge) does not work"),
-    (r"Connection refused|Connection reset|No route to host|Network is unreachable|Name or service not known|connection failure",
-     "Slurm cannot be reached"),
-    (r"temporarily unable to accept job|Resource temporarily unavailable|in (?:standby|backup) mode|is in the process of",
-     "Slurm takes no questions at the moment"),
-    (r"Cannot allocate memory|Too many open files|fork: |unable to fork", "this machine is short of something that Slurm's programs need"),
-    (r"Incompatible versions|Protocol (?:version|authentication)|unsupported version",
-     "Slurm's programs and its controller do not fit together"),
-    (r"command not found|env: .{0,20}(?:squeue|sacct|sbatch|scancel|scontrol|sinfo|sacctmgr).{0,20}No such file",
-     "Slurm's programs are not to be found there"),
+    (
+        r"Unable to contact slurm controller|Unable to establish control",
+        "Slurm's controller cannot be reached",
+    ),
+    (
+        r"Zero Bytes were transmitted|Socket timed out|Transport endpoint|Connection timed out|timed out on send",
+        "Slurm's controller did not answer in time",
+    ),
+    (
+        r"process configuration file|s_p_parse_file|establish (?:a )?configuration|Unable to determine this slurm",
+        "Slurm's configuration cannot be read",
+    ),
+    (
+        r"Slurm accounting storage is disabled|accounting storage is not",
+        "Slurm keeps no accounting here",
+    ),
+    (
+        r"slurmdbd|slurm_persist_conn_open|persistent connection|Problem (?:talking to|with) the database|Unable to connect to database",
+        "Slurm's accounting cannot be reached",
+    ),
+    (
+        r"munge|authentication (?:error|failure|credential)|Unspecified error.{0,10}auth|credential (?:expired|rewound|replayed)",
+        "Slurm's authentication (munge) does not work",
+    ),
+    (
+        r"Connection refused|Connection reset|No route to host|Network is unreachable|Name or service not known|connection failure",
+        "Slurm cannot be reached",
+    ),
+    (
+        r"temporarily unable to accept job|Resource temporarily unavailable|in (?:standby|backup) mode|is in the process of",
+        "Slurm takes no questions at the moment",
+    ),
+    (
+        r"Cannot allocate memory|Too many open files|fork: |unable to fork",
+        "this machine is short of something that Slurm's programs need",
+    ),
+    (
+        r"Incompatible versions|Protocol (?:version|authentication)|unsupported version",
+        "Slurm's programs and its controller do not fit together",
+    ),
+    (
+        r"command not found|env: .{0,20}(?:squeue|sacct|sbatch|scancel|scontrol|sinfo|sacctmgr).{0,20}No such file",
+        "Slurm's programs are not to be found there",
+    ),
 )
-_UNKNOWN_JOB = re.compile(r"Invalid job id specified|Invalid job id|Job/step already completing or completed", re.IGNORECASE)
+_UNKNOWN_JOB = re.compile(
+    r"Invalid job id specified|Invalid job id|Job/step already completing or completed",
+    re.IGNORECASE,
+)
 
 
 def never_there(code: int, err: str) -> bool:
-    """Did it fail only because slurmctld knows none of the jobs that were asked for? That is an answer: an empty one."""
+    """Did it fail only because slurmctld knows none of the jobs that were asked for? That is an
+    answer: an empty one.
+    """
     return code != 0 and _UNKNOWN_JOB.search(err) is not None
 
 
 def outage(code: int, err: str) -> str | None:
-    """A sentence where scheduler or accounting could not be reached. None: it answered (code 0), or refused in earnest.
+    """A sentence where scheduler or accounting could not be reached. None: it answered (code 0), or
+    refused in earnest.
 
-    An end of squeue, sacct and the like that nobody has foreseen is an outage as well: what it meant to say is not known. What sbatch
-    says is looked at by `refused` where this has nothing.
+    An end of squeue, sacct and the like that nobody has foreseen is an outage as well: what it
+    meant to say is not known. What sbatch says is looked at by `refused` where this has nothing.
     """
     if code == 0 or never_there(code, err):
         return None
@@ -73,12 +151,19 @@ def outage(code: int, err: str) -> str | None:
     if meaning is not None:
         return _sentence(meaning, err)
     if code in (-9, -15, 124, 126, 127, 137, 143):
-        return _sentence("Slurm's program did not end by itself" if code not in (126, 127) else "Slurm's programs cannot be run there", err)
+        return _sentence(
+            "Slurm's program did not end by itself"
+            if code not in (126, 127)
+            else "Slurm's programs cannot be run there",
+            err,
+        )
     return None
 
 
 def asked_in_vain(code: int, err: str) -> str | None:
-    """Of squeue, sacct, scontrol, sinfo: a sentence whenever there is no answer, for whatever reason."""
+    """Of squeue, sacct, scontrol, sinfo: a sentence whenever there is no answer, for whatever
+    reason.
+    """
     if code == 0 or never_there(code, err):
         return None
     return outage(code, err) or _sentence(f"Slurm could not be asked (exit code {code})", err)
@@ -90,11 +175,15 @@ def refused(err: str) -> tuple[str, str]:
     meaning = _first(_REFUSED, err)
     if down is not None and meaning is None:
         return "schedulerUnreachable", _sentence(down, err)
-    return "batchRefused", _sentence(f"Slurm did not take it: {meaning}" if meaning else "Slurm did not take it", err)
+    return "batchRefused", _sentence(
+        f"Slurm did not take it: {meaning}" if meaning else "Slurm did not take it", err
+    )
 
 
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
-    return next((meaning for rule, meaning in table if re.search(rule, text[:20_000], re.IGNORECASE)), None)
+    return next(
+        (meaning for rule, meaning in table if re.search(rule, text[:20_000], re.IGNORECASE)), None
+    )
 
 
 def _sentence(meaning: str, err: str) -> str:

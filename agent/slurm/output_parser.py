@@ -1,6 +1,8 @@
-"""What squeue, sacct, scontrol and sbatch print, as values. A line that cannot be read is left out: it is never an error of a job.
+"""What squeue, sacct, scontrol and sbatch print, as values. A line that cannot be read is left out:
+it is never an error of a job.
 
-All numbers and times may be missing (`N/A`, `Unknown`, nothing at all): None. Words are kept as Slurm says them.
+All numbers and times may be missing (`N/A`, `Unknown`, nothing at all): None. Words are kept as
+Slurm says them.
 """
 
 import math
@@ -8,18 +10,52 @@ import re
 from typing import NamedTuple
 
 from .cluster_parser import parse_associations, parse_partitions, version
-from .command_lines import ACCOUNT_NAMES, ROW_FIELDS, SEPARATOR, associations, cancel, nodes, partitions, sacct, show_job, slurm_version, squeue, submit
-from .value_formats import bytes_of, exit_of, instant, seconds, span
 from .command_errors import asked_in_vain, never_there, outage, refused
+from .command_lines import (
+    ACCOUNT_NAMES,
+    ROW_FIELDS,
+    SEPARATOR,
+    associations,
+    cancel,
+    nodes,
+    partitions,
+    sacct,
+    show_job,
+    slurm_version,
+    squeue,
+    submit,
+)
+from .value_formats import bytes_of, exit_of, instant, seconds, span
 
 __all__ = [
-    "Account", "Row", "asked_in_vain", "associations", "cancel", "never_there", "nodes", "outage", "parse_associations", "parse_job",
-    "parse_partitions", "parse_sacct", "parse_squeue", "parse_submitted", "partitions", "refused", "sacct", "show_job", "slurm_version",
-    "squeue", "submit", "version",
+    "Account",
+    "Row",
+    "asked_in_vain",
+    "associations",
+    "cancel",
+    "never_there",
+    "nodes",
+    "outage",
+    "parse_associations",
+    "parse_job",
+    "parse_partitions",
+    "parse_sacct",
+    "parse_squeue",
+    "parse_submitted",
+    "partitions",
+    "refused",
+    "sacct",
+    "show_job",
+    "slurm_version",
+    "squeue",
+    "submit",
+    "version",
 ]
 
 #: A job, a task of an array, a part of a heterogeneous job; a step of it comes behind a point.
-_JOB = re.compile(r"(?P<job>[0-9]{1,20}(?:_[0-9]{1,10}|_\[[^\]]{0,200}\]|\+[0-9]{1,10})?)(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?\Z")
+_JOB = re.compile(
+    r"(?P<job>[0-9]{1,20}(?:_[0-9]{1,10}|_\[[^\]]{0,200}\]|\+[0-9]{1,10})?)(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?\Z"
+)
 _STATE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\+?\Z")
 _SUBMITTED = re.compile(r"([0-9]{1,20})(?:;[^\s;]{1,256})?\Z")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(\S*)")
@@ -27,7 +63,9 @@ _NOTHING = frozenset(("", "None", "N/A", "(null)", "Unknown", "None assigned", "
 
 
 class Row(NamedTuple):
-    """One job as slurmctld has it now. exit_code, signal and restarts: only `scontrol show job` says them."""
+    """One job as slurmctld has it now. exit_code, signal and restarts: only `scontrol show job`
+    says them.
+    """
 
     job_id: str
     user: str
@@ -50,7 +88,9 @@ class Row(NamedTuple):
 
 
 class Account(NamedTuple):
-    """One job as the accounting has it: its newest start. canceled_by: a number or name, or nothing."""
+    """One job as the accounting has it: its newest start. canceled_by: a number or name, or
+    nothing.
+    """
 
     job_id: str
     user: str
@@ -75,12 +115,34 @@ class Account(NamedTuple):
 
 
 #: States of squeue in which a job has not begun: its start is an expectation.
-_BEFORE = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+_BEFORE = frozenset(
+    (
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "SPECIAL_EXIT",
+        "RESV_DEL_HOLD",
+    )
+)
 #: States that last.
-_OVER = frozenset((
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-    "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
-))
+_OVER = frozenset(
+    (
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "RECONFIG_FAIL",
+        "REVOKED",
+        "TIMEOUT",
+    )
+)
 
 
 def _whole(line: str, fields: int) -> list[str] | None:
@@ -90,26 +152,58 @@ def _whole(line: str, fields: int) -> list[str] | None:
 
 
 def parse_squeue(out: str) -> list[Row]:
-    """Of several lines for one job the first: what follows can only be somebody's name with a line break in it."""
+    """Of several lines for one job the first: what follows can only be somebody's name with a line
+    break in it.
+    """
     rows: dict[str, Row] = {}
     for line in out.split("\n"):
         fields = _whole(line, ROW_FIELDS)
         if fields is None:
             continue
-        job_id, user, state, submitted, start, end, limit, partition, account, nodes_, reason, name, comment = (f.strip() for f in fields)
+        (
+            job_id,
+            user,
+            state,
+            submitted,
+            start,
+            end,
+            limit,
+            partition,
+            account,
+            nodes_,
+            reason,
+            name,
+            comment,
+        ) = (f.strip() for f in fields)
         if _JOB.match(job_id) is None or "." in job_id or _STATE.match(state) is None:
             continue
         before = state in _BEFORE
-        rows.setdefault(job_id, Row(
-            job_id, user, state, instant(submitted), instant(start) if before else None, None if before else instant(start),
-            instant(end) if state in _OVER else None, seconds(limit), _said(partition), _said(account), _said(nodes_), _said(reason),
-            name, _said(comment),
-        ))
+        rows.setdefault(
+            job_id,
+            Row(
+                job_id,
+                user,
+                state,
+                instant(submitted),
+                instant(start) if before else None,
+                None if before else instant(start),
+                instant(end) if state in _OVER else None,
+                seconds(limit),
+                _said(partition),
+                _said(account),
+                _said(nodes_),
+                _said(reason),
+                name,
+                _said(comment),
+            ),
+        )
     return list(rows.values())
 
 
 def parse_sacct(out: str) -> list[Account]:
-    """The newest start of every job, with the most memory that any of its steps had, and how often it was started again."""
+    """The newest start of every job, with the most memory that any of its steps had, and how often
+    it was started again.
+    """
     found: dict[str, list[Account]] = {}
     memory: dict[str, int] = {}
     for line in out.split("\n"):
@@ -124,13 +218,17 @@ def parse_sacct(out: str) -> list[Account]:
         if match["step"] is None and (account := _account(job, said)) is not None:
             found.setdefault(job, []).append(account)
     return [
-        starts[_newest(starts)]._replace(max_rss_bytes=memory.get(job), restarts=len(starts) - 1) for job, starts in found.items()
+        starts[_newest(starts)]._replace(max_rss_bytes=memory.get(job), restarts=len(starts) - 1)
+        for job, starts in found.items()
     ]
 
 
 def _newest(starts: list[Account]) -> int:
     """The one submitted last; of equal ones the one that comes last."""
-    return max(range(len(starts)), key=lambda n: (starts[n].submitted_at or 0.0, starts[n].started_at or math.inf, n))
+    return max(
+        range(len(starts)),
+        key=lambda n: (starts[n].submitted_at or 0.0, starts[n].started_at or math.inf, n),
+    )
 
 
 def _account(job: str, said: dict[str, str]) -> Account | None:
@@ -140,9 +238,24 @@ def _account(job: str, said: dict[str, str]) -> Account | None:
         return None
     code, signal = exit_of(said["ExitCode"])
     return Account(
-        job, said["User"], state, _said(by)[:64], code, signal, exit_of(said["DerivedExitCode"])[0], instant(said["Submit"]),
-        instant(said["Start"]), instant(said["End"]), span(said["ElapsedRaw"]), None, _said(said["Partition"]), _said(said["Account"]),
-        _said(said["NodeList"]), _said(said["Reason"]), said["JobName"], _said(said["Comment"]),
+        job,
+        said["User"],
+        state,
+        _said(by)[:64],
+        code,
+        signal,
+        exit_of(said["DerivedExitCode"])[0],
+        instant(said["Submit"]),
+        instant(said["Start"]),
+        instant(said["End"]),
+        span(said["ElapsedRaw"]),
+        None,
+        _said(said["Partition"]),
+        _said(said["Account"]),
+        _said(said["NodeList"]),
+        _said(said["Reason"]),
+        said["JobName"],
+        _said(said["Comment"]),
     )
 
 
@@ -156,14 +269,28 @@ def parse_job(out: str) -> Row | None:
         if _JOB.match(job_id) is None or "." in job_id or _STATE.match(state) is None:
             continue
         before = state in _BEFORE
-        start, (code, signal) = instant(said.get("StartTime", "")), exit_of(said.get("ExitCode", ""))
+        start, (code, signal) = (
+            instant(said.get("StartTime", "")),
+            exit_of(said.get("ExitCode", "")),
+        )
         over = state in _OVER
         return Row(
-            job_id, said.get("UserId", "").split("(")[0], state, instant(said.get("SubmitTime", "")), start if before else None,
-            None if before else start, instant(said.get("EndTime", "")) if over else None, seconds(said.get("TimeLimit", "")),
-            partition=_said(said.get("Partition", "")), account=_said(said.get("Account", "")), nodes=_said(said.get("NodeList", "")),
-            reason=_said(said.get("Reason", "")), name=said.get("JobName", ""), comment=_comment(line),
-            exit_code=code if over else None, signal=signal if over else None,
+            job_id,
+            said.get("UserId", "").split("(")[0],
+            state,
+            instant(said.get("SubmitTime", "")),
+            start if before else None,
+            None if before else start,
+            instant(said.get("EndTime", "")) if over else None,
+            seconds(said.get("TimeLimit", "")),
+            partition=_said(said.get("Partition", "")),
+            account=_said(said.get("Account", "")),
+            nodes=_said(said.get("NodeList", "")),
+            reason=_said(said.get("Reason", "")),
+            name=said.get("JobName", ""),
+            comment=_comment(line),
+            exit_code=code if over else None,
+            signal=signal if over else None,
             restarts=_number(said.get("Restarts", "")),
         )
     return None
@@ -186,7 +313,9 @@ def _said(text: str) -> str:
 
 
 def parse_submitted(out: str) -> str | None:
-    """The id that `sbatch --parsable` prints, behind whatever a site's plugin says before it; None where there is none."""
+    """The id that `sbatch --parsable` prints, behind whatever a site's plugin says before it; None
+    where there is none.
+    """
     lines = [line.strip() for line in out.split("\n") if line.strip()]
     match = _SUBMITTED.match(lines[-1]) if lines else None
     return match[1] if match and match[1].strip("0") else None

@@ -1,4 +1,6 @@
-"""Slurm's reasons for jobs that wait, in sentences; and which of them mean that a job would wait for ever."""
+"""Slurm's reasons for jobs that wait, in sentences; and which of them mean that a job would wait
+for ever.
+"""
 
 import re
 
@@ -16,8 +18,11 @@ IMPOSSIBLE: dict[str, str] = {
 }
 #: The same in more words, with the names of both.
 _NOT_TAKEN = re.compile(r"Job's (?P<what>account|QOS) not permitted to use this partition")
-#: Limits of one job, one node of it: nothing that ends makes room for it. `QOSMaxCpuPerJobLimit`, `AssocMaxWallDurationPerJobLimit`...
-_OF_ONE_JOB = re.compile(r"(?:(?:QOS|Assoc)?(?:Max|Min)[A-Za-z]*Per(?:Job|Node)(?:Limit)?|QOSMin[A-Za-z]*|MaxMemPerLimit)\Z")
+#: Limits of one job, one node of it: nothing that ends makes room for it. `QOSMaxCpuPerJobLimit`,
+#: `AssocMaxWallDurationPerJobLimit`...
+_OF_ONE_JOB = re.compile(
+    r"(?:(?:QOS|Assoc)?(?:Max|Min)[A-Za-z]*Per(?:Job|Node)(?:Limit)?|QOSMin[A-Za-z]*|MaxMemPerLimit)\Z"
+)
 
 #: (reason, or how it begins: sentence) of those that pass. The first that fits counts.
 _WAITS: tuple[tuple[str, str], ...] = (
@@ -25,11 +30,17 @@ _WAITS: tuple[tuple[str, str], ...] = (
     ("Resources", "it is the next, and waits until enough nodes are free"),
     ("Dependency", "it waits for another job"),
     ("BeginTime", "its time to begin has not come"),
-    ("JobHeldUser", "its user, or somebody for them, holds it back ('scontrol release' lets it go on)"),
+    (
+        "JobHeldUser",
+        "its user, or somebody for them, holds it back ('scontrol release' lets it go on)",
+    ),
     ("JobHeldAdmin", "an administrator of the cluster holds it back"),
     ("job requeued in held state", "it was put into the queue again, and is held back there"),
     ("JobHoldMaxRequeue", "it was started again too often, and an administrator has to release it"),
-    ("launch failed requeued held", "it could not be started on its node, and an administrator has to release it"),
+    (
+        "launch failed requeued held",
+        "it could not be started on its node, and an administrator has to release it",
+    ),
     ("JobLaunchFailure", "it could not be started on its node"),
     ("ReqNodeNotAvail", "nodes that it needs are down, drained or reserved"),
     ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved"),
@@ -67,7 +78,11 @@ def never(reason: str) -> str | None:
     if word in IMPOSSIBLE:
         return IMPOSSIBLE[word]
     if match := _NOT_TAKEN.match(reason):
-        return IMPOSSIBLE["AccountNotAllowed"] if match["what"] == "account" else IMPOSSIBLE["QOSNotAllowed"]
+        return (
+            IMPOSSIBLE["AccountNotAllowed"]
+            if match["what"] == "account"
+            else IMPOSSIBLE["QOSNotAllowed"]
+        )
     if _OF_ONE_JOB.match(word):
         return "it asks for more, or less, than its account or QOS may give to one job"
     return None

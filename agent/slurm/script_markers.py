@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
-#: In the evidence folder: which start of which job of Slurm's has run the script. Made once, whole, and never again.
+#: In the evidence folder: which start of which job of Slurm's has run the script. Made once, whole,
+#: and never again.
 STARTED = "started"
-#: Of a gang: in the first folder, that the job as a whole has begun; in every folder, the code of srun when that step was over.
+#: Of a gang: in the first folder, that the job as a whole has begun; in every folder, the code of
+#: srun when that step was over.
 GANG, OVER = "gang", "step-over"
-#: In the first folder, while modules are loaded and set-up runs. Where it is left, they have taken the place of what was to run.
+#: In the first folder, while modules are loaded and set-up runs. Where it is left, they have taken
+#: the place of what was to run.
 SETUP = "setup"
 #: What Slurm itself and the batch script print: not the run's own output.
 BATCH_LOG = "batch.log"
@@ -18,7 +21,9 @@ NO_MARK, NO_SETUP = 96, 95
 
 
 class Started(NamedTuple):
-    """pid: of the batch script, or of the step's first process, on its host. step: of a task of a gang, whose node `nodes` is then."""
+    """pid: of the batch script, or of the step's first process, on its host. step: of a task of a
+    gang, whose node `nodes` is then.
+    """
 
     job_id: str
     restart: int
@@ -35,8 +40,13 @@ def parse_started(text: str) -> Started | None:
     if "end" not in said or not _digits(said.get("job", "")):
         return None
     return Started(
-        said["job"], _number(said.get("restart", "")), said.get("host", "")[:256], _number(said.get("pid", "")),
-        float(_number(said.get("at", ""))) or None, said.get("step", "")[:32], said.get("nodes", "")[:2048],
+        said["job"],
+        _number(said.get("restart", "")),
+        said.get("host", "")[:256],
+        _number(said.get("pid", "")),
+        float(_number(said.get("at", ""))) or None,
+        said.get("step", "")[:32],
+        said.get("nodes", "")[:2048],
     )
 
 

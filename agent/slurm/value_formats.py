@@ -1,8 +1,12 @@
-"""Numbers as Slurm writes them: moments, durations, amounts of memory, ends of processes. What cannot be read is None."""
+"""Numbers as Slurm writes them: moments, durations, amounts of memory, ends of processes. What
+cannot be read is None.
+"""
 
 import re
 
-_SPAN = re.compile(r"(?:(?P<d>[0-9]{1,6})-)?(?P<a>[0-9]{1,6})(?::(?P<b>[0-9]{1,2}))?(?::(?P<c>[0-9]{1,2}))?(?:\.[0-9]{1,9})?\Z")
+_SPAN = re.compile(
+    r"(?:(?P<d>[0-9]{1,6})-)?(?P<a>[0-9]{1,6})(?::(?P<b>[0-9]{1,2}))?(?::(?P<c>[0-9]{1,2}))?(?:\.[0-9]{1,9})?\Z"
+)
 _SIZE = re.compile(r"(?P<n>[0-9]{1,18})(?:\.(?P<f>[0-9]{1,6}))?(?P<u>[KMGTP]?)[nc]?\Z")
 _EXIT = re.compile(r"(?P<code>[0-9]{1,10}):(?P<signal>[0-9]{1,10})\Z")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -11,8 +15,14 @@ _FIRST, _LAST = 1e9, 1e11
 
 
 def instant(text: str) -> float | None:
-    """Unix seconds. Slurms that were not asked for these write a date in a zone of their own, which is nobody's business to guess."""
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 13 and _FIRST <= int(text) <= _LAST else None
+    """Unix seconds. Slurms that were not asked for these write a date in a zone of their own, which
+    is nobody's business to guess.
+    """
+    return (
+        float(text)
+        if text.isascii() and text.isdigit() and len(text) < 13 and _FIRST <= int(text) <= _LAST
+        else None
+    )
 
 
 def span(text: str) -> float | None:
@@ -21,7 +31,9 @@ def span(text: str) -> float | None:
 
 
 def seconds(text: str) -> float | None:
-    """`2-03:04:05`, `3:04:05`, `4:05`; `2-03` and `2-03:04` are days and hours. None: `UNLIMITED`, `NOT_SET`, `Partition_Limit`..."""
+    """`2-03:04:05`, `3:04:05`, `4:05`; `2-03` and `2-03:04` are days and hours. None: `UNLIMITED`,
+    `NOT_SET`, `Partition_Limit`...
+    """
     match = _SPAN.match(text)
     if match is None:
         return None
@@ -46,7 +58,8 @@ def bytes_of(text: str) -> int | None:
 
 
 def exit_of(text: str) -> tuple[int | None, int | None]:
-    """(code, signal) of `7:0`, `0:11`. Not more than one of the two; what no process can end with is neither.
+    """(code, signal) of `7:0`, `0:11`. Not more than one of the two; what no process can end with
+    is neither.
 
     Slurm writes 0:125 for memory that ran out, and 128 + n with a core dumped.
     """

@@ -1,7 +1,9 @@
-"""What the machine's GPUs do and for whom, by NVIDIA's library; where that is not there, or says nothing, nothing is known.
+"""What the machine's GPUs do and for whom, by NVIDIA's library; where that is not there, or says
+nothing, nothing is known.
 
-The library comes with the extra `gpu` (package nvidia-ml-py, module pynvml) and needs a driver. It is loaded when somebody asks
-for the first time, once; no failure of it is ever an error of ours. Calls may block: not for the event loop.
+The library comes with the extra `gpu` (package nvidia-ml-py, module pynvml) and needs a driver. It
+is loaded when somebody asks for the first time, once; no failure of it is ever an error of ours.
+Calls may block: not for the event loop.
 """
 
 import importlib
@@ -10,14 +12,18 @@ from typing import Any, NamedTuple
 
 
 class Card(NamedTuple):
-    """percent: how busy it is, whoever uses it. memory: bytes on it by pid of each process that computes on it. None: not known."""
+    """percent: how busy it is, whoever uses it. memory: bytes on it by pid of each process that
+    computes on it. None: not known.
+    """
 
     percent: float | None
     memory: dict[int, int | None]
 
 
 class Use(NamedTuple):
-    """What some processes have of the cards: the mean of the cards that they compute on, and bytes on all of them."""
+    """What some processes have of the cards: the mean of the cards that they compute on, and bytes
+    on all of them.
+    """
 
     percent: float | None
     memory: int | None
@@ -46,15 +52,23 @@ class Gpus:
 
     def _card(self, number: int) -> Card | None:
         handle = _asked(self._library.nvmlDeviceGetHandleByIndex, number)
-        found = None if handle is None else _asked(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+        found = (
+            None
+            if handle is None
+            else _asked(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+        )
         if found is None:
             return None
         rates = _asked(self._library.nvmlDeviceGetUtilizationRates, handle)
-        return Card(None if rates is None else float(rates.gpu), {p.pid: p.usedGpuMemory for p in found})
+        return Card(
+            None if rates is None else float(rates.gpu), {p.pid: p.usedGpuMemory for p in found}
+        )
 
 
 def use(cards: tuple[Card, ...], pids: frozenset[int]) -> Use:
-    """Of processes that are on no card, nothing is known: the library may call them by the pids of another namespace."""
+    """Of processes that are on no card, nothing is known: the library may call them by the pids of
+    another namespace.
+    """
     mine = [card for card in cards if not pids.isdisjoint(card.memory)]
     if not mine:
         return UNKNOWN
@@ -80,5 +94,7 @@ def _asked(question: Callable[..., Any], *arguments: Any) -> Any:
     """Its answer; None where there is none."""
     try:
         return question(*arguments)
-    except Exception:  # NVMLError has a class for each cause: not supported by this card, no permission, lost, ...
+    except (
+        Exception
+    ):  # NVMLError has a class for each cause: not supported by this card, no permission, lost, ...
         return None

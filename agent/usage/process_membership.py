@@ -1,8 +1,10 @@
-"""Which processes belong to which execution, for those who count what it takes; who ends executions asks `keeping.kin`.
+"""Which processes belong to which execution, for those who count what it takes; who ends executions
+asks `keeping.kin`.
 
-By cgroup, where the execution has one: the kernel says so. Else whatever hangs below its main process; what hung there once; and
-the keeper's adopted children by session, environment mark or held lock. Only what belongs to jobs is looked at, not the whole
-machine: agents of many users look often. What shed all marks, and was never seen below its job, is seen by cgroup only.
+By cgroup, where the execution has one: the kernel says so. Else whatever hangs below its main
+process; what hung there once; and the keeper's adopted children by session, environment mark or
+held lock. Only what belongs to jobs is looked at, not the whole machine: agents of many users look
+often. What shed all marks, and was never seen below its job, is seen by cgroup only.
 """
 
 import contextlib
@@ -11,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from ...runtime import processes
 from ...runtime.execution.folder import LOCK, MESSAGE
-from . import proc_counters as counters
 from ..keeper.linux.cgroups import Cgroup, of_process
+from . import proc_counters as counters
 from .proc_counters import Process
 
 
@@ -30,7 +32,10 @@ class Execution:
 
     def marks(self) -> list[bytes]:
         """Environment entries that its processes inherit; see `keeping.execution`."""
-        return [b"JOBSCRIBE_TOKEN=" + self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE=" + os.fsencode(f"{self.folder}/{MESSAGE}")]
+        return [
+            b"JOBSCRIBE_TOKEN=" + self.token.encode(),
+            b"JOBSCRIBE_TERMINATION_MESSAGE=" + os.fsencode(f"{self.folder}/{MESSAGE}"),
+        ]
 
 
 class Members:
@@ -38,7 +43,8 @@ class Members:
 
     def __init__(self, keeper_pid: int) -> None:
         self._keeper_pid = keeper_pid
-        #: adopted children of the keeper that are known to be nobody's (pid: ticks), so that each is asked once
+        #: adopted children of the keeper that are known to be nobody's (pid: ticks), so that each
+        #: is asked once
         self._strangers: dict[int, int] = {}
         self._table: dict[int, processes.Process] | None = None
 
@@ -53,10 +59,14 @@ class Members:
 
     def _children(self, p: Process) -> list[int]:
         below = counters.children(p)
-        return [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
+        return (
+            [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
+        )
 
     def _all(self) -> dict[int, processes.Process]:
-        """The whole process table: where a kernel tells no children, and for orphans of an earlier keeper's executions."""
+        """The whole process table: where a kernel tells no children, and for orphans of an earlier
+        keeper's executions.
+        """
         if self._table is None:
             self._table = processes.table()
         return self._table
@@ -70,10 +80,14 @@ class Members:
         main = found.get(e.pid) or counters.process(e.pid)
         if main is not None and main.ticks == e.ticks:
             found[e.pid] = main
-            if not main.over and e.cgroup is None:  # it moves in by itself, a moment after it was made
+            if (
+                not main.over and e.cgroup is None
+            ):  # it moves in by itself, a moment after it was made
                 e.cgroup = of_process(e.pid, e.name)
             if main.parent != self._keeper_pid:
-                _add(found, (p.pid for p in self._all().values() if p.session == e.pid))  # an earlier keeper's: its orphans are elsewhere
+                _add(
+                    found, (p.pid for p in self._all().values() if p.session == e.pid)
+                )  # an earlier keeper's: its orphans are elsewhere
         if e.cgroup is not None:
             with contextlib.suppress(OSError):  # it is being taken away
                 _add(found, e.cgroup.pids())
@@ -88,8 +102,12 @@ class Members:
             found.pop(beyond, None)
         return found
 
-    def _owned(self, adopted: list[int], executions: Sequence[Execution]) -> dict[str, list[Process]]:
-        """Those of the keeper's children that are no main process and were seen nowhere yet, by name of the execution they belong to."""
+    def _owned(
+        self, adopted: list[int], executions: Sequence[Execution]
+    ) -> dict[str, list[Process]]:
+        """Those of the keeper's children that are no main process and were seen nowhere yet, by
+        name of the execution they belong to.
+        """
         known = {pid for e in executions for pid in (e.pid, *e.seen)} | {os.getpid()}
         strangers, self._strangers = self._strangers, {}
         out: dict[str, list[Process]] = {}
@@ -111,7 +129,10 @@ def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
         if p.session == e.pid:
             return e.name
     names = [m.partition(b"=")[0] for m in executions[0].marks()] if executions else []
-    carried = [n + b"=" + (v or b"") for n, v in zip(names, processes.environment(p.pid, *names), strict=True)]
+    carried = [
+        n + b"=" + (v or b"")
+        for n, v in zip(names, processes.environment(p.pid, *names), strict=True)
+    ]
     for e in executions:
         if carried == e.marks() or processes.holds(p.pid, f"{e.folder}/{LOCK}"):
             return e.name
@@ -123,4 +144,3 @@ def _add(found: dict[int, Process], pids: Iterable[int]) -> None:
         p = None if pid in found else counters.process(pid)
         if p is not None:
             found[pid] = p
-

@@ -1,7 +1,9 @@
-"""What live executions take of the machine, looked at every few seconds and told to the supervisor. Volatile: the newest counts.
+"""What live executions take of the machine, looked at every few seconds and told to the supervisor.
+Volatile: the newest counts.
 
-Looks are taken in a thread of their own, one at a time, and only while something runs. They cost no more than one part in a hundred
-of a core: the longer a look was (many processes, much memory), the longer the pause until the next.
+Looks are taken in a thread of their own, one at a time, and only while something runs. They cost no
+more than one part in a hundred of a core: the longer a look was (many processes, much memory), the
+longer the pause until the next.
 """
 
 import asyncio
@@ -11,28 +13,39 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...protocol.wire import messages
 from ...protocol.ids import Token
+from ...protocol.wire import messages
 from ...protocol.wire.messages import Sample
 from ...runtime.log.logger import Log
-from . import proc_counters as counters, gpu_counters as gpus
-from .proc_counters import Process, Traffic
+from . import gpu_counters as gpus
+from . import proc_counters as counters
 from .gpu_counters import Card, Gpus
+from .proc_counters import Process, Traffic
 from .process_membership import Execution, Members
 
-#: Pause between two looks (seconds); the first look at an execution comes sooner, but no two looks come closer than that.
+#: Pause between two looks (seconds); the first look at an execution comes sooner, but no two looks
+#: come closer than that.
 EVERY_SECS, FIRST_SECS = 5.0, 1.0
-#: A look that took a second of a processor is followed by a pause of so many, but never by a longer one than the second number.
+#: A look that took a second of a processor is followed by a pause of so many, but never by a longer
+#: one than the second number.
 PAUSE_PER_SEC, LONGEST_SECS = 100.0, 60.0
 #: Of so many executions one message tells.
 TOLD_AT_ONCE = 200
 
 
 class Samples:
-    """Looks at executions from `follow` to `leave`. folder: where their evidence lies. send: dropped where there is no connection."""
+    """Looks at executions from `follow` to `leave`. folder: where their evidence lies. send:
+    dropped where there is no connection.
+    """
 
     def __init__(
-        self, folder: Path, keeper_pid: int, send: Callable[[messages.Samples], None], log: Log, *, cards: Gpus | None = None,
+        self,
+        folder: Path,
+        keeper_pid: int,
+        send: Callable[[messages.Samples], None],
+        log: Log,
+        *,
+        cards: Gpus | None = None,
     ) -> None:
         self._folder, self._send, self._log = folder, send, log
         self._members, self._gpus = Members(keeper_pid), cards or Gpus()
@@ -43,8 +56,12 @@ class Samples:
         #: before that time of the loop there is no other look
         self._earliest = 0.0
 
-    def follow(self, token: Token, pid: int | None, ticks: int | None, elapsed: float | None) -> None:
-        """It runs, since `elapsed` seconds. Nothing happens where it is followed already, or its main process is not known."""
+    def follow(
+        self, token: Token, pid: int | None, ticks: int | None, elapsed: float | None
+    ) -> None:
+        """It runs, since `elapsed` seconds. Nothing happens where it is followed already, or its
+        main process is not known.
+        """
         if token in self._following or pid is None or ticks is None:
             return
         execution = Execution(token.name, str(token), str(self._folder / token.name), pid, ticks)
@@ -84,7 +101,12 @@ class Samples:
         self._timer, self._looking = None, tuple(self._following.values())
         try:
             # no pool: a look that hangs in the kernel must not keep the agent from ending
-            threading.Thread(target=self._look, args=(self._looking, asyncio.get_running_loop()), name="samples", daemon=True).start()
+            threading.Thread(
+                target=self._look,
+                args=(self._looking, asyncio.get_running_loop()),
+                name="samples",
+                daemon=True,
+            ).start()
         except RuntimeError as e:  # no thread can be made now
             self._looked([], e, LONGEST_SECS)
 
@@ -99,11 +121,17 @@ class Samples:
             error = e
         cost = time.thread_time() - began
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(self._looked, found, error, pause_after(cost) if error is None else LONGEST_SECS)
+            loop.call_soon_threadsafe(
+                self._looked, found, error, pause_after(cost) if error is None else LONGEST_SECS
+            )
 
     def _looked(self, found: Sequence[Sample], error: Exception | None, pause: float) -> None:
         if error is not None:
-            self._log.exception("what jobs take cannot be found out; it is tried again in {:g} s", pause, error=error)
+            self._log.exception(
+                "what jobs take cannot be found out; it is tried again in {:g} s",
+                pause,
+                error=error,
+            )
         now = asyncio.get_running_loop().time()
         looked, self._looking = self._looking or (), None
         self._earliest = now + (FIRST_SECS if pause <= EVERY_SECS else pause)
@@ -121,11 +149,14 @@ def pause_after(cost: float) -> float:
 
 
 class Watched:
-    """One execution, with what has to be known from the looks before. began: when, on the monotonic clock, if that is not long ago."""
+    """One execution, with what has to be known from the looks before. began: when, on the monotonic
+    clock, if that is not long ago.
+    """
 
     def __init__(self, token: Token, execution: Execution, began: float | None) -> None:
         self.token, self.execution = token, execution
-        #: when it was looked at last, and the seconds of processors until then; at its start it had none
+        #: when it was looked at last, and the seconds of processors until then; at its start it had
+        #: none
         self.last = None if began is None else (began, 0.0)
         self.traffic: dict[int, Traffic] = {}
         #: what ended and is in nobody's counts any more
@@ -143,17 +174,27 @@ def look(watched: Sequence[Watched], members: Members, cards: Gpus) -> list[Samp
 
 def _sample(w: Watched, cards: tuple[Card, ...]) -> Sample:
     mono, cpu = time.monotonic(), _cpu(w)
-    percent = None if w.last is None or mono <= w.last[0] else 100 * max(0.0, cpu - w.last[1]) / (mono - w.last[0])
+    percent = (
+        None
+        if w.last is None or mono <= w.last[0]
+        else 100 * max(0.0, cpu - w.last[1]) / (mono - w.last[0])
+    )
     w.last = mono, max(cpu, w.last[1]) if w.last else cpu
     traffic = _traffic(w)
     now = w.execution.seen
     memory = [m for m in map(counters.memory, now.values()) if m is not None]
     used = gpus.use(cards, frozenset(now))
     return Sample(
-        token=w.token, at=max(0.0, time.time()), cpu_percent=None if percent is None else round(percent, 1), cpu_secs=round(w.last[1], 2),
-        memory_bytes=sum(memory) if memory else None, read_bytes=traffic.read if traffic else None,
-        written_bytes=traffic.written if traffic else None, processes=sum(not p.over for p in now.values()),
-        gpu_percent=None if used.percent is None else round(used.percent, 1), gpu_memory_bytes=used.memory,
+        token=w.token,
+        at=max(0.0, time.time()),
+        cpu_percent=None if percent is None else round(percent, 1),
+        cpu_secs=round(w.last[1], 2),
+        memory_bytes=sum(memory) if memory else None,
+        read_bytes=traffic.read if traffic else None,
+        written_bytes=traffic.written if traffic else None,
+        processes=sum(not p.over for p in now.values()),
+        gpu_percent=None if used.percent is None else round(used.percent, 1),
+        gpu_memory_bytes=used.memory,
     )
 
 
@@ -172,11 +213,20 @@ def _traffic(w: Watched) -> Traffic | None:
     before, now, was = w.execution.before, w.execution.seen, w.traffic
     w.traffic = dict(_told(now, was))
     both = [pid for pid in w.traffic if pid in was]
-    w.lost_traffic = Traffic(*(
-        w.lost_traffic[i] + int(counters.lost(
-            before, now, {pid: t[i] for pid, t in was.items()}, {pid: w.traffic[pid][i] - was[pid][i] for pid in both},
-        )) for i in (0, 1)
-    ))
+    w.lost_traffic = Traffic(
+        *(
+            w.lost_traffic[i]
+            + int(
+                counters.lost(
+                    before,
+                    now,
+                    {pid: t[i] for pid, t in was.items()},
+                    {pid: w.traffic[pid][i] - was[pid][i] for pid in both},
+                )
+            )
+            for i in (0, 1)
+        )
+    )
     if len(w.traffic) < len(now):
         return None
     return Traffic(*(sum(t[i] for t in w.traffic.values()) + w.lost_traffic[i] for i in (0, 1)))
@@ -187,5 +237,7 @@ def _told(now: Mapping[int, Process], was: Mapping[int, Traffic]) -> Iterator[tu
         told = counters.traffic(pid)
         if told is not None:
             yield pid, told
-        elif (there := counters.process(pid)) is None or there.ticks != p.ticks:  # gone just now: the next look asks who has its counts
+        elif (
+            there := counters.process(pid)
+        ) is None or there.ticks != p.ticks:  # gone just now: the next look asks who has its counts
             yield pid, was.get(pid, Traffic(0, 0))

@@ -1,7 +1,8 @@
-"""What a call is answered: the app is found, the function that was asked for is called, its value becomes JSON.
+"""What a call is answered: the app is found, the function that was asked for is called, its value
+becomes JSON.
 
-Runs in a fork of the worker process and nowhere else: whatever the app does to this process ends with it. Deadlines, queues and
-the processes themselves are the business of `workers` and `worker`.
+Runs in a fork of the worker process and nowhere else: whatever the app does to this process ends
+with it. Deadlines, queues and the processes themselves are the business of `workers` and `worker`.
 """
 
 import os
@@ -17,8 +18,8 @@ from ...apps import registry
 from ...apps.app import App, AppError, Frame, Run
 from ...apps.json_values import NotPlain, encoded
 from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import signal_name
 from ...protocol.ids import short_op
+from ...protocol.jobs.exit_info import signal_name
 from ...protocol.wire.messages import Call, CallReply, OpError, op_name
 from ..files import run_directory as run_files
 
@@ -28,10 +29,12 @@ _LINE_CHARS, _SENTENCE_CHARS, _TRACE_CHARS = 500, 2000, 20_000
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What a fork says at its end. code: None where `reply` counts, else why there is none, with its sentence.
+    """What a fork says at its end. code: None where `reply` counts, else why there is none, with
+    its sentence.
 
-    trace: for the log. imported, loaded: modules that this call had to import, and whether it had to load its app; the worker
-    process does so for the next ones. outdated: nothing was done, because the app's files have changed since that process imported them.
+    trace: for the log. imported, loaded: modules that this call had to import, and whether it had
+    to load its app; the worker process does so for the next ones. outdated: nothing was done,
+    because the app's files have changed since that process imported them.
     """
 
     code: str | None = None
@@ -52,7 +55,9 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 class Calls:
-    """also: apps besides the installed ones, as the registry takes them. Apps that were loaded before the fork are there at once."""
+    """also: apps besides the installed ones, as the registry takes them. Apps that were loaded
+    before the fork are there at once.
+    """
 
     def __init__(self, also: Iterable[str]) -> None:
         self._also = tuple(also)
@@ -71,8 +76,14 @@ class Calls:
     def outcome(self, call: Call) -> Outcome:
         """Never raises, whatever the app does."""
         was_there = call.simulation_type in self._apps
-        if was_there and any(_stamp(file) != before for file, before in self._files[call.simulation_type].items()):
-            return Outcome("agentUnavailable", f"{call.simulation_type} is being changed on this host; ask again", outdated=True)
+        if was_there and any(
+            _stamp(file) != before for file, before in self._files[call.simulation_type].items()
+        ):
+            return Outcome(
+                "agentUnavailable",
+                f"{call.simulation_type} is being changed on this host; ask again",
+                outdated=True,
+            )
         outcome = self._outcome(call)
         outcome.loaded = not was_there and call.simulation_type in self._apps
         return outcome
@@ -81,15 +92,31 @@ class Calls:
         try:
             return _within(self._reply(call), call)
         except Refusal as e:
-            return Outcome(e.code, _short(e.sentence), trace=_trace(e.__cause__) if e.__cause__ is not None else "")
+            return Outcome(
+                e.code,
+                _short(e.sentence),
+                trace=_trace(e.__cause__) if e.__cause__ is not None else "",
+            )
         except AppError as e:
-            return Outcome("appRefused", _short(_text(e)) or f"{what(call)} says no, and does not say why")
+            return Outcome(
+                "appRefused", _short(_text(e)) or f"{what(call)} says no, and does not say why"
+            )
         except NotPlain as e:
-            return Outcome("appFailed", f"what {what(call)} returned cannot be sent: {_short(str(e))}")
+            return Outcome(
+                "appFailed", f"what {what(call)} returned cannot be sent: {_short(str(e))}"
+            )
         except SystemExit as e:
-            return Outcome("appFailed", f"{what(call)} wanted to end the process with exit({one_line(repr(e.code))})", trace=_trace(e))
+            return Outcome(
+                "appFailed",
+                f"{what(call)} wanted to end the process with exit({one_line(repr(e.code))})",
+                trace=_trace(e),
+            )
         except BaseException as e:
-            return Outcome("appFailed", f"{what(call)} failed: {type(e).__name__}: {one_line(_text(e))}", trace=_trace(e))
+            return Outcome(
+                "appFailed",
+                f"{what(call)} failed: {type(e).__name__}: {one_line(_text(e))}",
+                trace=_trace(e),
+            )
 
     def _reply(self, call: Call) -> bytes:
         return encoded(_value(self.load(call.simulation_type), call))
@@ -102,7 +129,17 @@ def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
     else:
         said = f"ok bytes={len(outcome.reply)}"
     form = "opName={} o={} jobCmd={} app={} method={} runDir={} seconds={:.4f} outcome={}"
-    return form, op_name(call), short_op(call.op_id), call.job_cmd, call.simulation_type, call.method or None, call.run_dir, secs, said
+    return (
+        form,
+        op_name(call),
+        short_op(call.op_id),
+        call.job_cmd,
+        call.simulation_type,
+        call.method or None,
+        call.run_dir,
+        secs,
+        said,
+    )
 
 
 def message(call: Call, outcome: Outcome) -> CallReply | OpError:
@@ -150,14 +187,20 @@ def _whole(text: str) -> str:
 
 def garbage(call: Call) -> Outcome:
     """The app has written where only its answer may be written."""
-    return Outcome("appFailed", f"{what(call)} wrote into the channel of its own answer, which is of no use now")
+    return Outcome(
+        "appFailed",
+        f"{what(call)} wrote into the channel of its own answer, which is of no use now",
+    )
 
 
 def unanswered(call: Call, status: int) -> Outcome:
     """The process ended. status: as waitpid gives it."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return Outcome("appFailed", f"{what(call)} ended its process with exit code {code} instead of returning")
+        return Outcome(
+            "appFailed",
+            f"{what(call)} ended its process with exit code {code} instead of returning",
+        )
     memory = "; perhaps the machine was out of memory" if -code == signal.SIGKILL else ""
     return Outcome("appFailed", f"{what(call)} was ended by {signal_name(-code)}{memory}")
 
@@ -190,26 +233,36 @@ def _method(methods: Mapping[str, Callable[..., Any]], kind: str, call: Call) ->
         return methods[call.method]
     except KeyError:
         there = f"it has {', '.join(sorted(methods))}" if methods else "it has none"
-        raise Refusal("notFound", f"{call.simulation_type} has no {kind} method {one_line(call.method)!a}; {there}") from None
+        raise Refusal(
+            "notFound",
+            f"{call.simulation_type} has no {kind} method {one_line(call.method)!a}; {there}",
+        ) from None
 
 
 def _frame(app: App, call: Call) -> Any:
     args = dict(call.args)
     report, index = args.pop("frameReport", None), args.pop("frameIndex", None)
     if not isinstance(report, str) or type(index) is not int or index < 0:
-        raise Refusal("badRequest", "a frame is named by its report (frameReport) and a number from 0 on (frameIndex)")
+        raise Refusal(
+            "badRequest",
+            "a frame is named by its report (frameReport) and a number from 0 on (frameIndex)",
+        )
     model = app.model(call.compute_model)
     names = [r.name for r in model.reports] if model else []
     if app.frame is None or (names and report not in names):
         there = f"it has {', '.join(names)}" if app.frame and names else "it has no frames"
-        raise Refusal("notFound", f"{call.simulation_type} has no frames called {one_line(report)!a}; {there}")
+        raise Refusal(
+            "notFound", f"{call.simulation_type} has no frames called {one_line(report)!a}; {there}"
+        )
     return app.frame(_run(call), Frame(report=report, index=index, args=args))
 
 
 def _download(app: App, call: Call) -> str:
     suffix = call.args.get("suffix", "")
     if not isinstance(suffix, str):
-        raise Refusal("badRequest", "suffix must be text: the end of the name of the file that is wanted")
+        raise Refusal(
+            "badRequest", "suffix must be text: the end of the name of the file that is wanted"
+        )
     run = _run(call)
     if app.download is not None:
         name = app.download(run, suffix)
@@ -217,7 +270,10 @@ def _download(app: App, call: Call) -> str:
         names = app.downloads(run)
         found = next((n for n in names if n.endswith(suffix)), None)
         if found is None:
-            raise Refusal("notFound", f"the run has no file *{one_line(suffix)} to download; it has {', '.join(names) or 'none'}")
+            raise Refusal(
+                "notFound",
+                f"the run has no file *{one_line(suffix)} to download; it has {', '.join(names) or 'none'}",
+            )
         name = found
     if not isinstance(name, str):
         raise NotPlain(f"it is a {type(name).__name__} and not the name of a file")
@@ -231,7 +287,9 @@ def _download(app: App, call: Call) -> str:
 
 
 def stored_result(call: Call) -> Outcome:
-    """The file as it is: who wrote it has made JSON of it, and nothing of the app is needed. For a thread: it reads a disk."""
+    """The file as it is: who wrote it has made JSON of it, and nothing of the app is needed. For a
+    thread: it reads a disk.
+    """
     try:
         return Outcome(reply=_stored(call))
     except Refusal as e:
@@ -267,7 +325,9 @@ def _within(reply: bytes, call: Call) -> Outcome:
 
 
 def _too_large(size: int, call: Call) -> Refusal:
-    return Refusal("replyTooLarge", f"{what(call)} is {size:,} bytes; a reply can have {call.reply_limit:,}")
+    return Refusal(
+        "replyTooLarge", f"{what(call)} is {size:,} bytes; a reply can have {call.reply_limit:,}"
+    )
 
 
 # ---- failures

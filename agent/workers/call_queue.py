@@ -1,7 +1,9 @@
-"""Calls of apps, from the message to its answer: a place in the queue, a fork of the worker process, a deadline, an end.
+"""Calls of apps, from the message to its answer: a place in the queue, a fork of the worker
+process, a deadline, an end.
 
-Every call is answered exactly once, whatever the app, its process or the worker process does; one that was canceled is not. The
-processes are in `worker`, reached through `worker_link`; what a call does there is in `answer`.
+Every call is answered exactly once, whatever the app, its process or the worker process does; one
+that was canceled is not. The processes are in `worker`, reached through `worker_link`; what a call
+does there is in `answer`.
 """
 
 import asyncio
@@ -18,18 +20,20 @@ import msgspec
 from ...protocol.ids import short_op
 from ...protocol.wire.messages import Call, CallReply, OpError
 from ...runtime.log.logger import Log
-from .call_handler import Outcome, garbage, line, message, unanswered, what
 from ..host.login_environment import LoginEnvironment
-from .worker_process import News, Order
+from .call_handler import Outcome, garbage, line, message, unanswered, what
 from .worker_channel import Fork, WorkerLink
+from .worker_process import News, Order
 
 #: Calls that may wait; one more is told to come back.
 QUEUE_LIMIT = 64
 #: Forks made ahead, so that a call need not wait for one.
 SPARES = 2
-#: A call that is killed is answered after this long (seconds) at the latest, whether its end was seen or not.
+#: A call that is killed is answered after this long (seconds) at the latest, whether its end was
+#: seen or not.
 KILL_SECS = 1.0
-#: An import in the worker process may take so long (seconds); a call has shown before that it comes to an end.
+#: An import in the worker process may take so long (seconds); a call has shown before that it comes
+#: to an end.
 LOAD_SECS = 60.0
 #: What a call prints: this much is kept for the log; beyond so much the call is stopped (bytes).
 PRINTED_KEPT, PRINTED_LIMIT = 8000, 64 * 1024 * 1024
@@ -48,7 +52,19 @@ _CANCELED = Outcome(sentence="canceled")
 class _Work:
     """One call on its way. verdict: why it is being stopped. again: it begins a second time."""
 
-    __slots__ = ("again", "backstop", "call", "deadline", "fork", "heard", "printed", "printed_bytes", "sending", "since", "verdict")
+    __slots__ = (
+        "again",
+        "backstop",
+        "call",
+        "deadline",
+        "fork",
+        "heard",
+        "printed",
+        "printed_bytes",
+        "sending",
+        "since",
+        "verdict",
+    )
 
     def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
         self.call, self.since, self.deadline = call, since, deadline
@@ -67,11 +83,29 @@ class _AppTrace(Exception):
 
 
 class Workers:
-    """folder: for the working directories of calls; whatever is in there is removed. reply: takes the answers."""
+    """folder: for the working directories of calls; whatever is in there is removed. reply: takes
+    the answers.
+    """
 
-    def __init__(self, log: Log, login: LoginEnvironment, root: str, folder: Path, also: tuple[str, ...],
-                 reply: Callable[[CallReply | OpError], None], *, at_once: int | None = None) -> None:
-        self._log, self._login, self._root, self._folder, self._also, self._reply = log, login, root, folder, also, reply
+    def __init__(
+        self,
+        log: Log,
+        login: LoginEnvironment,
+        root: str,
+        folder: Path,
+        also: tuple[str, ...],
+        reply: Callable[[CallReply | OpError], None],
+        *,
+        at_once: int | None = None,
+    ) -> None:
+        self._log, self._login, self._root, self._folder, self._also, self._reply = (
+            log,
+            login,
+            root,
+            folder,
+            also,
+            reply,
+        )
         self._at_once = at_once or max(2, len(os.sched_getaffinity(0)))
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Work] = deque()
@@ -96,9 +130,19 @@ class Workers:
         if call.op_id in self._works:
             return
         if len(self._queue) >= QUEUE_LIMIT:
-            self._reply(OpError(op_id=call.op_id, code="tooManyRequests", error=f"{QUEUE_LIMIT} calls wait for a worker already"))
+            self._reply(
+                OpError(
+                    op_id=call.op_id,
+                    code="tooManyRequests",
+                    error=f"{QUEUE_LIMIT} calls wait for a worker already",
+                )
+            )
             return
-        work = _Work(call, time.monotonic(), self._loop.call_later(call.deadline_secs, self._late, call.op_id))
+        work = _Work(
+            call,
+            time.monotonic(),
+            self._loop.call_later(call.deadline_secs, self._late, call.op_id),
+        )
         self._works[call.op_id] = work
         self._queue.append(work)
         self._advance()
@@ -108,7 +152,9 @@ class Workers:
         self._stop(op_id, _CANCELED)
 
     def renew(self, also: tuple[str, ...]) -> None:
-        """Import apps anew, with this list of them, as soon as no call is under way; calls that have not begun wait for that."""
+        """Import apps anew, with this list of them, as soon as no call is under way; calls that
+        have not begun wait for that.
+        """
         self._also = also
         self._stale = self._stale or self._link is not None or self._starting is not None
         self._advance()
@@ -157,7 +203,9 @@ class Workers:
         await asyncio.to_thread(_emptied, self._folder)
         link = WorkerLink(self._told, self._ended)
         self._ordered, self._proven = 0, False
-        link.start(self._root, self._login.known or {}, self._folder, int(self._login.umask, 8), self._also)
+        link.start(
+            self._root, self._login.known or {}, self._folder, int(self._login.umask, 8), self._also
+        )
         self._link = link
         self._log("worker process {} starts", link.pid)
 
@@ -196,7 +244,10 @@ class Workers:
 
     def _ended(self, how: str) -> None:
         """The worker process is dead, and its forks with it."""
-        self._log("the worker process ended: {}", "it had apps as they were before" if self._stale else how)
+        self._log(
+            "the worker process ended: {}",
+            "it had apps as they were before" if self._stale else how,
+        )
         self._link, was_stale, self._stale = None, self._stale, False
         if was_stale:
             self._fatal.clear()
@@ -213,7 +264,9 @@ class Workers:
                 sentence = f"the worker process ended ({how}) before {what(work.call)} was answered"
                 self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
         if not self._proven and not was_stale:
-            self._give_up(f"the worker process ended ({how}) before it could do anything; the agent's log has more")
+            self._give_up(
+                f"the worker process ended ({how}) before it could do anything; the agent's log has more"
+            )
         self._advance()
 
     def _drop_spares(self) -> None:
@@ -279,7 +332,9 @@ class Workers:
         self.renew(self._also)
 
     def _printing(self, work: _Work) -> None:
-        """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop is stopped."""
+        """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop
+        is stopped.
+        """
         fork = work.fork
         if fork is None:
             return
@@ -295,15 +350,29 @@ class Workers:
                 self._loop.remove_reader(fork.output)
             elif work.printed_bytes > PRINTED_LIMIT and work.verdict is None:
                 limit = PRINTED_LIMIT >> 20
-                self._stop(work.call.op_id, Outcome("appFailed", f"{what(work.call)} printed more than {limit} MiB and was stopped"))
+                self._stop(
+                    work.call.op_id,
+                    Outcome(
+                        "appFailed",
+                        f"{what(work.call)} printed more than {limit} MiB and was stopped",
+                    ),
+                )
 
     def _late(self, op_id: str) -> None:
         work = self._works[op_id]
         secs = f"{work.call.deadline_secs:g} s"
         if work.fork is None:
-            self._stop(op_id, Outcome("deadline", f"{what(work.call)} waited {secs} for a free worker"))
+            self._stop(
+                op_id, Outcome("deadline", f"{what(work.call)} waited {secs} for a free worker")
+            )
         else:
-            self._stop(op_id, Outcome("deadline", f"{what(work.call)} did not come to an end within {secs} and was stopped"))
+            self._stop(
+                op_id,
+                Outcome(
+                    "deadline",
+                    f"{what(work.call)} did not come to an end within {secs} and was stopped",
+                ),
+            )
 
     def _stop(self, op_id: str, verdict: Outcome) -> None:
         """The first verdict stays. It is answered when nothing of the call is left."""
@@ -321,7 +390,12 @@ class Workers:
     def _not_dying(self, op_id: str) -> None:
         work = self._works[op_id]
         assert work.verdict is not None
-        self._log("o={} is killed, but its end was not seen within {} s", short_op(op_id), KILL_SECS, op=short_op(op_id))
+        self._log(
+            "o={} is killed, but its end was not seen within {} s",
+            short_op(op_id),
+            KILL_SECS,
+            op=short_op(op_id),
+        )
         self._finish(work, work.verdict)
         self._advance()
 
@@ -351,7 +425,13 @@ class Workers:
         else:
             self._log(*said, op=op)
         if work.printed:
-            self._log("o={} printed {} bytes: {}", op, work.printed_bytes, work.printed.decode("utf-8", "replace"), op=op)
+            self._log(
+                "o={} printed {} bytes: {}",
+                op,
+                work.printed_bytes,
+                work.printed.decode("utf-8", "replace"),
+                op=op,
+            )
         if outcome is not _CANCELED:
             self._reply(message(call, outcome))
 
@@ -371,7 +451,9 @@ class Workers:
                 data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
                 work.printed += data
                 work.printed_bytes += len(data)
-            work.printed_bytes += os.splice(fork.output, self._null, _AT_ONCE, flags=os.SPLICE_F_NONBLOCK)
+            work.printed_bytes += os.splice(
+                fork.output, self._null, _AT_ONCE, flags=os.SPLICE_F_NONBLOCK
+            )
         fork.close()
 
     # ---- what later calls need not import
@@ -393,7 +475,10 @@ class Workers:
             self._loading.cancel()
             self._loading = None
         if failure:
-            self._log("worker process: what a call imported cannot be imported for the next ones: {}", failure)
+            self._log(
+                "worker process: what a call imported cannot be imported for the next ones: {}",
+                failure,
+            )
         self._drop_spares()
 
 

@@ -1,7 +1,8 @@
-"""The agent's end of its worker process: started, sent orders, listened to. What is asked of it and why is decided in `workers`.
+"""The agent's end of its worker process: started, sent orders, listened to. What is asked of it and
+why is decided in `workers`.
 
-The process starts with the environment of a login and nothing of the agent's: no descriptor but its socket (and stdout, stderr),
-no secret, its own session.
+The process starts with the environment of a login and nothing of the agent's: no descriptor but its
+socket (and stdout, stderr), no secret, its own session.
 """
 
 import asyncio
@@ -27,7 +28,9 @@ _PADDING = "x" * 40
 
 
 class Fork(NamedTuple):
-    """A process that waits for its call. socket: the call goes in, its outcome comes out. output: what it prints."""
+    """A process that waits for its call. socket: the call goes in, its outcome comes out. output:
+    what it prints.
+    """
 
     pid: int
     socket: socket.socket
@@ -39,9 +42,13 @@ class Fork(NamedTuple):
 
 
 class WorkerLink:
-    """One worker process. on_news is told what it says (with the fork, where one was made), on_end once how it ended."""
+    """One worker process. on_news is told what it says (with the fork, where one was made), on_end
+    once how it ended.
+    """
 
-    def __init__(self, on_news: Callable[[News, Fork | None], None], on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_news: Callable[[News, Fork | None], None], on_end: Callable[[str], None]
+    ) -> None:
         self._on_news, self._on_end = on_news, on_end
         self._loop = asyncio.get_running_loop()
         self._news = msgspec.msgpack.Decoder(News)
@@ -52,13 +59,28 @@ class WorkerLink:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, root: str, env: dict[str, str], folder: Path, umask: int, also: tuple[str, ...]) -> None:
-        """env: of the login. Raises OSError. Must be called in the main thread: the worker may ask to be told of its parent's end."""
+    def start(
+        self, root: str, env: dict[str, str], folder: Path, umask: int, also: tuple[str, ...]
+    ) -> None:
+        """env: of the login. Raises OSError. Must be called in the main thread: the worker may ask
+        to be told of its parent's end.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobscribe.agent.workers.worker_process", "--root", root, _PADDING],
-                stdin=theirs.fileno(), env=_with_our_path(env), cwd="/", start_new_session=True,
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "jobscribe.agent.workers.worker_process",
+                    "--root",
+                    root,
+                    _PADDING,
+                ],
+                stdin=theirs.fileno(),
+                env=_with_our_path(env),
+                cwd="/",
+                start_new_session=True,
             )
         except OSError:
             ours.close()
@@ -68,7 +90,9 @@ class WorkerLink:
         ours.setblocking(False)
         self._socket = ours
         setting = Setting(folder=str(folder), umask=umask, path=env.get("PYTHONPATH"), also=also)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is over already: its end is heard in a moment
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it is over already: its end is heard in a moment
             ours.send(msgspec.msgpack.encode(setting))
         self._loop.add_reader(ours, self._readable)
 
@@ -135,7 +159,9 @@ def _nobody_asks(how: str) -> None:
 
 
 def _with_our_path(env: dict[str, str]) -> dict[str, str]:
-    """This package is found where the agent has found it. The worker takes that out of its environment again."""
+    """This package is found where the agent has found it. The worker takes that out of its
+    environment again.
+    """
     own = os.environ.get("PYTHONPATH")
     if not own:
         return env

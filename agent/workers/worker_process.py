@@ -1,14 +1,17 @@
-"""The worker process: it keeps apps imported and forks a process for every call, so that nothing leaks from one call to the next.
+"""The worker process: it keeps apps imported and forks a process for every call, so that nothing
+leaks from one call to the next.
 
     python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING             fd 0: a SOCK_SEQPACKET socket to the agent
 
-One msgpack object a packet. The agent's first one is the Setting; then it sends orders: `fork`, `kill` (with everything the call
-has started), `load` (import what a call had to import). It is told of every fork, with its descriptors, and of every end. A call
-and its answer do not pass through here: they go over the fork's own socket, each as 4 bytes of length and a msgpack object.
+One msgpack object a packet. The agent's first one is the Setting; then it sends orders: `fork`,
+`kill` (with everything the call has started), `load` (import what a call had to import). It is told
+of every fork, with its descriptors, and of every end. A call and its answer do not pass through
+here: they go over the fork's own socket, each as 4 bytes of length and a msgpack object.
 
-This process runs no thread and no event loop, and it imports an app only after a fork has imported it and come to its end, so an
-import that hangs or crashes costs one call. Each fork adopts the orphans below it. So what becomes a child of this process by
-itself belonged to a call that is over, and is killed. It ends when the agent does, and takes all of that with it.
+This process runs no thread and no event loop, and it imports an app only after a fork has imported
+it and come to its end, so an import that hangs or crashes costs one call. Each fork adopts the
+orphans below it. So what becomes a child of this process by itself belonged to a call that is over,
+and is killed. It ends when the agent does, and takes all of that with it.
 """
 
 import faulthandler
@@ -33,10 +36,12 @@ from .call_handler import Calls, Outcome
 
 TITLE = "jobscribe worker"
 _PACKET = 256 * 1024
-#: A process with threads cannot be forked well, and these libraries start some when they are imported. Many calls run at once anyway,
-#: so they find it so, too; unless the login environment says something else.
+#: A process with threads cannot be forked well, and these libraries start some when they are
+#: imported. Many calls run at once anyway, so they find it so, too; unless the login environment
+#: says something else.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: Killing goes on for so long (seconds); what is left then cannot be killed from here. So many looks are taken at it in a row.
+#: Killing goes on for so long (seconds); what is left then cannot be killed from here. So many
+#: looks are taken at it in a row.
 _KILL_SECS, _LOOKS = 1.0, 100
 _LENGTH_BYTES = 4
 #: Made before the fork: a decoder learns the shape of its messages when it is made.
@@ -45,7 +50,9 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Setting(msgspec.Struct):
-    """folder: where calls get an empty working directory each. path: PYTHONPATH of the login environment. also: see apps.registry."""
+    """folder: where calls get an empty working directory each. path: PYTHONPATH of the login
+    environment. also: see apps.registry.
+    """
 
     folder: str
     umask: int
@@ -63,7 +70,9 @@ class Order(msgspec.Struct, omit_defaults=True):
 
 
 class News(msgspec.Struct, omit_defaults=True):
-    """said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait status), `loaded` (app), `trouble` (sentence)."""
+    """said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait status),
+    `loaded` (app), `trouble` (sentence).
+    """
 
     said: str
     pid: int = 0
@@ -78,7 +87,8 @@ class _Worker:
         self._calls = Calls(setting.also)
         self._forks: dict[int, str] = {}
         self._cleaners: set[int] = set()
-        #: (pid, start time) of what cannot be killed: it runs as another user, or hangs in the kernel
+        #: (pid, start time) of what cannot be killed: it runs as another user, or hangs in the
+        #: kernel
         self._beyond: set[tuple[int, int]] = set()
         #: names of the modules that forks find
         self._there = frozenset(sys.modules)
@@ -125,7 +135,9 @@ class _Worker:
             case "load":
                 self._load(order)
             case _:
-                self._tell(News("trouble", sentence=f"the worker process knows no order {order.do!a}"))
+                self._tell(
+                    News("trouble", sentence=f"the worker process knows no order {order.do!a}")
+                )
 
     def _tell(self, news: News, fds: tuple[int, ...] = ()) -> None:
         packet = msgspec.msgpack.encode(news)
@@ -162,12 +174,16 @@ class _Worker:
                 os.close(fd)
 
     def _kill(self, pid: int) -> None:
-        """The fork; all below it is met when it is buried. Its pid is no other's: while it is in `_forks`, it was not waited for."""
+        """The fork; all below it is met when it is buried. Its pid is no other's: while it is in
+        `_forks`, it was not waited for.
+        """
         if pid in self._forks:
             os.kill(pid, signal.SIGKILL)
 
     def _bury(self) -> None:
-        """Reap what has ended, kill what ended calls have left behind, then say which calls are over."""
+        """Reap what has ended, kill what ended calls have left behind, then say which calls are
+        over.
+        """
         ended = self._buried()
         folders = [self._forks.pop(pid) for pid, _ in ended]
         for folder in folders:
@@ -178,7 +194,9 @@ class _Worker:
     def _buried(self) -> list[tuple[int, int]]:
         """Forks that have ended, with their status; by then nothing is left of them."""
         ended: list[tuple[int, int]] = []
-        for _ in range(_LOOKS):  # what was just buried may have left us children that were not in the list yet
+        for _ in range(
+            _LOOKS
+        ):  # what was just buried may have left us children that were not in the list yet
             buried = dict(iter(_reaped, (0, 0)))
             self._cleaners -= buried.keys()
             ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
@@ -191,12 +209,18 @@ class _Worker:
 
     def _strangers(self) -> list[processes.Process]:
         """Children that were not forked here."""
-        strangers = [pid for pid in processes.children() if pid not in self._forks and pid not in self._cleaners]
+        strangers = [
+            pid
+            for pid in processes.children()
+            if pid not in self._forks and pid not in self._cleaners
+        ]
         found = [p for p in map(processes.find, strangers) if p is not None]
         return [p for p in found if not p.over and (p.pid, p.ticks) not in self._beyond]
 
     def _clean(self, folder: str) -> None:
-        """Remove a call's folder; one that is not empty by somebody else, because that may take long."""
+        """Remove a call's folder; one that is not empty by somebody else, because that may take
+        long.
+        """
         try:
             os.rmdir(folder)
             return
@@ -208,7 +232,9 @@ class _Worker:
             try:
                 signal.set_wakeup_fd(-1)
                 os.setsid()
-                os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the agent must see the end of this process's parent
+                os.closerange(
+                    3, os.sysconf("SC_OPEN_MAX")
+                )  # the agent must see the end of this process's parent
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os._exit(0)
@@ -217,8 +243,12 @@ class _Worker:
     # ---- imports
 
     def _load(self, order: Order) -> None:
-        """Import what a call had to import. What cannot be imported here stays that call's own business."""
-        processes.end_with_parent(signal.SIGKILL)  # an import may hang; outside of it the end of the socket says more
+        """Import what a call had to import. What cannot be imported here stays that call's own
+        business.
+        """
+        processes.end_with_parent(
+            signal.SIGKILL
+        )  # an import may hang; outside of it the end of the socket says more
         failed: BaseException | None = None
         for name in order.modules:
             try:
@@ -234,7 +264,12 @@ class _Worker:
         gc.collect()
         gc.freeze()  # what is shared with the forks stays shared: the collector would write to it
         processes.end_with_parent(0)
-        self._tell(News("loaded", sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500]))
+        self._tell(
+            News(
+                "loaded",
+                sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500],
+            )
+        )
 
     # ---- the end
 
@@ -259,7 +294,9 @@ def _reaped() -> tuple[int, int]:
 
 
 def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozenset[str]) -> NoReturn:
-    """It must never come back to the loop above, whatever happens. Where its parent is gone already, so is the agent's socket."""
+    """It must never come back to the loop above, whatever happens. Where its parent is gone
+    already, so is the agent's socket.
+    """
     code = 1
     try:
         processes.end_with_parent(signal.SIGKILL)
@@ -286,7 +323,9 @@ def _leave_behind(agent: int, output: int, folder: str) -> None:
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
     os.chdir(folder)
-    if "numpy.random" in sys.modules:  # Python sees to its own generator after a fork, numpy does not
+    if (
+        "numpy.random" in sys.modules
+    ):  # Python sees to its own generator after a fork, numpy does not
         sys.modules["numpy.random"].seed()
 
 
@@ -301,11 +340,17 @@ def _serve_one(agent: int, calls: Calls, there: frozenset[str]) -> None:
 
 
 def _imported(there: frozenset[str]) -> tuple[str, ...]:
-    """What was imported since then, in order; nothing where threads run now: they would not be in a fork."""
+    """What was imported since then, in order; nothing where threads run now: they would not be in a
+    fork.
+    """
     if len(sys.modules) == len(there) or len(os.listdir("/proc/self/task")) != 1:
         return ()
     try:
-        return tuple(n for n, m in list(sys.modules.items()) if n not in there and getattr(m, "__spec__", None) is not None)
+        return tuple(
+            n
+            for n, m in list(sys.modules.items())
+            if n not in there and getattr(m, "__spec__", None) is not None
+        )
     except Exception:  # there may be anything in sys.modules
         return ()
 
@@ -343,7 +388,9 @@ def _flush() -> None:
 def main() -> int:
     root = sys.argv[2] if len(sys.argv) in (3, 4) and sys.argv[1] == "--root" else None
     if root is None:
-        sys.stderr.write("usage: python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING, a socket as stdin\n")
+        sys.stderr.write(
+            "usage: python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING, a socket as stdin\n"
+        )
         return 2
     processes.set_title(TITLE, root)
     processes.become_subreaper()
@@ -370,7 +417,10 @@ def _settle(setting: Setting) -> None:
         os.environ.pop("LC_CTYPE", None)  # the interpreter set it where no locale was (PEP 538)
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
-    for stream in (sys.stdout, sys.stderr):  # what a call prints is seen although it is killed, and no character stops it
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # what a call prints is seen although it is killed, and no character stops it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     os.umask(setting.umask)

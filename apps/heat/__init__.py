@@ -1,4 +1,6 @@
-"""`heat`: the 2-D heat equation. A parallel model with frames; `__main__` is the program, `plugin` all that the system asks of it."""
+"""`heat`: the 2-D heat equation. A parallel model with frames; `__main__` is the program, `plugin`
+all that the system asks of it.
+"""
 
 from .plugin import app
 

@@ -1,7 +1,9 @@
-"""The program that a run of `heat` executes: the heat equation on a square plate. Runs by itself, as `parameters.py`.
+"""The program that a run of `heat` executes: the heat equation on a square plate. Runs by itself,
+as `parameters.py`.
 
-Reads in.json; writes frames/<number>.npy, each as a whole, then its line in history.csv, and says how far it is, as JSON lines, in the
-file that $JOBSCRIBE_REPORT names. Imports nothing of this package: a code knows only its run directory.
+Reads in.json; writes frames/<number>.npy, each as a whole, then its line in history.csv, and says
+how far it is, as JSON lines, in the file that $JOBSCRIBE_REPORT names. Imports nothing of this
+package: a code knows only its run directory.
 """
 
 import json
@@ -27,13 +29,19 @@ def start(size: int, spots: int, temperature: float, seed: int) -> Plate:
     y, x = np.mgrid[0:size, 0:size] / size
     plate = np.zeros((size, size))
     for _ in range(spots):
-        centre_x, centre_y, radius = chance.uniform(0.1, 0.9), chance.uniform(0.1, 0.9), chance.uniform(0.02, 0.1)
+        centre_x, centre_y, radius = (
+            chance.uniform(0.1, 0.9),
+            chance.uniform(0.1, 0.9),
+            chance.uniform(0.02, 0.1),
+        )
         plate[(x - centre_x) ** 2 + (y - centre_y) ** 2 <= radius**2] = temperature
     return plate
 
 
 def step(plate: Plate, number: float, *, cold: bool) -> Plate:
-    """One explicit step; number: diffusivity * dt / dx**2, at most 1/4. No heat passes an insulated edge; a cold one is at 0 degC."""
+    """One explicit step; number: diffusivity * dt / dx**2, at most 1/4. No heat passes an insulated
+    edge; a cold one is at 0 degC.
+    """
     wide = np.pad(plate, 1, mode="constant" if cold else "edge")
     flow = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:] - 4 * plate
     return np.asarray(plate + number * flow)
@@ -44,7 +52,7 @@ class Output:
 
     def __init__(self, frames: int) -> None:
         self._frames = frames
-        self._history = open("history.csv", "w", encoding="ascii", buffering=1)  # noqa: SIM115, written to the end
+        self._history = open("history.csv", "w", encoding="ascii", buffering=1)
         self._history.write("frame,time,mean,maximum\n")
         self._reported = 0.0
 
@@ -54,7 +62,9 @@ class Output:
             np.save(f, plate.astype("<f4"))
         os.rename(f"{name}.new", name)
         self._history.write(f"{index},{seconds:.6g},{plate.mean():.6g},{plate.max():.6g}\n")
-        sys.stdout.write(f"frame {index + 1:5d} of {self._frames}   t = {seconds:.6g} s   highest {plate.max():.6g} degC\n")
+        sys.stdout.write(
+            f"frame {index + 1:5d} of {self._frames}   t = {seconds:.6g} s   highest {plate.max():.6g} degC\n"
+        )
         sys.stdout.flush()
         self._report(index + 1)
 
@@ -64,7 +74,12 @@ class Output:
         if path is None or (count < self._frames and now - self._reported < REPORT_SECS):
             return
         self._reported = now
-        line = json.dumps({"frameCount": count, "percentComplete": round(100 * count / self._frames, 1)}) + "\n"
+        line = (
+            json.dumps(
+                {"frameCount": count, "percentComplete": round(100 * count / self._frames, 1)}
+            )
+            + "\n"
+        )
         with open(path, "ab", buffering=0) as f:
             f.write(line.encode())
 
@@ -81,7 +96,9 @@ def main() -> None:
         for _ in range(given["steps"] if index else 0):
             plate = step(plate, number, cold=given["edge"] == "cold")
         output.write(index, index * frame_secs, plate)
-    sys.stdout.write(f"{given['frames']} frames, {given['frames'] * frame_secs:.6g} s of the plate\n")
+    sys.stdout.write(
+        f"{given['frames']} frames, {given['frames'] * frame_secs:.6g} s of the plate\n"
+    )
 
 
 if __name__ == "__main__":

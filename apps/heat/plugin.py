@@ -1,6 +1,8 @@
-"""What the system asks of `heat`: preparing a run, frames and curves of what it has written, an analysis, downloads.
+"""What the system asks of `heat`: preparing a run, frames and curves of what it has written, an
+analysis, downloads.
 
-Needs no numpy: the files of its program are simple enough, and frames are read in processes that start small and fast.
+Needs no numpy: the files of its program are simple enough, and frames are read in processes that
+start small and fast.
 """
 
 import csv
@@ -20,24 +22,60 @@ SHOWN = 160
 HISTORY, FRAMES = "history.csv", "frames"
 
 MODEL = Model(
-    name="heatAnimation", title="Heat in a plate", kind="parallel",
+    name="heatAnimation",
+    title="Heat in a plate",
+    kind="parallel",
     fields=(
         Field(name="size", title="Cells along each edge", default=100, minimum=10, maximum=1000),
         Field(name="frames", title="Frames", default=100, minimum=1, maximum=5000),
         Field(name="steps", title="Time steps a frame", default=20, minimum=1, maximum=100_000),
-        Field(name="diffusivity", title="Thermal diffusivity", default=1.1, minimum=0.001, maximum=20.0, unit="cm2/s"),
-        Field(name="edge", title="Edge of the plate (10 cm)", default="insulated", choices=("insulated", "cold")),
+        Field(
+            name="diffusivity",
+            title="Thermal diffusivity",
+            default=1.1,
+            minimum=0.001,
+            maximum=20.0,
+            unit="cm2/s",
+        ),
+        Field(
+            name="edge",
+            title="Edge of the plate (10 cm)",
+            default="insulated",
+            choices=("insulated", "cold"),
+        ),
         Field(name="hotSpots", title="Hot spots", default=5, minimum=0, maximum=100),
-        Field(name="temperature", title="Temperature of a hot spot", default=100.0, minimum=-273.15, maximum=5000.0, unit="degC"),
-        Field(name="seed", title="Seed that places the hot spots", default=1, minimum=0, maximum=2**31 - 1),
-        Field(name="paceSecs", title="Pause before each frame, to watch it", default=0.0, minimum=0.0, maximum=60.0, unit="s"),
+        Field(
+            name="temperature",
+            title="Temperature of a hot spot",
+            default=100.0,
+            minimum=-273.15,
+            maximum=5000.0,
+            unit="degC",
+        ),
+        Field(
+            name="seed",
+            title="Seed that places the hot spots",
+            default=1,
+            minimum=0,
+            maximum=2**31 - 1,
+        ),
+        Field(
+            name="paceSecs",
+            title="Pause before each frame, to watch it",
+            default=0.0,
+            minimum=0.0,
+            maximum=60.0,
+            unit="s",
+        ),
     ),
     reports=(
         Report(name="heatAnimation", title="Temperature of the plate", picture="heatmap"),
         Report(name="temperatureAnimation", title="Mean and highest temperature", picture="curves"),
     ),
 )
-_HEADER = re.compile(rb"\{'descr': '<f4', 'fortran_order': False, 'shape': \((\d+), (\d+)\), \} *\n")
+_HEADER = re.compile(
+    rb"\{'descr': '<f4', 'fortran_order': False, 'shape': \((\d+), (\d+)\), \} *\n"
+)
 
 
 def parameters(data: Data, model: str) -> Data:
@@ -47,18 +85,27 @@ def parameters(data: Data, model: str) -> Data:
 def prepare(run: Run) -> Prepared:
     given = checked(run.data, MODEL)
     if importlib.util.find_spec("numpy") is None:
-        raise AppError("heat needs numpy where it runs: pip install 'jobscribe[heat]', or numpy in the image that it runs in")
+        raise AppError(
+            "heat needs numpy where it runs: pip install 'jobscribe[heat]', or numpy in the image that it runs in"
+        )
     (run.run_dir / FRAMES).mkdir()
     (run.run_dir / "in.json").write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
-    (run.run_dir / "parameters.py").write_bytes(Path(__file__).with_name("__main__.py").read_bytes())
+    (run.run_dir / "parameters.py").write_bytes(
+        Path(__file__).with_name("__main__.py").read_bytes()
+    )
     # the plates are small: threads would only be in each other's way
-    return Prepared(command=(sys.executable, "-P", "parameters.py"), env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    return Prepared(
+        command=(sys.executable, "-P", "parameters.py"),
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
 
 
 def frame(run: Run, asked: Frame) -> Any:
     history = _history(run)
     if not 0 <= asked.index < len(history):
-        raise AppError(f"frame {asked.index} is not there; so far there are {len(history)}, numbered from 0")
+        raise AppError(
+            f"frame {asked.index} is not there; so far there are {len(history)}, numbered from 0"
+        )
     about = {"frameIndex": asked.index, "frameCount": len(history)}
     match asked.report:
         case "heatAnimation":
@@ -66,7 +113,9 @@ def frame(run: Run, asked: Frame) -> Any:
         case "temperatureAnimation":
             return about | _curves(history[: asked.index + 1])
         case other:
-            raise AppError(f"heat has no report {other!a}; there are: {', '.join(r.name for r in MODEL.reports)}")
+            raise AppError(
+                f"heat has no report {other!a}; there are: {', '.join(r.name for r in MODEL.reports)}"
+            )
 
 
 def hottest(run: Run, args: Data) -> Any:
@@ -81,7 +130,9 @@ def download(run: Run, suffix: str) -> str:
     if suffix in ("", "csv", HISTORY):
         return HISTORY
     if suffix != "npy":
-        raise AppError(f"there is no download {suffix!a}; there are: csv (temperatures over time), npy (the last frame)")
+        raise AppError(
+            f"there is no download {suffix!a}; there are: csv (temperatures over time), npy (the last frame)"
+        )
     history = _history(run)
     if not history:
         raise AppError("there are no frames yet")
@@ -96,7 +147,9 @@ def _name(index: int) -> str:
 
 
 def _history(run: Run) -> list[tuple[float, ...]]:
-    """(frame, time, mean, maximum) of every frame there is. A line is written after its frame; the last may be half a line."""
+    """(frame, time, mean, maximum) of every frame there is. A line is written after its frame; the
+    last may be half a line.
+    """
     try:
         text = (run.run_dir / HISTORY).read_text(encoding="ascii")
     except FileNotFoundError:
@@ -113,19 +166,33 @@ def _highest(history: list[tuple[float, ...]], column: int) -> dict[str, float]:
 def _curves(history: list[tuple[float, ...]]) -> dict[str, Any]:
     _, times, mean, maximum = (list(column) for column in zip(*history, strict=True))
     return {
-        "title": "Mean and highest temperature", "xLabel": "Time [s]", "xRange": [times[0], times[-1]], "x": times,
-        "plots": [{"label": "Mean [degC]", "points": mean}, {"label": "Highest [degC]", "points": maximum}],
+        "title": "Mean and highest temperature",
+        "xLabel": "Time [s]",
+        "xRange": [times[0], times[-1]],
+        "x": times,
+        "plots": [
+            {"label": "Mean [degC]", "points": mean},
+            {"label": "Highest [degC]", "points": maximum},
+        ],
     }
 
 
 def _heatmap(run: Run, index: int, history: list[tuple[float, ...]]) -> dict[str, Any]:
     size, values = _plate(run.run_dir / FRAMES / _name(index))
     step = -(-size // SHOWN)
-    rows = [[round(v, 2) for v in values[y * size : (y + 1) * size : step]] for y in range(0, size, step)]
+    rows = [
+        [round(v, 2) for v in values[y * size : (y + 1) * size : step]]
+        for y in range(0, size, step)
+    ]
     edge = [0.0, 10.0, len(rows)]
     top = max(history[0][3], 0.0)
     return {
-        "title": f"t = {history[index][1]:g} s", "xLabel": "x [cm]", "yLabel": "y [cm]", "xRange": edge, "yRange": edge, "zMatrix": rows,
+        "title": f"t = {history[index][1]:g} s",
+        "xLabel": "x [cm]",
+        "yLabel": "y [cm]",
+        "xRange": edge,
+        "yRange": edge,
+        "zMatrix": rows,
         "zRange": [min(0.0, *(min(r) for r in rows)), top],
     }
 
@@ -136,7 +203,11 @@ def _plate(path: Path) -> "tuple[int, array[float]]":
     end = 10 + int.from_bytes(data[8:10], "little")
     header = _HEADER.fullmatch(data[10:end])
     values = array("f")
-    if header is None or data[:8] != b"\x93NUMPY\x01\x00" or len(data) - end != int(header[1]) * int(header[2]) * values.itemsize:
+    if (
+        header is None
+        or data[:8] != b"\x93NUMPY\x01\x00"
+        or len(data) - end != int(header[1]) * int(header[2]) * values.itemsize
+    ):
         raise AppError(f"{os.path.basename(path)} is not a frame that heat has written")
     values.frombytes(data[end:])
     if sys.byteorder == "big":
@@ -145,6 +216,14 @@ def _plate(path: Path) -> "tuple[int, array[float]]":
 
 
 app = App(
-    name="heat", title="Heat in a plate", version="1", models=(MODEL,), parameters=parameters, prepare=prepare, frame=frame,
-    downloads=lambda run: (HISTORY,) if (run.run_dir / HISTORY).exists() else (), download=download, analysis={"hottest": hottest},
+    name="heat",
+    title="Heat in a plate",
+    version="1",
+    models=(MODEL,),
+    parameters=parameters,
+    prepare=prepare,
+    frame=frame,
+    downloads=lambda run: (HISTORY,) if (run.run_dir / HISTORY).exists() else (),
+    download=download,
+    analysis={"hottest": hottest},
 )

@@ -1,6 +1,8 @@
-"""The program that a run of `myapp` executes: how tall and heavy a dog is, week by week. Runs by itself, as `parameters.py`.
+"""The program that a run of `myapp` executes: how tall and heavy a dog is, week by week. Runs by
+itself, as `parameters.py`.
 
-Reads in.json, writes growth.json, both in its own directory. Imports nothing of this package: a code knows only its run directory.
+Reads in.json, writes growth.json, both in its own directory. Imports nothing of this package: a
+code knows only its run directory.
 """
 
 import json
@@ -42,7 +44,9 @@ def main() -> None:
     with open("growth.json.new", "w", encoding="utf-8") as f:
         json.dump(grown, f)
     os.rename("growth.json.new", "growth.json")
-    sys.stdout.write(f"grew for {len(weeks) - 1} weeks to {grown['height'][-1]} cm and {grown['weight'][-1]} kg\n")
+    sys.stdout.write(
+        f"grew for {len(weeks) - 1} weeks to {grown['height'][-1]} cm and {grown['weight'][-1]} kg\n"
+    )
 
 
 if __name__ == "__main__":

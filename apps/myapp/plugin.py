@@ -1,7 +1,9 @@
-"""`myapp`: how a dog grows. The smallest app that has something of every kind; docs/apps.md explains the contract by it.
+"""`myapp`: how a dog grows. The smallest app that has something of every kind; docs/apps.md
+explains the contract by it.
 
-One sequential model, `heightWeightReport`, whose program (`growth`) is a process of its own that needs Python's standard
-library alone; a stateless, three stateful and an analysis method; a download.
+One sequential model, `heightWeightReport`, whose program (`growth`) is a process of its own that
+needs Python's standard library alone; a stateless, three stateful and an analysis method; a
+download.
 """
 
 import csv
@@ -15,11 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ...runtime.filesystems import write_atomically
-from . import growth_program as growth
 from ..app import App, AppError, Data, Field, Model, Prepared, Report, Run, checked
+from . import growth_program as growth
 
 #: Height (cm) and weight (kg) of grown dogs.
-BREEDS = {"Beagle": (38.0, 11.0), "Great Dane": (80.0, 65.0), "Labrador": (58.0, 31.0), "Pug": (30.0, 7.5)}
+BREEDS = {
+    "Beagle": (38.0, 11.0),
+    "Great Dane": (80.0, 65.0),
+    "Labrador": (58.0, 31.0),
+    "Pug": (30.0, 7.5),
+}
 OWN = "own numbers"
 #: The user's own dogs, in the library.
 DOGS = "dogs.json"
@@ -27,16 +34,43 @@ MAX_DOGS, MAX_NAME = 1000, 64
 CSV = "heightWeight.csv"
 
 MODEL = Model(
-    name="heightWeightReport", title="Height and weight", kind="sequential",
+    name="heightWeightReport",
+    title="Height and weight",
+    kind="sequential",
     fields=(
         Field(name="breed", title="Breed", default="Labrador", choices=(*BREEDS, OWN)),
-        Field(name="adultHeight", title="Height when grown, if no breed is chosen", default=58.0, minimum=5.0, maximum=120.0, unit="cm"),
-        Field(name="adultWeight", title="Weight when grown, if no breed is chosen", default=31.0, minimum=0.5, maximum=120.0, unit="kg"),
+        Field(
+            name="adultHeight",
+            title="Height when grown, if no breed is chosen",
+            default=58.0,
+            minimum=5.0,
+            maximum=120.0,
+            unit="cm",
+        ),
+        Field(
+            name="adultWeight",
+            title="Weight when grown, if no breed is chosen",
+            default=31.0,
+            minimum=0.5,
+            maximum=120.0,
+            unit="kg",
+        ),
         Field(name="dog", title="One of my dogs (instead of a breed)", default=""),
         Field(name="years", title="Years", default=2.0, minimum=0.5, maximum=20.0, unit="years"),
-        Field(name="paceSecs", title="Seconds to take over it", default=0.0, minimum=0.0, maximum=3600.0, unit="s"),
+        Field(
+            name="paceSecs",
+            title="Seconds to take over it",
+            default=0.0,
+            minimum=0.0,
+            maximum=3600.0,
+            unit="s",
+        ),
     ),
-    reports=(Report(name="heightWeightReport", title="Height and weight of a growing dog", picture="curves"),),
+    reports=(
+        Report(
+            name="heightWeightReport", title="Height and weight of a growing dog", picture="curves"
+        ),
+    ),
 )
 
 
@@ -60,7 +94,12 @@ def prepare(run: Run) -> Prepared:
         height, weight = given["adultHeight"], given["adultWeight"]
     else:
         height, weight = BREEDS[str(given["breed"])]
-    said = {"adultHeight": height, "adultWeight": weight, "years": given["years"], "paceSecs": given["paceSecs"]}
+    said = {
+        "adultHeight": height,
+        "adultWeight": weight,
+        "years": given["years"],
+        "paceSecs": given["paceSecs"],
+    }
     (run.run_dir / "in.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     (run.run_dir / "parameters.py").write_bytes(Path(growth.__file__).read_bytes())
     return Prepared(command=(sys.executable, "-P", "parameters.py"))
@@ -70,9 +109,14 @@ def result(run: Run) -> Any:
     grown = _grown(run)
     years = [w / growth.WEEKS_A_YEAR for w in grown["weeks"]]
     return {
-        "title": "Height and weight of a growing dog", "xLabel": "Age [years]", "xRange": [years[0], years[-1]],
+        "title": "Height and weight of a growing dog",
+        "xLabel": "Age [years]",
+        "xRange": [years[0], years[-1]],
         "x": [round(y, 4) for y in years],
-        "plots": [{"label": "Height [cm]", "points": grown["height"]}, {"label": "Weight [kg]", "points": grown["weight"]}],
+        "plots": [
+            {"label": "Height [cm]", "points": grown["height"]},
+            {"label": "Weight [kg]", "points": grown["weight"]},
+        ],
     }
 
 
@@ -100,7 +144,11 @@ def age_at(run: Run, args: Data) -> Any:
     share = _float(args, "share", 0.95, low=0.0, high=1.0)
     grown = _grown(run)
     return {
-        what: next(w for w, v in zip(grown["weeks"], grown[what], strict=True) if v >= share * grown[what][-1])
+        what: next(
+            w
+            for w, v in zip(grown["weeks"], grown[what], strict=True)
+            if v >= share * grown[what][-1]
+        )
         for what in ("height", "weight")
     }
 
@@ -109,7 +157,9 @@ def _grown(run: Run) -> dict[str, Any]:
     try:
         grown: dict[str, Any] = json.loads((run.run_dir / "growth.json").read_bytes())
     except FileNotFoundError:
-        raise AppError("the dog has not grown yet: there is no growth.json in the run directory") from None
+        raise AppError(
+            "the dog has not grown yet: there is no growth.json in the run directory"
+        ) from None
     return grown
 
 
@@ -132,7 +182,10 @@ def add_dog(lib: Path, args: Data) -> Any:
     name = args.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise AppError(f"name must be a text of 1 to {MAX_NAME} printable characters")
-    height, weight = _float(args, "height", None, low=5.0, high=120.0), _float(args, "weight", None, low=0.5, high=120.0)
+    height, weight = (
+        _float(args, "height", None, low=5.0, high=120.0),
+        _float(args, "weight", None, low=0.5, high=120.0),
+    )
     new = {"name": name, "height": height, "weight": weight}
     with _locked(lib):
         dogs = [d for d in _dogs(lib) if d["name"] != name]
@@ -158,13 +211,19 @@ def _dogs(lib: Path) -> list[dict[str, Any]]:
     except ValueError:
         raise AppError(f"{DOGS} in your library is not JSON; delete or replace it") from None
     if not isinstance(dogs, list) or not all(map(_is_dog, dogs)):
-        raise AppError(f"{DOGS} in your library is not a list of dogs, each with name, height and weight; delete or replace it")
+        raise AppError(
+            f"{DOGS} in your library is not a list of dogs, each with name, height and weight; delete or replace it"
+        )
     return dogs
 
 
 def _is_dog(dog: Any) -> bool:
-    return isinstance(dog, dict) and isinstance(dog.get("name"), str) and all(
-        isinstance(dog.get(n), int | float) and 0 < dog[n] < 1000 for n in ("height", "weight")
+    return (
+        isinstance(dog, dict)
+        and isinstance(dog.get("name"), str)
+        and all(
+            isinstance(dog.get(n), int | float) and 0 < dog[n] < 1000 for n in ("height", "weight")
+        )
     )
 
 
@@ -201,7 +260,17 @@ def _float(args: Data, name: str, default: float | None, *, low: float, high: fl
 
 
 app = App(
-    name="myapp", title="A growing dog", version="1", models=(MODEL,), parameters=parameters, lib_files=lib_files, prepare=prepare,
-    result=result, downloads=downloads, download=download, analysis={"ageAt": age_at},
-    stateful={"listDogs": list_dogs, "addDog": add_dog, "deleteDog": delete_dog}, stateless={"idealWeight": ideal_weight},
+    name="myapp",
+    title="A growing dog",
+    version="1",
+    models=(MODEL,),
+    parameters=parameters,
+    lib_files=lib_files,
+    prepare=prepare,
+    result=result,
+    downloads=downloads,
+    download=download,
+    analysis={"ageAt": age_at},
+    stateful={"listDogs": list_dogs, "addDog": add_dog, "deleteDog": delete_dog},
+    stateless={"idealWeight": ideal_weight},
 )

@@ -1,4 +1,6 @@
-"""The archive itself: one folder, plain files of ours, and a manifest of what is in it and what is not."""
+"""The archive itself: one folder, plain files of ours, and a manifest of what is in it and what is
+not.
+"""
 
 import gzip
 import hashlib
@@ -18,14 +20,22 @@ def manifest(jid: str, version: str, collected: Collected, at: float) -> dict[st
         "version": version,
         "at": at,
         "items": [
-            {"name": p.name, "bytes": len(p.data), "sha256": hashlib.sha256(p.data).hexdigest(), "about": p.about} for p in collected.parts
+            {
+                "name": p.name,
+                "bytes": len(p.data),
+                "sha256": hashlib.sha256(p.data).hexdigest(),
+                "about": p.about,
+            }
+            for p in collected.parts
         ],
         "missing": [m._asdict() for m in collected.missing],
     }
 
 
 def write(path: str, jid: str, collected: Collected, made: dict[str, Any]) -> int:
-    """Make the file, for its owner alone; returns its size. Raises OSError (FileExistsError), and leaves nothing then."""
+    """Make the file, for its owner alone; returns its size. Raises OSError (FileExistsError), and
+    leaves nothing then.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as raw:

@@ -1,5 +1,7 @@
-"""The parts that are files, taken where they can be read. A job may have put anything in their place: nothing but plain files is read,
-no link is followed anywhere below the root, and nobody waits for a pipe."""
+"""The parts that are files, taken where they can be read. A job may have put anything in their
+place: nothing but plain files is read, no link is followed anywhere below the root, and nobody
+waits for a pipe.
+"""
 
 import os
 import stat
@@ -69,7 +71,9 @@ def _secret(path: str) -> Iterator[str]:
         text = f.read(_SECRET_BYTES).decode("utf-8", "replace").strip()
     yield text
     if "\n" in text:
-        yield from (line for line in text.splitlines() if len(line) >= 16 and not line.startswith("-----"))
+        yield from (
+            line for line in text.splitlines() if len(line) >= 16 and not line.startswith("-----")
+        )
 
 
 def _below(root: str, place: str) -> Path | None:
@@ -81,7 +85,15 @@ def _below(root: str, place: str) -> Path | None:
     return below if place.startswith("/") and ".." not in below.parts and below.parts else None
 
 
-def _add(out: Collected, root: str, path: Path, name: str, kind: Kind, about: str, limit: int = FILE_BYTES) -> None:
+def _add(
+    out: Collected,
+    root: str,
+    path: Path,
+    name: str,
+    kind: Kind,
+    about: str,
+    limit: int = FILE_BYTES,
+) -> None:
     try:
         found = _read(root, path, limit)
     except FileNotFoundError:
@@ -94,15 +106,21 @@ def _add(out: Collected, root: str, path: Path, name: str, kind: Kind, about: st
         return
     before, data = found
     if data:
-        out.add(name, kind, data, about + (f"; {before} bytes before it are left out" if before else ""))
+        out.add(
+            name, kind, data, about + (f"; {before} bytes before it are left out" if before else "")
+        )
 
 
 def _read(root: str, path: Path, limit: int) -> tuple[int, bytes] | None:
-    """(bytes before it, the last `limit` bytes) of a plain file; every step from the root on is taken without following a link."""
+    """(bytes before it, the last `limit` bytes) of a plain file; every step from the root on is
+    taken without following a link.
+    """
     at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for step in path.parts[:-1]:
-            inner = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)
+            inner = os.open(
+                step, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at
+            )
             os.close(at)
             at = inner
         fd = os.open(path.name, _FLAGS, dir_fd=at)
@@ -110,7 +128,9 @@ def _read(root: str, path: Path, limit: int) -> tuple[int, bytes] | None:
         os.close(at)
     try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:  # another name (a hard link): it may be somebody else's
+        if (
+            not stat.S_ISREG(info.st_mode) or info.st_nlink != 1
+        ):  # another name (a hard link): it may be somebody else's
             return None
         begin = max(0, info.st_size - limit)
         return begin, os.pread(fd, limit, begin)

@@ -1,4 +1,6 @@
-"""What a bundle is made of, and what could not be had. Names of parts are ours alone: nothing that a job chose becomes a path."""
+"""What a bundle is made of, and what could not be had. Names of parts are ours alone: nothing that
+a job chose becomes a path.
+"""
 
 import json
 import re
@@ -24,7 +26,9 @@ class Missing(NamedTuple):
 
 
 class Collected:
-    """In the order of their importance: when the bundle would be too large, what came last is left out."""
+    """In the order of their importance: when the bundle would be too large, what came last is left
+    out.
+    """
 
     def __init__(self, working: Callable[[str], None]) -> None:
         self.parts: list[Part] = []
@@ -46,7 +50,10 @@ class Collected:
         kept, used = [], 0
         for part in self.parts:
             if used + len(part.data) > limit:
-                self.lacks(part.name, f"left out: with its {len(part.data)} bytes the bundle would be larger than {limit} (--max-size)")
+                self.lacks(
+                    part.name,
+                    f"left out: with its {len(part.data)} bytes the bundle would be larger than {limit} (--max-size)",
+                )
                 continue
             used += len(part.data)
             kept.append(part)
@@ -54,7 +61,12 @@ class Collected:
 
 
 def json_bytes(value: Any) -> bytes:
-    return json.dumps(value, indent=1, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n"
+    return (
+        json.dumps(value, indent=1, ensure_ascii=False, default=str).encode(
+            "utf-8", "backslashreplace"
+        )
+        + b"\n"
+    )
 
 
 def plain(text: object) -> str:

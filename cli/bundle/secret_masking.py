@@ -1,4 +1,6 @@
-"""Takes secrets out of the parts of a bundle: known ones by their value wherever they stand, all others by what they are called."""
+"""Takes secrets out of the parts of a bundle: known ones by their value wherever they stand, all
+others by what they are called.
+"""
 
 import json
 import re
@@ -14,14 +16,18 @@ _ODD_EXPORT = re.compile(r"'([A-Za-z_][\w.-]*)=([^']*(?:'\\''[^']*)*)'")
 _FLAG = re.compile(r"'(--?[A-Za-z][\w-]*)' ((?:'[^']*'|\\')+)")
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.DOTALL)
 #: As programs write it: password=..., "api_key": "...", Authorization: Bearer ...
-_SAID = re.compile(r"""([A-Za-z_][\w-]{1,63})(["']?\s?[=:]\s?)((?:Bearer |Basic )?(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;}&]+))""")
+_SAID = re.compile(
+    r"""([A-Za-z_][\w-]{1,63})(["']?\s?[=:]\s?)((?:Bearer |Basic )?(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;}&]+))"""
+)
 _ADDRESS = re.compile(r"(\w+://)[^\s/@'\"]+@")
 _NUMBER = re.compile(r"[\d.,%]*")
 _DEEPEST = 100
 
 
 class Masker:
-    """secrets: those that are known. Learns more from the parts themselves, so that a value is found where it has no name, too."""
+    """secrets: those that are known. Learns more from the parts themselves, so that a value is
+    found where it has no name, too.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._redactor = Redactor(s.strip() for s in secrets)
@@ -47,9 +53,24 @@ class Masker:
                 pass  # half written, or by somebody else: as text, then
         text = part.data.decode("utf-8", "surrogateescape")
         if part.kind == "script":
-            text = _EXPORT.sub(lambda m: f"export {m[1]}='{REDACTED}'" if is_secret(m[1], _unquoted(m[2])) else m[0], text)
-            text = _ODD_EXPORT.sub(lambda m: f"'{m[1]}={REDACTED}'" if is_secret(m[1].lstrip("-"), m[2]) else m[0], text)
-            text = _FLAG.sub(lambda m: f"'{m[1]}' '{REDACTED}'" if is_secret(m[1].lstrip("-"), _unquoted(m[2])) else m[0], text)
+            text = _EXPORT.sub(
+                lambda m: (
+                    f"export {m[1]}='{REDACTED}'" if is_secret(m[1], _unquoted(m[2])) else m[0]
+                ),
+                text,
+            )
+            text = _ODD_EXPORT.sub(
+                lambda m: f"'{m[1]}={REDACTED}'" if is_secret(m[1].lstrip("-"), m[2]) else m[0],
+                text,
+            )
+            text = _FLAG.sub(
+                lambda m: (
+                    f"'{m[1]}' '{REDACTED}'"
+                    if is_secret(m[1].lstrip("-"), _unquoted(m[2]))
+                    else m[0]
+                ),
+                text,
+            )
         return part._replace(data=self._text(text).encode("utf-8", "surrogateescape"))
 
     def line(self, text: str) -> str:
@@ -68,12 +89,20 @@ class Masker:
                 return f"{match[1]}={REDACTED}"
             return self._text(value)
         if isinstance(value, dict):
-            return {self._text(k): REDACTED if _hides(k, v) else self._value(v, depth + 1) for k, v in value.items()}
+            return {
+                self._text(k): REDACTED if _hides(k, v) else self._value(v, depth + 1)
+                for k, v in value.items()
+            }
         if isinstance(value, list):
             out = []
             for i, item in enumerate(value):
                 flag = value[i - 1] if i else None
-                named = isinstance(flag, str) and isinstance(item, str) and flag.startswith("-") and is_secret(flag.lstrip("-"), item)
+                named = (
+                    isinstance(flag, str)
+                    and isinstance(item, str)
+                    and flag.startswith("-")
+                    and is_secret(flag.lstrip("-"), item)
+                )
                 out.append(REDACTED if named else self._value(item, depth + 1))
             return out
         return value
@@ -117,7 +146,12 @@ def _of_value(value: Any, depth: int) -> Iterator[str]:
                 match = _OPTION.fullmatch(item)
                 if match and is_secret(match[1].lstrip("-"), match[2]):
                     yield match[2]
-                elif i and isinstance(value[i - 1], str) and value[i - 1].startswith("-") and is_secret(value[i - 1].lstrip("-"), item):
+                elif (
+                    i
+                    and isinstance(value[i - 1], str)
+                    and value[i - 1].startswith("-")
+                    and is_secret(value[i - 1].lstrip("-"), item)
+                ):
                     yield item
             else:
                 yield from _of_value(item, depth + 1)

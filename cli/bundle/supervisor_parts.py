@@ -17,7 +17,9 @@ _STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 
 
 def collect(client: "Client", jid: str, out: Collected, output_bytes: int) -> list[dict[str, Any]]:
-    """All that is told of a job; output_bytes: so much of each stream's end, 0 for none. Returns its tasks, by attempt, newest first."""
+    """All that is told of a job; output_bytes: so much of each stream's end, 0 for none. Returns
+    its tasks, by attempt, newest first.
+    """
     _told(out, "status.json", "how it stands", lambda: client.status(jid).raw)
     _told(out, "why.json", "why it waits, or ended as it did", lambda: client.why(jid))
     _told(out, "record.json", "its row of the index", lambda: client.trace(jid).get("job"))
@@ -58,23 +60,37 @@ def _told(out: Collected, name: str, about: str, ask: Callable[[], Any]) -> Any:
 
 
 def _tasks(client: "Client", jid: str, out: Collected) -> list[dict[str, Any]]:
-    answer = _told(out, "tasks.json", "its tasks in the latest attempt, and all attempts", lambda: client.tasks(jid))
+    answer = _told(
+        out,
+        "tasks.json",
+        "its tasks in the latest attempt, and all attempts",
+        lambda: client.tasks(jid),
+    )
     if answer is None:
         return []
     latest = int(answer.get("attempt") or 0)
     found = _chosen(answer, out)
     for number in range(latest - 1, max(0, latest - ATTEMPTS), -1):
-        earlier = _told(out, f"attempts/{number}/tasks.json", f"its tasks in attempt {number}", partial(client.tasks, jid, number))
+        earlier = _told(
+            out,
+            f"attempts/{number}/tasks.json",
+            f"its tasks in attempt {number}",
+            partial(client.tasks, jid, number),
+        )
         if earlier is not None:
             found += _chosen(earlier, out)
     if latest > ATTEMPTS:
-        out.lacks("attempts", f"attempts 1 to {latest - ATTEMPTS}: only the newest {ATTEMPTS} are taken")
+        out.lacks(
+            "attempts", f"attempts 1 to {latest - ATTEMPTS}: only the newest {ATTEMPTS} are taken"
+        )
     return found
 
 
 def _chosen(answer: dict[str, Any], out: Collected) -> list[dict[str, Any]]:
     """Those that failed first."""
-    tasks: Sequence[dict[str, Any]] = sorted(answer.get("tasks") or [], key=lambda t: t.get("state") not in ("failed", "held"))
+    tasks: Sequence[dict[str, Any]] = sorted(
+        answer.get("tasks") or [], key=lambda t: t.get("state") not in ("failed", "held")
+    )
     if len(tasks) > TASKS:
         out.lacks(
             f"attempts/{answer['attempt']}",
@@ -84,48 +100,85 @@ def _chosen(answer: dict[str, Any], out: Collected) -> list[dict[str, Any]]:
 
 
 def _agents(client: "Client", tasks: Sequence[dict[str, Any]], out: Collected) -> None:
-    """The state and the ends of the logs of the agents that had these tasks; they are their user's own."""
+    """The state and the ends of the logs of the agents that had these tasks; they are their user's
+    own.
+    """
     from ...client.api.errors import ClientError
 
     keys = {str(t["agentKey"]) for t in tasks if t.get("agentKey")}
     if not keys:
         return
-    _told(out, "agents.json", "its agents, as they stand now", lambda: [a for a in client.operating.agents() if a.get("agent") in keys])
+    _told(
+        out,
+        "agents.json",
+        "its agents, as they stand now",
+        lambda: [a for a in client.operating.agents() if a.get("agent") in keys],
+    )
     for number, key in enumerate(sorted(keys)):
         for keeper in (False, True):
             name = f"logs/{number}-{plain(key)}-{'keeper' if keeper else 'agent'}.log"
             out.working(f"the log of {key}")
             try:
-                said = client.operating.agent_logs(key, uid=client.uid, keeper=keeper, tail=LOG_BYTES)
+                said = client.operating.agent_logs(
+                    key, uid=client.uid, keeper=keeper, tail=LOG_BYTES
+                )
             except ClientError as e:
                 out.lacks(name, e.sentence)
                 continue
             if not said.get("text"):
                 out.lacks(name, str(said.get("sentence") or "nothing was written"))
                 continue
-            before = f"; {said['offset']} bytes before it are left out" if said.get("offset") else ""
-            out.add(name, "text", str(said["text"]).encode("utf-8", "backslashreplace"), f"the end of what {key} wrote{before}")
+            before = (
+                f"; {said['offset']} bytes before it are left out" if said.get("offset") else ""
+            )
+            out.add(
+                name,
+                "text",
+                str(said["text"]).encode("utf-8", "backslashreplace"),
+                f"the end of what {key} wrote{before}",
+            )
 
 
 def _trace(client: "Client", jid: str, out: Collected) -> None:
-    answer = _told(out, "trace.json", "its whole way, with the lines of all logs", lambda: client.trace(jid, logs=True))
+    answer = _told(
+        out,
+        "trace.json",
+        "its whole way, with the lines of all logs",
+        lambda: client.trace(jid, logs=True),
+    )
     if answer is None:
         return
-    timed = sorted([*answer.get("items", []), *answer.get("lines", [])], key=lambda i: float(i.get("at") or 0))
+    timed = sorted(
+        [*answer.get("items", []), *answer.get("lines", [])], key=lambda i: float(i.get("at") or 0)
+    )
     text = "".join(f"{i.get('source')}: {i.get('text')}\n" for i in timed)
     out.add("trace.txt", "text", text.encode("utf-8", "backslashreplace"), "the same to be read")
     for gap in answer.get("gaps", []):
         out.lacks("trace.txt", str(gap))
 
 
-def _output(client: "Client", jid: str, task: dict[str, Any], stream: Literal["stdout", "stderr"], limit: int, out: Collected) -> None:
+def _output(
+    client: "Client",
+    jid: str,
+    task: dict[str, Any],
+    stream: Literal["stdout", "stderr"],
+    limit: int,
+    out: Collected,
+) -> None:
     from ...client.api.errors import ClientError
 
     name = f"{folder(task)}/{stream}.log"
     out.working(f"{stream} of attempt {task['attempt']}")
     data, begins, dropped = b"", None, 0
     try:
-        for part in client.logs(jid, stream, attempt=int(task["attempt"]), role=task["role"], index=int(task["index"]), tail=limit):
+        for part in client.logs(
+            jid,
+            stream,
+            attempt=int(task["attempt"]),
+            role=task["role"],
+            index=int(task["index"]),
+            tail=limit,
+        ):
             begins = part.offset if begins is None else begins
             data += part.data
             dropped += part.dropped

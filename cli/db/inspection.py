@@ -1,4 +1,6 @@
-"""`db check|rebuild|story|export`: the event store of a root without its supervisor. What replaces or copies it is in `db_upkeep`."""
+"""`db check|rebuild|story|export`: the event store of a root without its supervisor. What replaces
+or copies it is in `db_upkeep`.
+"""
 
 import contextlib
 import os
@@ -37,14 +39,19 @@ def check() -> None:
 
 
 def _told(report: "Report") -> list[str]:
-    out = [f"{report.path}: {report.events} events, {report.jobs} jobs" + (", in use" if report.in_use else "")]
+    out = [
+        f"{report.path}: {report.events} events, {report.jobs} jobs"
+        + (", in use" if report.in_use else "")
+    ]
     for problem in report.problems:
         at = "" if problem.position is None else f" at position {problem.position}"
         out.append(f"  {problem.where}{at}: {problem.what}")
     if report.more_problems:
         out.append(f"  and {report.more_problems} more")
     if report.records_behind:
-        out.append(f"  {report.records_behind} records are behind the log; the next start writes them")
+        out.append(
+            f"  {report.records_behind} records are behind the log; the next start writes them"
+        )
     if report.ok:
         return [*out, "nothing is wrong"]
     return [*out, f"the log is whole up to position {report.whole_up_to}"]
@@ -62,13 +69,18 @@ def rebuild() -> None:
 
         s.screen.value("jobscribe.db.rebuild/1", msgspec.to_builtins(done))
         return
-    s.screen.line(f"{done.events} events, {done.jobs} jobs" + (f", {done.records_removed} records removed" if done.records_removed else ""))
+    s.screen.line(
+        f"{done.events} events, {done.jobs} jobs"
+        + (f", {done.records_removed} records removed" if done.records_removed else "")
+    )
 
 
 @command()
 @click.argument("name", metavar="JOB")
 def story(name: str) -> None:
-    """Tell a story from the log: of a job (its computeJid, a beginning of it, or `last`), of an agent (its key), or `system`."""
+    """Tell a story from the log: of a job (its computeJid, a beginning of it, or `last`), of an
+    agent (its key), or `system`.
+    """
     from ...db.maintenance.verification import events_of
     from ...db.records.event_text import data
     from ...db.records.event_text import story as lines
@@ -76,12 +88,16 @@ def story(name: str) -> None:
 
     s = session()
     root = store_root(s)
-    stream = name if name == "system" else f"agent/{name}" if "@" in name else f"job/{_jid(root, name)}"
+    stream = (
+        name if name == "system" else f"agent/{name}" if "@" in name else f"job/{_jid(root, name)}"
+    )
     events = events_of(root, stream)
     if not events:
         raise Refusal("notFound", f"the log has no event of {stream}")
     if s.screen.json:
-        s.screen.value("jobscribe.db.records.event_text/1", {"stream": stream, "items": data(events)})
+        s.screen.value(
+            "jobscribe.db.records.event_text/1", {"stream": stream, "items": data(events)}
+        )
         return
     s.screen.line(stream)
     for line in lines(events):
@@ -89,7 +105,13 @@ def story(name: str) -> None:
 
 
 @command()
-@click.option("--after", type=click.IntRange(0), default=0, metavar="POSITION", help="Only what comes after this position.")
+@click.option(
+    "--after",
+    type=click.IntRange(0),
+    default=0,
+    metavar="POSITION",
+    help="Only what comes after this position.",
+)
 def export(after: int) -> None:
     """Write all events as lines of JSON, oldest first, verifying each."""
     from ...db.maintenance.verification import export as lines
@@ -110,7 +132,10 @@ def store_root(s: Session) -> Path:
         try:
             os.listdir(root / "db")
         except PermissionError:
-            raise Refusal("foreignRoot", f"the event store in {root} cannot be read: it belongs to somebody else") from None
+            raise Refusal(
+                "foreignRoot",
+                f"the event store in {root} cannot be read: it belongs to somebody else",
+            ) from None
     return root
 
 
@@ -133,7 +158,11 @@ def _jid(root: Path, name: str) -> str:
     reader = Reader(store_path(root))
     try:
         if name == "last":
-            newest = max(reader.jobs(None, None, None, None, LAST_AMONG), key=lambda r: (r.queued_at, r.serial), default=None)
+            newest = max(
+                reader.jobs(None, None, None, None, LAST_AMONG),
+                key=lambda r: (r.queued_at, r.serial),
+                default=None,
+            )
             found = [newest.jid] if newest else []
         else:
             found = [row.jid for row in reader.find_jobs(name, 2)]

@@ -1,4 +1,6 @@
-"""The processes that the demo started, also those that have left their parents: they are all ours to stop at the end."""
+"""The processes that the demo started, also those that have left their parents: they are all ours
+to stop at the end.
+"""
 
 import ctypes
 import os
@@ -18,7 +20,9 @@ def adopt() -> None:
 
 
 def stop_all(grace_secs: float) -> int:
-    """End every descendant: SIGTERM, and after the grace SIGKILL. Returns how many had to be killed."""
+    """End every descendant: SIGTERM, and after the grace SIGKILL. Returns how many had to be
+    killed.
+    """
     deadline = time.monotonic() + grace_secs
     for process in _living():
         _signal(process, kill=False)

@@ -1,4 +1,6 @@
-"""`jobscribe demo`: a real computation through a fresh supervisor, from submission to result, and where everything lies then."""
+"""`jobscribe demo`: a real computation through a fresh supervisor, from submission to result, and
+where everything lies then.
+"""
 
 import json
 import os
@@ -12,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.errors import Refusal
-from . import child_processes as descendants
-from .computations import Computation, chosen
+from ..session.session import Session, command, session
 from ..terminal.output_stream import Pump
 from ..terminal.quantities import duration
-from ..session.session import Session, command, session
+from . import child_processes as descendants
+from .computations import Computation, chosen
 
 if TYPE_CHECKING:
-    from ...client.sync_client import Client, Job
     from ...client.api.replies import LogPart, RunState
+    from ...client.sync_client import Client, Job
 
 READY_SECS = 30.0
 STOP_SECS = 10.0
@@ -29,12 +31,19 @@ RECORD_SECS = 5.0
 
 
 @command()
-@click.option("--keep", is_flag=True, default=None, help="Leave the supervisor running (also: KEEP=1 in the environment).")
+@click.option(
+    "--keep",
+    is_flag=True,
+    default=None,
+    help="Leave the supervisor running (also: KEEP=1 in the environment).",
+)
 def demo(keep: bool | None) -> None:
-    """Run a real computation nobody here wrote (LAMMPS; numpy where it cannot be had) from submission to result.
+    """Run a real computation nobody here wrote (LAMMPS; numpy where it cannot be had) from
+    submission to result.
 
-    Makes a fresh root in a temporary folder, starts a supervisor there on free loopback ports, shows progress and output as
-    they come, and ends by saying where result, record, logs and events are, with the job's story.
+    Makes a fresh root in a temporary folder, starts a supervisor there on free loopback ports,
+    shows progress and output as they come, and ends by saying where result, record, logs and events
+    are, with the job's story.
     """
     s = session()
     keep = os.environ.get("KEEP", "").lower() in ("1", "yes", "true") if keep is None else keep
@@ -60,7 +69,9 @@ def demo(keep: bool | None) -> None:
 
 
 class _Shown:
-    """What the demo tells as it goes: stages with the time since its start, and the job's output with its progress."""
+    """What the demo tells as it goes: stages with the time since its start, and the job's output
+    with its progress.
+    """
 
     def __init__(self, s: Session) -> None:
         self._screen = s.screen
@@ -82,9 +93,13 @@ class _Shown:
     def ended(self, root: Path, pid: int | None) -> None:
         self.say("done" if pid is None else f"done; the supervisor runs on as pid {pid}")
         if pid is None:
-            self._screen.say(f"stopped; everything is still in {root} (remove it with: rm -r {root})")
+            self._screen.say(
+                f"stopped; everything is still in {root} (remove it with: rm -r {root})"
+            )
         else:
-            self._screen.say(f"  jobscribe job list --root {root}\n  kill {pid}   # stops it; its agents and jobs would live on")
+            self._screen.say(
+                f"  jobscribe job list --root {root}\n  kill {pid}   # stops it; its agents and jobs would live on"
+            )
 
 
 def _fresh_root(s: Session) -> Path:
@@ -99,19 +114,39 @@ def _fresh_root(s: Session) -> Path:
 
 
 def _started(root: Path, shown: _Shown) -> "subprocess.Popen[bytes]":
-    """A supervisor of its own, ready. Its settings are the defaults, whatever the environment here says."""
+    """A supervisor of its own, ready. Its settings are the defaults, whatever the environment here
+    says.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     said = root / "supervisor.err"
     with said.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jobscribe.cli", "up", "--no-web", "--root", str(root), "--port", "0"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True,
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "jobscribe.cli",
+                "up",
+                "--no-web",
+                "--root",
+                str(root),
+                "--port",
+                "0",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=env,
+            start_new_session=True,
         )
     line = _first_line(process)
     if not line.startswith("jobscribe ready "):
         process.kill()
         process.wait()
-        raise Refusal("internal", f"the supervisor did not start; it said: {said.read_text(errors='replace')[-2000:].strip() or 'nothing'}")
+        raise Refusal(
+            "internal",
+            f"the supervisor did not start; it said: {said.read_text(errors='replace')[-2000:].strip() or 'nothing'}",
+        )
     shown.say(line)
     return process
 
@@ -133,7 +168,10 @@ def _computed(s: Session, root: Path, computation: Computation, shown: _Shown) -
     with Client.from_root(root) as client:
         job = client.run(computation.command, env=computation.env, sim_name=computation.title)
         shown.say(f"submitted {job.jid}: {computation.title}")
-        pumps = [_pump(client, job, "stdout", shown, computation), _pump(client, job, "stderr", shown, computation)]
+        pumps = [
+            _pump(client, job, "stdout", shown, computation),
+            _pump(client, job, "stderr", shown, computation),
+        ]
         try:
             state = job.wait()
         except KeyboardInterrupt:
@@ -148,7 +186,9 @@ def _computed(s: Session, root: Path, computation: Computation, shown: _Shown) -
         return state.shell_code
 
 
-def _pump(client: "Client", job: "Job", stream: Any, shown: _Shown, computation: Computation) -> Pump:
+def _pump(
+    client: "Client", job: "Job", stream: Any, shown: _Shown, computation: Computation
+) -> Pump:
     def sink(part: "LogPart") -> None:
         if stream == "stdout":
             shown.output(part, computation)
@@ -174,8 +214,11 @@ def _told(s: Session, root: Path, computation: Computation, job: "Job", state: "
         time.sleep(0.05)
     story, logs = job.story(), job.why().get("logs") or []
     places = {
-        "result": os.path.join(state.run_dir or "", computation.result), "record": str(record), "output": [str(path) for path in logs],
-        "log": str(root / "log" / "supervisor.log"), "events": str(root / "db" / "events.sqlite"),
+        "result": os.path.join(state.run_dir or "", computation.result),
+        "record": str(record),
+        "output": [str(path) for path in logs],
+        "log": str(root / "log" / "supervisor.log"),
+        "events": str(root / "db" / "events.sqlite"),
     }
     if s.screen.json:
         what = {"computeJid": job.jid, "status": state.raw, "root": str(root)}

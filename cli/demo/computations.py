@@ -1,4 +1,6 @@
-"""What the demo computes: the real LAMMPS on one of its own input decks, or numpy where LAMMPS cannot be installed."""
+"""What the demo computes: the real LAMMPS on one of its own input decks, or numpy where LAMMPS
+cannot be installed.
+"""
 
 import importlib.util
 import os
@@ -23,7 +25,9 @@ Say = Callable[[str], None]
 
 
 class Computation(msgspec.Struct, frozen=True):
-    """command and env as they are submitted. steps: the number that stands first in the last line of its output. result: a file."""
+    """command and env as they are submitted. steps: the number that stands first in the last line
+    of its output. result: a file.
+    """
 
     title: str
     command: tuple[str, ...]
@@ -38,7 +42,9 @@ class Computation(msgspec.Struct, frozen=True):
 
 
 def chosen(say: Say, folder: Path) -> Computation:
-    """LAMMPS, installed if need be and possible; otherwise numpy, installed into `folder` if need be. Raises RuntimeError."""
+    """LAMMPS, installed if need be and possible; otherwise numpy, installed into `folder` if need
+    be. Raises RuntimeError.
+    """
     if _has_lammps() or _installed_lammps(say):
         return lammps()
     return _numpy(say, folder)
@@ -47,13 +53,16 @@ def chosen(say: Say, folder: Path) -> Computation:
 def lammps() -> Computation:
     """The deck as it was shipped, copied into the run directory, and more steps of the same.
 
-    stdbuf: LAMMPS keeps its output back in blocks when it writes to a file. The MPI it was built with otherwise looks for ssh
-    at its start, and fails where there is none.
+    stdbuf: LAMMPS keeps its output back in blocks when it writes to a file. The MPI it was built
+    with otherwise looks for ssh at its start, and fails where there is none.
     """
     script = f'cp {DECK} . && printf "include in.crack\\nrun {MORE_STEPS}\\n" > in.demo && exec stdbuf -oL {LAMMPS} -in in.demo'
     return Computation(
-        title=f"LAMMPS, molecular dynamics of a crack ({DECK_STEPS + MORE_STEPS} steps)", command=("/bin/sh", "-c", script),
-        env={"OMPI_MCA_ess_singleton_isolated": "1", "OMP_NUM_THREADS": "1"}, steps=DECK_STEPS + MORE_STEPS, result="log.lammps",
+        title=f"LAMMPS, molecular dynamics of a crack ({DECK_STEPS + MORE_STEPS} steps)",
+        command=("/bin/sh", "-c", script),
+        env={"OMPI_MCA_ess_singleton_isolated": "1", "OMP_NUM_THREADS": "1"},
+        steps=DECK_STEPS + MORE_STEPS,
+        result="log.lammps",
     )
 
 
@@ -61,8 +70,11 @@ def heat(path: str | None) -> Computation:
     """numpy; `path` is where it was installed, if not beside us."""
     script = str(Path(__file__).with_name("heat_program.py"))
     return Computation(
-        title="numpy, heat spreading over a plate", command=(sys.executable, script, str(HEAT_SECS)),
-        env={"PYTHONPATH": path} if path else {}, steps=1000, result="temperature.npy",
+        title="numpy, heat spreading over a plate",
+        command=(sys.executable, script, str(HEAT_SECS)),
+        env={"PYTHONPATH": path} if path else {},
+        steps=1000,
+        result="temperature.npy",
     )
 
 
@@ -74,7 +86,9 @@ def _installed_lammps(say: Say) -> bool:
     """Try Debian's packages. Says what is done, and why not."""
     names = " and ".join(PACKAGES)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        say(f"LAMMPS is not here, and only root on Debian can install it (apt-get install {' '.join(PACKAGES)}); using numpy instead")
+        say(
+            f"LAMMPS is not here, and only root on Debian can install it (apt-get install {' '.join(PACKAGES)}); using numpy instead"
+        )
         return False
     say(f"installing the Debian packages {names} (once; about 15 s)")
     for step in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *PACKAGES]):
@@ -90,7 +104,20 @@ def _numpy(say: Say, folder: Path) -> Computation:
         return heat(None)
     target = str(folder / "numpy")
     say("installing numpy for the demo")
-    failure = _shown([sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--target", target, "numpy"], say, {})
+    failure = _shown(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--target",
+            target,
+            "numpy",
+        ],
+        say,
+        {},
+    )
     if failure:
         raise RuntimeError(f"neither LAMMPS nor numpy can be had here: {failure}")
     return heat(target)
@@ -101,7 +128,12 @@ def _shown(command: list[str], say: Say, env: dict[str, str]) -> str | None:
     last = ""
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             env={**os.environ, **env},
         )
     except OSError as e:

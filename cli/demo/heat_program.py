@@ -1,7 +1,8 @@
-"""A computation for the demo where LAMMPS cannot be had: heat spreading over a plate, with numpy. Runs by itself, as a job.
+"""A computation for the demo where LAMMPS cannot be had: heat spreading over a plate, with numpy.
+Runs by itself, as a job.
 
-Usage: heat.py SECONDS. Writes temperature.npy into its directory and prints `<permille> <steps> <mean> <error>` as it goes.
-Imports nothing of this package: a job knows only its own directory.
+Usage: heat.py SECONDS. Writes temperature.npy into its directory and prints `<permille> <steps>
+<mean> <error>` as it goes. Imports nothing of this package: a job knows only its own directory.
 """
 
 import sys
@@ -28,7 +29,10 @@ def main(secs: float) -> None:
     while (passed := time.monotonic() - begun) < secs:
         change = relax(plate, 50)
         steps += 50
-        print(f"{1000 * passed / secs:8.0f} {steps:8d} {plate.mean():12.6f} {change:12.6f}", flush=True)
+        print(
+            f"{1000 * passed / secs:8.0f} {steps:8d} {plate.mean():12.6f} {change:12.6f}",
+            flush=True,
+        )
     np.save("temperature.npy", plate)
     print(f"    1000 {steps:8d} {plate.mean():12.6f}  saved temperature.npy", flush=True)
 

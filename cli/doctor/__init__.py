@@ -1,1 +1,3 @@
-"""What `jobscribe doctor` looks at: facts are read in a process of their own, and judged by pure functions in ours."""
+"""What `jobscribe doctor` looks at: facts are read in a process of their own, and judged by pure
+functions in ours.
+"""

@@ -1,6 +1,8 @@
-"""The process that reads the facts: what is given comes in as JSON on standard input, and each check's facts leave as a line of JSON.
+"""The process that reads the facts: what is given comes in as JSON on standard input, and each
+check's facts leave as a line of JSON.
 
-Each is read in a thread of its own; whoever waits for one that hangs (a disk, a driver) ends this whole process.
+Each is read in a thread of its own; whoever waits for one that hangs (a disk, a driver) ends this
+whole process.
 """
 
 import json
@@ -8,8 +10,8 @@ import os
 import sys
 import threading
 
-from .findings import Facts
 from .check_table import CHECKS
+from .findings import Facts
 
 
 def main() -> None:

@@ -1,14 +1,20 @@
-"""The doctor's checks: how the facts of each are read, how they are judged, and how long that may take."""
+"""The doctor's checks: how the facts of each are read, how they are judged, and how long that may
+take.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import machine_checks as machine, machine_facts, site_checks as site, site_facts
+from . import machine_checks as machine
+from . import machine_facts, site_facts
+from . import site_checks as site
 from .findings import Facts, Finding
 
 
 class Check(NamedTuple):
-    """read: from what was given (root, settings, address) to facts. judge: pure. secs: after so long it is said to hang."""
+    """read: from what was given (root, settings, address) to facts. judge: pure. secs: after so
+    long it is said to hang.
+    """
 
     read: Callable[[Facts], Facts]
     judge: Callable[[Facts], list[Finding]]

@@ -1,4 +1,6 @@
-"""`doctor`: what of this machine, this user and this installation will stand in the way of jobs, and what to do about it."""
+"""`doctor`: what of this machine, this user and this installation will stand in the way of jobs,
+and what to do about it.
+"""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -18,12 +20,26 @@ _WORDS = {"ok": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
 
 @command()
 @click.option("--only", multiple=True, metavar="CHECK", help="This check only; again for others.")
-@click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, as `up` and `supervisor` take it.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Configuration file (TOML); must exist.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting, as `up` and `supervisor` take it.",
+)
 def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> None:
-    """Look at this machine, this user and this installation: what will keep jobs from running, or from being understood.
+    """Look at this machine, this user and this installation: what will keep jobs from running, or
+    from being understood.
 
-    Needs no supervisor and no rights; run it as the user who runs the supervisor. Exits with 1 when something is wrong (FAIL).
+    Needs no supervisor and no rights; run it as the user who runs the supervisor. Exits with 1 when
+    something is wrong (FAIL).
     """
     s = session()
     found = examined(s, only, file, sets)
@@ -31,22 +47,30 @@ def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> No
     if s.screen.json:
         import msgspec
 
-        s.screen.value("jobscribe.doctor/1", {"ok": not failed, "items": msgspec.to_builtins(found)})
+        s.screen.value(
+            "jobscribe.doctor/1", {"ok": not failed, "items": msgspec.to_builtins(found)}
+        )
     else:
         _print(s, found)
     raise SystemExit(1 if failed else 0)
 
 
-def examined(s: Session, only: "Sequence[str]" = (), file: str | None = None, sets: tuple[str, ...] = ()) -> "list[Finding]":
-    """What the checks find; says which ones it waits for. Raises click.UsageError for a check that there is not."""
-    from .fact_process import findings
+def examined(
+    s: Session, only: "Sequence[str]" = (), file: str | None = None, sets: tuple[str, ...] = ()
+) -> "list[Finding]":
+    """What the checks find; says which ones it waits for. Raises click.UsageError for a check that
+    there is not.
+    """
     from .check_table import CHECKS
+    from .fact_process import findings
 
     unknown = [name for name in only if name not in CHECKS]
     if unknown:
         raise click.UsageError(f"there is no check {unknown[0]!r}; there are: {', '.join(CHECKS)}")
     return findings(
-        _given(s, file, sets), tuple(only) or tuple(CHECKS), lambda left, secs: s.screen.progress(f"looking at: {', '.join(left)}", secs)
+        _given(s, file, sets),
+        tuple(only) or tuple(CHECKS),
+        lambda left, secs: s.screen.progress(f"looking at: {', '.join(left)}", secs),
     )
 
 
@@ -63,21 +87,29 @@ def _given(s: Session, file: str | None, sets: tuple[str, ...]) -> dict[str, Any
 
 
 def _root(s: Session, file: str | None, sets: tuple[str, ...]) -> str:
-    """As the configuration says where it can be read; what is wrong with it is a finding, not an end."""
+    """As the configuration says where it can be read; what is wrong with it is a finding, not an
+    end.
+    """
     from ...protocol.errors import Refusal
     from ...service.settings import loader as config
 
     try:
         return config.load({"root": s.options.get("root"), **assignments(sets)}, file=file).root
     except Refusal:
-        return os.path.abspath(s.options.get("root") or os.environ.get("JOBSCRIBE_ROOT") or os.path.expanduser("~/.jobscribe"))
+        return os.path.abspath(
+            s.options.get("root")
+            or os.environ.get("JOBSCRIBE_ROOT")
+            or os.path.expanduser("~/.jobscribe")
+        )
 
 
 def _print(s: Session, found: "list[Finding]") -> None:
     width = max(len(f.check) for f in found)
     last = ""
     for f in found:
-        s.screen.line(f"{_WORDS[f.state]:4}  {f.check if f.check != last else '':<{width}}  {f.sentence}")
+        s.screen.line(
+            f"{_WORDS[f.state]:4}  {f.check if f.check != last else '':<{width}}  {f.sentence}"
+        )
         last = f.check
         indent = " " * (width + 8)
         if f.state in ("warn", "fail"):
@@ -85,4 +117,6 @@ def _print(s: Session, found: "list[Finding]") -> None:
         if f.advice and f.state != "ok":
             s.screen.line(f"{indent}do: {f.advice}")
     counts = {state: sum(f.state == state for f in found) for state in _WORDS}
-    s.screen.say(f"{counts['ok']} in order, {counts['warn']} to know, {counts['fail']} wrong, {counts['skip']} not looked at")
+    s.screen.say(
+        f"{counts['ok']} in order, {counts['warn']} to know, {counts['fail']} wrong, {counts['skip']} not looked at"
+    )

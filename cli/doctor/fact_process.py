@@ -1,4 +1,6 @@
-"""Has the facts read in another process, and waits for each no longer than its time: what hangs there cannot hang us."""
+"""Has the facts read in another process, and waits for each no longer than its time: what hangs
+there cannot hang us.
+"""
 
 import contextlib
 import json
@@ -9,14 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from .findings import Facts, Finding, unread
 from .check_table import CHECKS
+from .findings import Facts, Finding, unread
 
 _EVERY_SECS, _LAST_SECS = 0.5, 1.0
 
 
-def findings(given: Facts, names: Sequence[str], waiting: Callable[[list[str], float], None]) -> list[Finding]:
-    """What each check finds, in order. waiting: told again and again which ones have not answered, and for how long."""
+def findings(
+    given: Facts, names: Sequence[str], waiting: Callable[[list[str], float], None]
+) -> list[Finding]:
+    """What each check finds, in order. waiting: told again and again which ones have not answered,
+    and for how long.
+    """
     facts = _facts(given, names, waiting)
     return [finding for name in names for finding in judged(name, facts[name])]
 
@@ -25,17 +31,27 @@ def judged(name: str, answer: Facts) -> list[Finding]:
     """answer: as a line of the other process says, or {"error"}."""
     if "error" in answer:
         return [unread(name, str(answer["error"]))]
-    return [Finding(name, f.state, f.sentence, f.means, f.advice) for f in CHECKS[name].judge(answer["facts"])]
+    return [
+        Finding(name, f.state, f.sentence, f.means, f.advice)
+        for f in CHECKS[name].judge(answer["facts"])
+    ]
 
 
-def _facts(given: Facts, names: Sequence[str], waiting: Callable[[list[str], float], None]) -> dict[str, Facts]:
+def _facts(
+    given: Facts, names: Sequence[str], waiting: Callable[[list[str], float], None]
+) -> dict[str, Facts]:
     begun = time.monotonic()
     facts: dict[str, Facts] = {}
     command, pipe = [sys.executable, "-m", __package__], subprocess.PIPE
     try:
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_env(), cwd="/")
+        child = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_env(), cwd="/"
+        )
     except OSError as e:
-        return {name: {"error": f"no process can be started to look: {sys.executable}: {e.strerror}"} for name in names}
+        return {
+            name: {"error": f"no process can be started to look: {sys.executable}: {e.strerror}"}
+            for name in names
+        }
     assert child.stdin is not None and child.stdout is not None
     try:
         with contextlib.suppress(BrokenPipeError):  # it ended before it had read
@@ -48,13 +64,23 @@ def _facts(given: Facts, names: Sequence[str], waiting: Callable[[list[str], flo
         try:
             child.wait(_LAST_SECS)
         except subprocess.TimeoutExpired:
-            child.returncode = -9  # what hangs in the kernel cannot be ended, and is not ours to wait for
+            child.returncode = (
+                -9
+            )  # what hangs in the kernel cannot be ended, and is not ours to wait for
     for name in names:
-        facts.setdefault(name, {"error": f"this could not be looked at within {CHECKS[name].secs:g} s"})
+        facts.setdefault(
+            name, {"error": f"this could not be looked at within {CHECKS[name].secs:g} s"}
+        )
     return facts
 
 
-def _gather(fd: int, names: Sequence[str], facts: dict[str, Facts], begun: float, waiting: Callable[[list[str], float], None]) -> None:
+def _gather(
+    fd: int,
+    names: Sequence[str],
+    facts: dict[str, Facts],
+    begun: float,
+    waiting: Callable[[list[str], float], None],
+) -> None:
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
@@ -77,7 +103,16 @@ def _gather(fd: int, names: Sequence[str], facts: dict[str, Facts], begun: float
 
 def _env() -> dict[str, str]:
     """This process's own, and where the package is to be found, wherever this one found it."""
-    place = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    place = os.path.dirname(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )
     package = sys.modules[__package__.partition(".")[0]].__path__[0]
-    found = os.path.dirname(os.path.abspath(package)) if os.path.basename(package) == "jobscribe" else place
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), found) if p)}
+    found = (
+        os.path.dirname(os.path.abspath(package))
+        if os.path.basename(package) == "jobscribe"
+        else place
+    )
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), found) if p),
+    }

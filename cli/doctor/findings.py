@@ -9,7 +9,9 @@ Facts = dict[str, Any]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """check: which one found it. sentence: how it is. means: for jobs. advice: what to do; both empty where all is well."""
+    """check: which one found it. sentence: how it is. means: for jobs. advice: what to do; both
+    empty where all is well.
+    """
 
     check: str
     state: State
@@ -37,7 +39,11 @@ def skip(sentence: str, means: str = "", advice: str = "") -> Finding:
 def unread(check: str, why: str) -> Finding:
     """For a check whose facts could not be had."""
     return Finding(
-        check, "fail", why, "what it would have looked at may hang supervisor and jobs as well", "look at that part of the machine first"
+        check,
+        "fail",
+        why,
+        "what it would have looked at may hang supervisor and jobs as well",
+        "look at that part of the machine first",
     )
 
 

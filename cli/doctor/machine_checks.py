@@ -1,4 +1,6 @@
-"""Judgements about the machine: what facts mean for jobs, and what to do. Pure: the same facts give the same findings."""
+"""Judgements about the machine: what facts mean for jobs, and what to do. Pure: the same facts give
+the same findings.
+"""
 
 from .findings import Facts, Finding, fail, ok, skip, warn
 
@@ -17,10 +19,18 @@ def environment(f: Facts) -> list[Finding]:
     versions = ", ".join(f"{n} {v}" for n, v in f["packages"].items() if v and n != "jobscribe")
     extras = ", ".join(n for n, there in f["extras"].items() if there) or "none"
     if python < MIN_PYTHON:
-        found.append(fail(f"Python is {f['python']}", "jobscribe does not run with it", "take Python 3.11 or newer"))
+        found.append(
+            fail(
+                f"Python is {f['python']}",
+                "jobscribe does not run with it",
+                "take Python 3.11 or newer",
+            )
+        )
     else:
         where = f"{f['executable']}) on {f['host']}, Linux {f['kernel']}"
-        found.append(ok(f"jobscribe {f['version']} with Python {f['python']} ({where}; extras: {extras}"))
+        found.append(
+            ok(f"jobscribe {f['version']} with Python {f['python']} ({where}; extras: {extras}")
+        )
     missing = [n for n, v in f["packages"].items() if v is None and n != "jobscribe"]
     if missing:
         found.append(
@@ -57,7 +67,9 @@ def _path(f: Facts) -> list[Finding]:
         )
     absent = [p for p in ("sh", "env") if not f["programs"].get(p)]
     if absent:
-        found.append(fail(f"not in PATH: {', '.join(absent)}", "no job can be started without", "set PATH"))
+        found.append(
+            fail(f"not in PATH: {', '.join(absent)}", "no job can be started without", "set PATH")
+        )
     return found
 
 
@@ -84,7 +96,11 @@ def limits(f: Facts) -> list[Finding]:
         )
     else:
         found.append(ok(f"open files: {_shown(soft)}, up to {_shown(hard)}"))
-    processes = [n for n in (f["nproc"][0] if f["uid"] != 0 else _INFINITE, f["pids"] or _INFINITE) if n != _INFINITE]
+    processes = [
+        n
+        for n in (f["nproc"][0] if f["uid"] != 0 else _INFINITE, f["pids"] or _INFINITE)
+        if n != _INFINITE
+    ]
     if processes and min(processes) < FEW_PROCESSES:
         found.append(
             warn(
@@ -94,7 +110,9 @@ def limits(f: Facts) -> list[Finding]:
             )
         )
     else:
-        found.append(ok(f"processes and threads: {min(processes) if processes else 'not limited here'}"))
+        found.append(
+            ok(f"processes and threads: {min(processes) if processes else 'not limited here'}")
+        )
     if f["fsize"][0] != _INFINITE:
         found.append(
             warn(
@@ -117,7 +135,9 @@ def _shown(limit: int) -> str:
 def cores(f: Facts) -> list[Finding]:
     pattern = f["pattern"]
     if pattern is None:
-        return [skip("the kernel's core_pattern cannot be read", "where a core would go is not known")]
+        return [
+            skip("the kernel's core_pattern cannot be read", "where a core would go is not known")
+        ]
     if f["limit"][1] == 0:
         return [
             warn(
@@ -128,14 +148,30 @@ def cores(f: Facts) -> list[Finding]:
         ]
     wanted = "a job leaves one only if it asked for it (coreBytes)"
     if not pattern:
-        return [warn("cores: core_pattern is empty", "the kernel writes none", "sysctl kernel.core_pattern=core")]
+        return [
+            warn(
+                "cores: core_pattern is empty",
+                "the kernel writes none",
+                "sysctl kernel.core_pattern=core",
+            )
+        ]
     if not pattern.startswith("|"):
-        place = "in the run directory" if not pattern.startswith("/") else "there, on the host, whichever container or job it was"
+        place = (
+            "in the run directory"
+            if not pattern.startswith("/")
+            else "there, on the host, whichever container or job it was"
+        )
         return [ok(f"cores go to the file {pattern!r}: {place}", wanted)]
     program = pattern[1:].split()[0] if pattern[1:].split() else ""
     if program.endswith("systemd-coredump"):
-        how = "'coredumpctl dump PID' gets them" if f["coredumpctl"] else "coredumpctl is not installed here: install systemd-coredump"
-        return [ok(f"cores go to systemd-coredump; {how}", f"{wanted}; none lies in the run directory")]
+        how = (
+            "'coredumpctl dump PID' gets them"
+            if f["coredumpctl"]
+            else "coredumpctl is not installed here: install systemd-coredump"
+        )
+        return [
+            ok(f"cores go to systemd-coredump; {how}", f"{wanted}; none lies in the run directory")
+        ]
     return [
         warn(
             f"cores are piped to {program or 'nothing'}",
@@ -163,18 +199,30 @@ def ptrace(f: Facts) -> list[Finding]:
                 "attach as root, or sysctl kernel.yama.ptrace_scope=0",
             )
         ]
-    return [ok("ptrace works" + (" (CAP_SYS_PTRACE)" if f["capability"] else ""), "py-spy, gdb and strace can look into jobs of this user")]
+    return [
+        ok(
+            "ptrace works" + (" (CAP_SYS_PTRACE)" if f["capability"] else ""),
+            "py-spy, gdb and strace can look into jobs of this user",
+        )
+    ]
 
 
 def kernel_log(f: Facts) -> list[Finding]:
     if f["kmsg"] is None or f["syslog"] is None:
-        return [ok("the kernel log can be read", "'job why' can show what the kernel said of a process that it killed")]
+        return [
+            ok(
+                "the kernel log can be read",
+                "'job why' can show what the kernel said of a process that it killed",
+            )
+        ]
     restricted = f["restrict"] == "1"
     return [
         warn(
             f"the kernel log cannot be read by this user ({f['kmsg']}; dmesg_restrict is {f['restrict'] or 'not known'})",
             "'job why' says of a kill for memory what cgroups counted, and that the kernel log could not be read",
-            "sysctl kernel.dmesg_restrict=0, or give the supervisor CAP_SYSLOG" if restricted else "look at the rights of /dev/kmsg",
+            "sysctl kernel.dmesg_restrict=0, or give the supervisor CAP_SYSLOG"
+            if restricted
+            else "look at the rights of /dev/kmsg",
         )
     ]
 
@@ -192,7 +240,12 @@ def cgroups(f: Facts) -> list[Finding]:
     memory = [m for m in f["found"] if "memory" in m["controllers"]]
     name = "cgroups " + " and ".join(f"v{v}" for v in versions)
     if any(m["writable"] for m in memory):
-        return [ok(f"{name}; memory can be limited and counted for each task", "a kill for memory is told from any other, by task")]
+        return [
+            ok(
+                f"{name}; memory can be limited and counted for each task",
+                "a kill for memory is told from any other, by task",
+            )
+        ]
     if any(m["writable"] for m in f["found"]):
         known = "what a job's processes are is known; memory is not counted for each task"
         return [
@@ -259,15 +312,30 @@ def clock(f: Facts) -> list[Finding]:
             )
         )
     return found or [
-        ok("the clock is synchronised" if f["synchronised"] else "the clock runs steadily; whether it is synchronised is not told")
+        ok(
+            "the clock is synchronised"
+            if f["synchronised"]
+            else "the clock runs steadily; whether it is synchronised is not told"
+        )
     ]
 
 
 def journal(f: Facts) -> list[Finding]:
     if f["error"] is not None:
-        return [skip(f"no journal listens here ({f['error']})", "logs are in <root>/log and on standard error only")]
+        return [
+            skip(
+                f"no journal listens here ({f['error']})",
+                "logs are in <root>/log and on standard error only",
+            )
+        ]
     if not f["journalctl"]:
-        return [warn("the journal listens, but journalctl is not installed", "its fields cannot be asked for", "install systemd's tools")]
+        return [
+            warn(
+                "the journal listens, but journalctl is not installed",
+                "its fields cannot be asked for",
+                "install systemd's tools",
+            )
+        ]
     if not f["readable"]:
         return [
             warn(
@@ -276,7 +344,12 @@ def journal(f: Facts) -> list[Finding]:
                 "put the user into the group systemd-journal (usermod -aG systemd-journal NAME), and sign in again",
             )
         ]
-    return [ok("the journal takes records and can be read", "'journalctl JOBSCRIBE_JID=...' shows a job's lines")]
+    return [
+        ok(
+            "the journal takes records and can be read",
+            "'journalctl JOBSCRIBE_JID=...' shows a job's lines",
+        )
+    ]
 
 
 def systemd(f: Facts) -> list[Finding]:
@@ -289,7 +362,13 @@ def systemd(f: Facts) -> list[Finding]:
             )
         ]
     if not f["units"] and f.get("silent"):
-        return [skip(f"{f['version']}; it does not answer this user (no D-Bus?)", "how its units stand is not known", "ask as root")]
+        return [
+            skip(
+                f"{f['version']}; it does not answer this user (no D-Bus?)",
+                "how its units stand is not known",
+                "ask as root",
+            )
+        ]
     if not f["units"]:
         return [
             skip(
@@ -303,7 +382,13 @@ def systemd(f: Facts) -> list[Finding]:
         whose = " (of this user)" if shown["user"] else ""
         restarts = int(shown.get("NRestarts") or 0)
         if shown.get("NeedDaemonReload") == "yes":
-            found.append(warn(f"{unit}{whose} was changed since systemd read it", "what runs is the old one", "systemctl daemon-reload"))
+            found.append(
+                warn(
+                    f"{unit}{whose} was changed since systemd read it",
+                    "what runs is the old one",
+                    "systemctl daemon-reload",
+                )
+            )
         if shown["ActiveState"] == "failed":
             found.append(
                 fail(
@@ -317,13 +402,21 @@ def systemd(f: Facts) -> list[Finding]:
             found.append((ok if restarts < 3 else _often)(f"{unit}{whose} is active{again}"))
         else:
             found.append(
-                warn(f"{unit}{whose} is {shown['ActiveState']}", "nothing is begun while it is not active", f"systemctl start {unit}")
+                warn(
+                    f"{unit}{whose} is {shown['ActiveState']}",
+                    "nothing is begun while it is not active",
+                    f"systemctl start {unit}",
+                )
             )
     return found
 
 
 def _often(sentence: str) -> Finding:
-    return warn(sentence, "something ends it again and again; jobs run on", "journalctl -u jobscribe-supervisor -p 4 says why")
+    return warn(
+        sentence,
+        "something ends it again and again; jobs run on",
+        "journalctl -u jobscribe-supervisor -p 4 says why",
+    )
 
 
 def gpus(f: Facts) -> list[Finding]:
@@ -336,7 +429,12 @@ def gpus(f: Facts) -> list[Finding]:
                     "pip install 'jobscribe[gpu]'",
                 )
             ]
-        return [skip("no GPUs: neither NVIDIA's library nor its driver is here", "runs that ask for GPUs are refused on this machine")]
+        return [
+            skip(
+                "no GPUs: neither NVIDIA's library nor its driver is here",
+                "runs that ask for GPUs are refused on this machine",
+            )
+        ]
     if f.get("error"):
         state = warn if f["devices"] else skip
         return [
@@ -346,4 +444,10 @@ def gpus(f: Facts) -> list[Finding]:
                 "nvidia-smi tells more",
             )
         ]
-    return [ok(f"{len(f['cards'])} GPUs: {', '.join(f['cards'])}" if f["cards"] else "NVIDIA's driver is here, without a card")]
+    return [
+        ok(
+            f"{len(f['cards'])} GPUs: {', '.join(f['cards'])}"
+            if f["cards"]
+            else "NVIDIA's driver is here, without a card"
+        )
+    ]

@@ -1,4 +1,6 @@
-"""Facts about this machine and this user, as plain data. What cannot be read is said in its place; nothing is judged here."""
+"""Facts about this machine and this user, as plain data. What cannot be read is said in its place;
+nothing is judged here.
+"""
 
 import contextlib
 import ctypes
@@ -20,7 +22,17 @@ from ...runtime.log.journald import SOCKET
 from .findings import Facts
 
 #: Programs that drivers, jobs and an operator at night use.
-PROGRAMS = ("sh", "bash", "env", "ssh", "sbatch", "docker", "systemctl", "journalctl", "coredumpctl")
+PROGRAMS = (
+    "sh",
+    "bash",
+    "env",
+    "ssh",
+    "sbatch",
+    "docker",
+    "systemctl",
+    "journalctl",
+    "coredumpctl",
+)
 EXTRAS = {"docker": "docker", "gpu": "pynvml", "sbatch": "asyncssh", "heat": "numpy"}
 PACKAGES = (
     "jobscribe",
@@ -72,7 +84,9 @@ def environment(given: Facts) -> Facts:
         "python": platform.python_version(),
         "executable": sys.executable,
         "packages": found,
-        "extras": {name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()},
+        "extras": {
+            name: importlib.util.find_spec(module) is not None for name, module in EXTRAS.items()
+        },
         "path": os.environ.get("PATH", ""),
         "programs": {p: shutil.which(p) for p in PROGRAMS},
         "encoding": locale.getpreferredencoding(False),
@@ -84,7 +98,12 @@ def environment(given: Facts) -> Facts:
 
 
 def limits(given: Facts) -> Facts:
-    names = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE, "fsize": resource.RLIMIT_FSIZE}
+    names = {
+        "nofile": resource.RLIMIT_NOFILE,
+        "nproc": resource.RLIMIT_NPROC,
+        "core": resource.RLIMIT_CORE,
+        "fsize": resource.RLIMIT_FSIZE,
+    }
     return {
         **{name: list(resource.getrlimit(which)) for name, which in names.items()},
         "pids": _pids_limit(),
@@ -101,7 +120,9 @@ def _pids_limit() -> int | None:
         own = cgroup_mounts.own_paths()
         for mount in cgroup_mounts.mounts():
             folder = (
-                mount.folder(own.get("" if mount.version == 2 else "pids")) if mount.version == 2 or "pids" in mount.controllers else None
+                mount.folder(own.get("" if mount.version == 2 else "pids"))
+                if mount.version == 2 or "pids" in mount.controllers
+                else None
             )
             said = _text(f"{folder}/pids.max") if folder else None
             if said and said.isdigit():
@@ -120,7 +141,9 @@ def cores(given: Facts) -> Facts:
 
 def ptrace(given: Facts) -> Facts:
     status = _text("/proc/self/status") or ""
-    caps = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    caps = next(
+        (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0
+    )
     scope = _text("/proc/sys/kernel/yama/ptrace_scope")
     return {
         "scope": int(scope) if scope and scope.isdigit() else None,
@@ -130,11 +153,15 @@ def ptrace(given: Facts) -> Facts:
 
 
 def _attached() -> str | None:
-    """Attach to a child of our own, and let it go: None where that went well, else the error's name."""
+    """Attach to a child of our own, and let it go: None where that went well, else the error's
+    name.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long
-    child = subprocess.Popen(["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", "read _"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     try:
         if libc.ptrace(_ATTACH, child.pid, None, None) != 0:
             return errno.errorcode.get(ctypes.get_errno(), str(ctypes.get_errno()))
@@ -148,7 +175,12 @@ def _attached() -> str | None:
 
 
 def kernel_log(given: Facts) -> Facts:
-    return {"kmsg": _kmsg(), "syslog": _syslog(), "restrict": _text("/proc/sys/kernel/dmesg_restrict"), "uid": os.geteuid()}
+    return {
+        "kmsg": _kmsg(),
+        "syslog": _syslog(),
+        "restrict": _text("/proc/sys/kernel/dmesg_restrict"),
+        "uid": os.geteuid(),
+    }
 
 
 def _kmsg() -> str | None:
@@ -186,8 +218,16 @@ def cgroups(given: Facts) -> Facts:
         return {"unread": str(e), "found": []}
     found = []
     for mount in mounts:
-        folder = mount.folder(own.get("" if mount.version == 2 else mount.controllers[-1] if mount.controllers else None))  # type: ignore[arg-type]
-        there = (_text(f"{folder}/cgroup.controllers") or "").split() if mount.version == 2 and folder else list(mount.controllers)
+        folder = mount.folder(
+            own.get(
+                "" if mount.version == 2 else mount.controllers[-1] if mount.controllers else None  # type: ignore[arg-type]
+            )
+        )
+        there = (
+            (_text(f"{folder}/cgroup.controllers") or "").split()
+            if mount.version == 2 and folder
+            else list(mount.controllers)
+        )
         found.append(
             {
                 "version": mount.version,
@@ -196,7 +236,11 @@ def cgroups(given: Facts) -> Facts:
                 "folder": folder,
                 "writable": bool(folder) and os.access(str(folder), os.W_OK),
                 "delegated": bool(folder) and cgroup_mounts.is_delegated(str(folder)),
-                "memoryRead": bool(folder) and any(os.access(f"{folder}/{n}", os.R_OK) for n in ("memory.events", "memory.oom_control")),
+                "memoryRead": bool(folder)
+                and any(
+                    os.access(f"{folder}/{n}", os.R_OK)
+                    for n in ("memory.events", "memory.oom_control")
+                ),
             }
         )
     return {"found": found}
@@ -240,7 +284,9 @@ def clock(given: Facts) -> Facts:
 def _newest(folder: str) -> float | None:
     """When something was written there last, by the clock as it was then."""
     try:
-        return max((e.stat(follow_symlinks=False).st_mtime for e in os.scandir(folder)), default=None)
+        return max(
+            (e.stat(follow_symlinks=False).st_mtime for e in os.scandir(folder)), default=None
+        )
     except OSError:
         return None
 
@@ -270,13 +316,26 @@ def _opens(folder: str) -> bool:
 
 
 def systemd(given: Facts) -> Facts:
-    facts: Facts = {"running": os.path.isdir("/run/systemd/system"), "systemctl": shutil.which("systemctl") is not None, "units": {}}
+    facts: Facts = {
+        "running": os.path.isdir("/run/systemd/system"),
+        "systemctl": shutil.which("systemctl") is not None,
+        "units": {},
+    }
     if not facts["running"] or not facts["systemctl"]:
         return facts
     facts["version"] = (_said(["systemctl", "--version"]).splitlines() or [""])[0]
     for unit in UNITS:
         for scope in ((), ("--user",)):
-            said = _said(["systemctl", *scope, "show", "-p", "LoadState,ActiveState,NRestarts,NeedDaemonReload,Result", unit])
+            said = _said(
+                [
+                    "systemctl",
+                    *scope,
+                    "show",
+                    "-p",
+                    "LoadState,ActiveState,NRestarts,NeedDaemonReload,Result",
+                    unit,
+                ]
+            )
             shown = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
             if "LoadState" not in shown and not scope:
                 facts["silent"] = True
@@ -288,7 +347,9 @@ def systemd(given: Facts) -> Facts:
 
 def _said(command: list[str], secs: float = 5.0) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=secs, stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=secs, stdin=subprocess.DEVNULL
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -301,10 +362,19 @@ def gpus(given: Facts) -> Facts:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
-        return {"library": True, "devices": os.path.exists("/dev/nvidiactl"), "error": str(e), "cards": []}
+        return {
+            "library": True,
+            "devices": os.path.exists("/dev/nvidiactl"),
+            "error": str(e),
+            "cards": [],
+        }
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
-        return {"library": True, "devices": True, "cards": [str(pynvml.nvmlDeviceGetName(h)) for h in handles]}
+        return {
+            "library": True,
+            "devices": True,
+            "cards": [str(pynvml.nvmlDeviceGetName(h)) for h in handles],
+        }
     except pynvml.NVMLError as e:
         return {"library": True, "devices": True, "error": str(e), "cards": []}
     finally:
@@ -329,14 +399,23 @@ def folder(path: str) -> Facts:
         "user": user_name(os.geteuid()),
     }
     info = os.stat(nearest)
-    facts |= {"owner": info.st_uid, "ownerName": user_name(info.st_uid), "mode": info.st_mode & 0o7777, "isFolder": os.path.isdir(nearest)}
+    facts |= {
+        "owner": info.st_uid,
+        "ownerName": user_name(info.st_uid),
+        "mode": info.st_mode & 0o7777,
+        "isFolder": os.path.isdir(nearest),
+    }
     room = os.statvfs(nearest)
     facts |= {
         "freeBytes": room.f_bavail * room.f_frsize,
         "bytes": room.f_blocks * room.f_frsize,
         "readOnly": bool(room.f_flag & os.ST_RDONLY),
     }
-    facts |= {"freeInodes": room.f_favail, "inodes": room.f_files, "writable": os.access(nearest, os.W_OK | os.X_OK)}
+    facts |= {
+        "freeInodes": room.f_favail,
+        "inodes": room.f_files,
+        "writable": os.access(nearest, os.W_OK | os.X_OK),
+    }
     facts["syncSecs"] = _sync_secs(nearest) if facts["writable"] and facts["isFolder"] else None
     return facts
 

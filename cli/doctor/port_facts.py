@@ -1,4 +1,6 @@
-"""Who listens on a port of this machine: this root, somebody else, or nobody that this user can see. Facts only; Linux's /proc."""
+"""Who listens on a port of this machine: this root, somebody else, or nobody that this user can
+see. Facts only; Linux's /proc.
+"""
 
 import contextlib
 import ipaddress
@@ -28,7 +30,9 @@ def published(root: str) -> list[str]:
 
 
 def holder(ip: str, port: int, root: str) -> Facts:
-    """{"pid", "what", "ours"}: the process that listens there, and whether it is of this root; each None where that cannot be seen."""
+    """{"pid", "what", "ours"}: the process that listens there, and whether it is of this root; each
+    None where that cannot be seen.
+    """
     inodes = {inode for address, inode in _listening(port) if _meet(ip, address)}
     for pid in _pids():
         if inodes & _sockets(pid):
@@ -36,7 +40,11 @@ def holder(ip: str, port: int, root: str) -> Facts:
             named = _TITLE.fullmatch(title)
             # a title that did not fit is cut off at its end, and says nothing then
             cut = named is not None and named[1] != root and root.startswith(named[1])
-            return {"pid": pid, "what": title, "ours": None if cut else named is not None and named[1] == root}
+            return {
+                "pid": pid,
+                "what": title,
+                "ours": None if cut else named is not None and named[1] == root,
+            }
     return {"pid": None, "what": None, "ours": None}
 
 

@@ -1,4 +1,6 @@
-"""Judgements about one installation: root, configuration, supervisor, ports, drivers. Pure: the same facts give the same findings."""
+"""Judgements about one installation: root, configuration, supervisor, ports, drivers. Pure: the
+same facts give the same findings.
+"""
 
 from .findings import Facts, Finding, fail, mb, ok, skip, warn
 from .machine_checks import APART_SECS
@@ -13,10 +15,17 @@ def config(f: Facts) -> list[Finding]:
         secretless = [p for p in problems if "there is no server secret" in p["error"]]
         problems = [p for p in problems if p not in secretless]
     found = [
-        fail(f"{p['code']}: {p['error']}", "a supervisor does not start with this configuration", p.get("advice") or "correct it")
+        fail(
+            f"{p['code']}: {p['error']}",
+            "a supervisor does not start with this configuration",
+            p.get("advice") or "correct it",
+        )
         for p in problems
     ]
-    found += [warn(w, "a supervisor starts with it", "decide whether it is meant so") for w in f["warnings"]]
+    found += [
+        warn(w, "a supervisor starts with it", "decide whether it is meant so")
+        for w in f["warnings"]
+    ]
     if found:
         return found
     start = (
@@ -56,7 +65,10 @@ def root(f: Facts) -> list[Finding]:
                 )
             )
     means = "a supervisor does not start with parts of different roots; one that runs leaves alone what is not its own"
-    found += [fail(sentence, means, "see 'A root whose parts do not belong together' in docs/store.md") for sentence in f.get("parts", ())]
+    found += [
+        fail(sentence, means, "see 'A root whose parts do not belong together' in docs/store.md")
+        for sentence in f.get("parts", ())
+    ]
     return found
 
 
@@ -65,7 +77,9 @@ def user_root(f: Facts) -> list[Finding]:
         return [ok("users' run directories will be made in the root")]
     found = _folder(f, "place of run directories")
     if f["network"]:
-        found.append(ok(f"run directories lie on {f['network']}, which is allowed", "its pauses are theirs"))
+        found.append(
+            ok(f"run directories lie on {f['network']}, which is allowed", "its pauses are theirs")
+        )
     return found
 
 
@@ -73,7 +87,13 @@ def _folder(f: Facts, name: str) -> list[Finding]:
     found = []
     path, room = f["path"], f"{mb(f['freeBytes'])} of {mb(f['bytes'])} free"
     if not f["isFolder"]:
-        return [fail(f"{f['nearest']} is no folder, so the {name} {path} cannot be", "nothing can be kept there", "name another place")]
+        return [
+            fail(
+                f"{f['nearest']} is no folder, so the {name} {path} cannot be",
+                "nothing can be kept there",
+                "name another place",
+            )
+        ]
     if not f["writable"] or f["readOnly"]:
         state = fail if f["readOnly"] or (f["exists"] and f["owner"] == f["uid"]) else warn
         found.append(
@@ -84,11 +104,27 @@ def _folder(f: Facts, name: str) -> list[Finding]:
             )
         )
     if f["freeBytes"] < NO_BYTES:
-        found.append(fail(f"{path}: {room}", "runs are refused or fail as soon as it is full ('storageUnavailable')", "make room now"))
+        found.append(
+            fail(
+                f"{path}: {room}",
+                "runs are refused or fail as soon as it is full ('storageUnavailable')",
+                "make room now",
+            )
+        )
     elif f["freeBytes"] < LITTLE_BYTES:
-        found.append(warn(f"{path}: {room}", "jobs' output may fill it", "make room, or set purge.after_secs"))
+        found.append(
+            warn(
+                f"{path}: {room}", "jobs' output may fill it", "make room, or set purge.after_secs"
+            )
+        )
     if f["inodes"] and f["freeInodes"] < LITTLE_INODES:
-        found.append(warn(f"{path}: {f['freeInodes']} inodes free", "no new files although there are bytes", "remove small files"))
+        found.append(
+            warn(
+                f"{path}: {f['freeInodes']} inodes free",
+                "no new files although there are bytes",
+                "remove small files",
+            )
+        )
     sync = f["syncSecs"]
     if sync is not None and sync > SLOW_SYNC_SECS:
         state = fail if sync > STALLED_SYNC_SECS else warn
@@ -119,7 +155,8 @@ def supervisor(f: Facts) -> list[Finding]:
         if f["held"] is None:
             return [
                 skip(
-                    f"whether a supervisor runs here is not known: {f['error']}", "it cannot be asked by this user",
+                    f"whether a supervisor runs here is not known: {f['error']}",
+                    "it cannot be asked by this user",
                     "run it as the user who owns the root (sudo -u)",
                 )
             ]
@@ -179,7 +216,9 @@ def _health(f: Facts) -> list[Finding]:
         return []
     return [
         (fail if r["state"] == "failing" else warn)(
-            f"the supervisor says: {r['sentence']}", "see what it names", r["try"] or "docs/monitoring.md"
+            f"the supervisor says: {r['sentence']}",
+            "see what it names",
+            r["try"] or "docs/monitoring.md",
         )
         for r in body.get("reasons") or []
     ]
@@ -192,7 +231,9 @@ def ports(f: Facts) -> list[Finding]:
     for p in f["ports"]:
         where = f"port {p['port']} of {p['ip']} ({p['name']})"
         if p["error"] is None:
-            found.append(ok(f"{where} is free" if not f["held"] else f"{where} is not listened on now"))
+            found.append(
+                ok(f"{where} is free" if not f["held"] else f"{where} is not listened on now")
+            )
         elif p["error"] == "Address already in use":
             found.append(_taken(f, p, where))
         else:
@@ -210,7 +251,9 @@ def _taken(f: Facts, p: Facts, where: str) -> Finding:
     """Of a port in use: it is well only where this root is known to hold it."""
     holder = p.get("holder") or {}
     listens = f.get("listens") or []
-    if holder.get("ours") or (holder.get("ours") is None and any(_same(place, p) for place in listens)):
+    if holder.get("ours") or (
+        holder.get("ours") is None and any(_same(place, p) for place in listens)
+    ):
         by = f" (pid {holder['pid']})" if holder.get("pid") else ""
         return ok(f"{where} is in use by this root{by}, as it should be while it runs")
     if holder.get("pid") is not None:
@@ -222,7 +265,9 @@ def _taken(f: Facts, p: Facts, where: str) -> Finding:
     here = "; no supervisor runs in this root" if f["held"] is False else ""
     if listens:
         here = f"; the supervisor of this root listens at {', '.join(listens)}"
-    return warn(by + here, "a supervisor with this setting does not start while it is taken", advice)
+    return warn(
+        by + here, "a supervisor with this setting does not start while it is taken", advice
+    )
 
 
 def _same(place: str, p: Facts) -> bool:
@@ -232,7 +277,9 @@ def _same(place: str, p: Facts) -> bool:
 def engines(f: Facts) -> list[Finding]:
     if f.get("error"):
         return [skip(f"the drivers are not known: {f['error']}", "", "see config")]
-    found: list[Finding] = [ok("driver local: jobs run on this machine")] if "local" in f["use"] else []
+    found: list[Finding] = (
+        [ok("driver local: jobs run on this machine")] if "local" in f["use"] else []
+    )
     if "docker" in f:
         found += _docker(f["docker"])
     for cluster in f.get("sbatch", []):
@@ -244,17 +291,29 @@ def _docker(f: Facts) -> list[Finding]:
     if f.get("error"):
         return [
             skip(
-                f"driver docker: its hosts are asked through the supervisor, and {f['error']}", "", "start it, then 'jobscribe pool check'"
+                f"driver docker: its hosts are asked through the supervisor, and {f['error']}",
+                "",
+                "start it, then 'jobscribe pool check'",
             )
         ]
     found = [
-        fail(f"driver docker: host {h['host']} is {h['state']}: {h['detail']}", "no runs go there", "jobscribe pool check")
+        fail(
+            f"driver docker: host {h['host']} is {h['state']}: {h['detail']}",
+            "no runs go there",
+            "jobscribe pool check",
+        )
         for h in f["hosts"]
         if h["state"] != "up"
     ]
-    found += [fail(f"driver docker: {p}", "runs that go there fail", "docs/docker.md") for p in f["problems"]]
+    found += [
+        fail(f"driver docker: {p}", "runs that go there fail", "docs/docker.md")
+        for p in f["problems"]
+    ]
     return found or [
-        ok(f"driver docker: {len(f['hosts'])} hosts can be used: " + ", ".join(f"{h['host']} ({h['version']})" for h in f["hosts"]))
+        ok(
+            f"driver docker: {len(f['hosts'])} hosts can be used: "
+            + ", ".join(f"{h['host']} ({h['version']})" for h in f["hosts"])
+        )
     ]
 
 
@@ -263,10 +322,18 @@ def _cluster(f: Facts) -> list[Finding]:
     if f.get("error"):
         return [fail(f"{name}: {f['error']}", "no runs go there", "docs/sbatch.md")]
     if f.get("signIn"):
-        return [skip(f"{name}: a user has to sign in to it", "", f"jobscribe driver check sbatch --cluster {f['name']}")]
+        return [
+            skip(
+                f"{name}: a user has to sign in to it",
+                "",
+                f"jobscribe driver check sbatch --cluster {f['name']}",
+            )
+        ]
     wrong = [
         (fail if line["ok"] is False else warn)(
-            f"{name}: {line['what']}: {line['said']}", "runs that go there may fail", line["advice"] or "docs/sbatch.md"
+            f"{name}: {line['what']}: {line['said']}",
+            "runs that go there may fail",
+            line["advice"] or "docs/sbatch.md",
         )
         for line in f["lines"]
         if line["ok"] is not True

@@ -1,4 +1,6 @@
-"""Facts about one installation: its configuration, root, supervisor, ports and drivers. Plain data; no secret is among it."""
+"""Facts about one installation: its configuration, root, supervisor, ports and drivers. Plain data;
+no secret is among it.
+"""
 
 import http.client
 import json
@@ -9,7 +11,8 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from . import machine_facts, port_facts as port_holders
+from . import machine_facts
+from . import port_facts as port_holders
 from .findings import Facts
 
 if TYPE_CHECKING:
@@ -38,7 +41,9 @@ def config(given: Facts) -> Facts:
     except Refusal as e:
         return {"problems": [e.body()], "warnings": [], "file": given["file"]}
     # a supervisor of a person's own is started by `up`, which brings the secret
-    development = settings.supervisor.server_secret_file is None and not settings.supervisor.development
+    development = (
+        settings.supervisor.server_secret_file is None and not settings.supervisor.development
+    )
     return {
         "problems": problems,
         "warnings": warnings,
@@ -55,7 +60,11 @@ def root(given: Facts) -> Facts:
 
     path = given["root"]
     held = machine_facts.held(os.path.join(path, "supervisor.lock"))
-    return {**machine_facts.folder(path), "held": held, "parts": root_identity.problems(Path(path).resolve())}
+    return {
+        **machine_facts.folder(path),
+        "held": held,
+        "parts": root_identity.problems(Path(path).resolve()),
+    }
 
 
 def user_root(given: Facts) -> Facts:
@@ -73,7 +82,11 @@ def supervisor(given: Facts) -> Facts:
     from ...client.api.errors import ClientError
     from ...protocol.version import VERSION
 
-    facts: Facts = {"own": VERSION, "url": given["url"], "held": machine_facts.held(os.path.join(given["root"], "supervisor.lock"))}
+    facts: Facts = {
+        "own": VERSION,
+        "url": given["url"],
+        "held": machine_facts.held(os.path.join(given["root"], "supervisor.lock")),
+    }
     try:
         address = _address(given)
     except ClientError as e:
@@ -85,7 +98,11 @@ def supervisor(given: Facts) -> Facts:
     except _UNREACHED as e:
         return {**facts, "error": f"{address.url} does not answer: {e}"}
     date = headers.get("Date")
-    facts["apart"] = None if date is None else parsedate_to_datetime(date).timestamp() + 0.5 - (began + time.time()) / 2
+    facts["apart"] = (
+        None
+        if date is None
+        else parsedate_to_datetime(date).timestamp() + 0.5 - (began + time.time()) / 2
+    )
     facts["live"] = code == 200
     for key, path in (("ready", "/readyz"), ("health", "/health")):
         try:
@@ -109,13 +126,19 @@ def _version(url: str, token: str) -> str | None:
 def _address(given: Facts) -> Any:
     from ...client.transport.address import fixed, in_root
 
-    return fixed(given["url"], given["token"], given["uid"])() if given["url"] else in_root(given["root"])()
+    return (
+        fixed(given["url"], given["token"], given["uid"])()
+        if given["url"]
+        else in_root(given["root"])()
+    )
 
 
 def _asked(url: str, path: str, token: str | None = None) -> tuple[int, Any, bytes]:
     kind, _, rest = url.partition("://")
     place, _, before = rest.partition("/")
-    made = (http.client.HTTPSConnection if kind == "https" else http.client.HTTPConnection)(place, timeout=_ASK_SECS)
+    made = (http.client.HTTPSConnection if kind == "https" else http.client.HTTPConnection)(
+        place, timeout=_ASK_SECS
+    )
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         made.request("GET", (f"/{before}" if before else "") + path, headers=headers)
@@ -133,10 +156,18 @@ def ports(given: Facts) -> Facts:
     except Refusal as e:
         return {"error": e.sentence, "ports": []}
     s = settings.supervisor
-    wanted = [("supervisor", s.ip, s.port), ("agents", s.agents_ip, s.agents_port), ("server", settings.server.ip, settings.server.port)]
+    wanted = [
+        ("supervisor", s.ip, s.port),
+        ("agents", s.agents_ip, s.agents_port),
+        ("server", settings.server.ip, settings.server.port),
+    ]
     held = machine_facts.held(os.path.join(given["root"], "supervisor.lock"))
     listens = port_holders.published(given["root"]) if held else []
-    return {"held": held, "listens": listens, "ports": [_port(given["root"], *place) for place in wanted if place[2]]}
+    return {
+        "held": held,
+        "listens": listens,
+        "ports": [_port(given["root"], *place) for place in wanted if place[2]],
+    }
 
 
 def _port(root: str, name: str, ip: str, port: int) -> Facts:
@@ -148,7 +179,9 @@ def _port(root: str, name: str, ip: str, port: int) -> Facts:
 def _taken(ip: str, port: int) -> str | None:
     """None where it could be listened on now. What is bound is given back at once."""
     try:
-        with socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET):
+        with socket.create_server(
+            (ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET
+        ):
             return None
     except OSError as e:
         return os.strerror(e.errno) if e.errno else str(e)
@@ -178,7 +211,10 @@ def _pool(given: Facts) -> Facts:
         address = _address(given)
         with Client(address.url, address.token, address.uid, budget_secs=0.0) as client:
             return {
-                "hosts": [{k: h[k] for k in ("host", "state", "detail", "version")} for h in client.operating.pool()],
+                "hosts": [
+                    {k: h[k] for k in ("host", "state", "detail", "version")}
+                    for h in client.operating.pool()
+                ],
                 "problems": client.operating.pool_check(),
             }
     except ClientError as e:
@@ -202,16 +238,25 @@ def _clusters(settings: "Settings") -> list[Facts]:
         if cluster.access == "ssh":
             found.append({"name": cluster.name, "signIn": True})
             continue
-        found.append({"name": cluster.name, "lines": asyncio.run(_lines(cluster, deployment(settings.root), address(settings.root)))})
+        found.append(
+            {
+                "name": cluster.name,
+                "lines": asyncio.run(
+                    _lines(cluster, deployment(settings.root), address(settings.root))
+                ),
+            }
+        )
     return found
 
 
 async def _lines(cluster: Any, deployment: str, address: Any) -> list[Facts]:
-    from ...drivers.sbatch.login_node.channel import ChannelError, local_channel
     from ...drivers.sbatch.cluster_check import lines
+    from ...drivers.sbatch.login_node.channel import ChannelError, local_channel
 
     try:
-        channel = local_channel(cluster, "" if cluster.access == "account" else next(iter(cluster.users)))
+        channel = local_channel(
+            cluster, "" if cluster.access == "account" else next(iter(cluster.users))
+        )
     except ChannelError as e:
         return [{"what": "user", "ok": False, "said": e.sentence, "advice": ""}]
     try:

@@ -1,4 +1,6 @@
-"""`install-units`: systemd's units with program, account, root and configuration of this installation, shown before they are written."""
+"""`install-units`: systemd's units with program, account, root and configuration of this
+installation, shown before they are written.
+"""
 
 import difflib
 import os
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ...protocol.errors import Refusal
-from . import unit_text as units_text
 from ..session.session import Session, command, session
+from . import unit_text as units_text
 
 if TYPE_CHECKING:
     from ...service.settings.settings import Settings
@@ -34,22 +36,48 @@ class _File(NamedTuple):
 
 
 @command()
-@click.option("--user", "own", is_flag=True, help="For your own systemd (workstations, login nodes): no root needed, no account.")
-@click.option("--prefix", type=click.Path(), default="", metavar="DIR", help="Write below DIR, for packages and images.")
 @click.option(
-    "--config", "file", type=click.Path(), metavar="FILE", help="The configuration that they start with (default: /etc/jobscribe.toml)."
+    "--user",
+    "own",
+    is_flag=True,
+    help="For your own systemd (workstations, login nodes): no root needed, no account.",
 )
-@click.option("--account", default=units_text.ACCOUNT, metavar="NAME", help="The unix user that they run as (default: jobscribe).")
+@click.option(
+    "--prefix",
+    type=click.Path(),
+    default="",
+    metavar="DIR",
+    help="Write below DIR, for packages and images.",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    help="The configuration that they start with (default: /etc/jobscribe.toml).",
+)
+@click.option(
+    "--account",
+    default=units_text.ACCOUNT,
+    metavar="NAME",
+    help="The unix user that they run as (default: jobscribe).",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be written.")
 @click.option("--now", is_flag=True, help="Then start the supervisor, now and at each boot.")
 @click.option("--force", is_flag=True, help="Overwrite files that somebody has edited.")
-def install_units(own: bool, prefix: str, file: str | None, account: str, dry_run: bool, now: bool, force: bool) -> None:
-    """Write the units of supervisor and front end for this installation; what changes is shown first.
+def install_units(
+    own: bool, prefix: str, file: str | None, account: str, dry_run: bool, now: bool, force: bool
+) -> None:
+    """Write the units of supervisor and front end for this installation; what changes is shown
+    first.
 
-    A unit that somebody has edited is not overwritten: own changes belong into a drop-in (systemctl edit), which is never touched.
+    A unit that somebody has edited is not overwritten: own changes belong into a drop-in (systemctl
+    edit), which is never touched.
     """
     if now and (prefix or dry_run):
-        raise click.UsageError("--now starts what is installed: it goes neither with --prefix nor with --dry-run")
+        raise click.UsageError(
+            "--now starts what is installed: it goes neither with --prefix nor with --dry-run"
+        )
     s = session()
     settings, config = _configured(s, own, file)
     i = units_text.Installation(_program(), None if own else account, config, settings.root)
@@ -66,7 +94,10 @@ def install_units(own: bool, prefix: str, file: str | None, account: str, dry_ru
         _write(files, own)
     if s.screen.json:
         items = [{"path": f.path, "text": f.text, "changed": f.changes} for f in files]
-        s.screen.value("jobscribe.install-units/1", {"items": items, "written": not dry_run, "next": _next(i, own, prefix, settings)})
+        s.screen.value(
+            "jobscribe.install-units/1",
+            {"items": items, "written": not dry_run, "next": _next(i, own, prefix, settings)},
+        )
     elif not dry_run:
         s.screen.say("written" if any(f.changes for f in files) else "nothing has changed")
     if now:
@@ -78,7 +109,9 @@ def install_units(own: bool, prefix: str, file: str | None, account: str, dry_ru
 
 
 def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str | None]":
-    """The settings, and the file that the units are to name; where that is not there yet, what it will most likely say."""
+    """The settings, and the file that the units are to name; where that is not there yet, what it
+    will most likely say.
+    """
     from ...service.settings import loader as config
 
     options = {"root": s.options.get("root")}
@@ -89,7 +122,9 @@ def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str
 
 
 def _program() -> tuple[str, ...]:
-    """The words that start this very installation. Where a link `current` beside it names it, by that: so an upgrade needs no new unit."""
+    """The words that start this very installation. Where a link `current` beside it names it, by
+    that: so an upgrade needs no new unit.
+    """
     here = Path(sys.prefix)
     current = here.parent / "current"
     if current.is_symlink() and current.resolve() == here.resolve():
@@ -97,25 +132,45 @@ def _program() -> tuple[str, ...]:
     script = here / "bin" / "jobscribe"
     if script.exists():
         return (str(script),)
-    return (str(here / "bin" / Path(sys.executable).name) if here != Path(sys.prefix) else sys.executable, "-m", "jobscribe.cli")
+    return (
+        str(here / "bin" / Path(sys.executable).name)
+        if here != Path(sys.prefix)
+        else sys.executable,
+        "-m",
+        "jobscribe.cli",
+    )
 
 
 def _files(i: units_text.Installation, prefix: str) -> list[_File]:
-    place = os.path.expanduser("~/.config/systemd/user") if i.account is None else "/etc/systemd/system"
-    texts = {f"{place}/{name}": units_text.unit(_shipped(name), i) for name in (units_text.SUPERVISOR, units_text.SERVER)}
+    place = (
+        os.path.expanduser("~/.config/systemd/user") if i.account is None else "/etc/systemd/system"
+    )
+    texts = {
+        f"{place}/{name}": units_text.unit(_shipped(name), i)
+        for name in (units_text.SUPERVISOR, units_text.SERVER)
+    }
     if _systemd() >= units_text.DROP_IN_FROM:
-        texts[f"{place}/{units_text.SUPERVISOR}.d/{units_text.DROP_IN}"] = _shipped(units_text.DROP_IN)
+        texts[f"{place}/{units_text.SUPERVISOR}.d/{units_text.DROP_IN}"] = _shipped(
+            units_text.DROP_IN
+        )
     if i.account is not None and not _there(i.account):
-        texts["/etc/sysusers.d/jobscribe.conf"] = units_text.account(_shipped(units_text.SYSUSERS), i.account)
+        texts["/etc/sysusers.d/jobscribe.conf"] = units_text.account(
+            _shipped(units_text.SYSUSERS), i.account
+        )
     prefix = os.path.abspath(prefix) if prefix else ""
-    return [_File(prefix + path, units_text.marked(text), _read(prefix + path)) for path, text in texts.items()]
+    return [
+        _File(prefix + path, units_text.marked(text), _read(prefix + path))
+        for path, text in texts.items()
+    ]
 
 
 def _shipped(name: str) -> str:
     try:
         return (_SHIPPED / name).read_text(encoding="utf-8")
     except OSError as e:
-        raise Refusal("internal", f"this installation has no units: {_SHIPPED / name}: {e.strerror}") from None
+        raise Refusal(
+            "internal", f"this installation has no units: {_SHIPPED / name}: {e.strerror}"
+        ) from None
 
 
 def _read(path: str) -> str | None:
@@ -139,7 +194,11 @@ def _systemd() -> int:
     """Its version; 0 where it is not here, or does not say."""
     try:
         said = subprocess.run(
-            ["systemctl", "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+            ["systemctl", "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
         ).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         return 0
@@ -150,7 +209,9 @@ def _show(s: Session, f: _File) -> None:
     if s.screen.json or not f.changes:
         return
     before = [] if f.there is None else f.there.splitlines()
-    for line in difflib.unified_diff(before, f.text.splitlines(), "/dev/null" if f.there is None else f.path, f.path, lineterm=""):
+    for line in difflib.unified_diff(
+        before, f.text.splitlines(), "/dev/null" if f.there is None else f.path, f.path, lineterm=""
+    ):
         s.screen.line(line)
 
 
@@ -170,7 +231,11 @@ def _write(files: list[_File], own: bool) -> None:
             write_atomically(f.path, f.text.encode("utf-8", "surrogateescape"), 0o644)
             os.chmod(f.path, 0o644)
         except OSError as e:
-            how = "" if own else "; units of the machine are root's to write ('--user' makes some of your own)"
+            how = (
+                ""
+                if own
+                else "; units of the machine are root's to write ('--user' makes some of your own)"
+            )
             raise Refusal("badRequest", f"{f.path} cannot be written: {e.strerror}{how}") from None
 
 
@@ -182,11 +247,15 @@ def _next(i: units_text.Installation, own: bool, prefix: str, settings: "Setting
         lines.append("systemd-sysusers jobscribe.conf")
     if settings.supervisor.server_secret_file is None:
         where = i.config or f"{settings.root}/jobscribe.toml"
-        lines.append(f"# first a secret: openssl rand -hex 32 into a file of mode 600, named in {where} as [supervisor] server_secret_file")
+        lines.append(
+            f"# first a secret: openssl rand -hex 32 into a file of mode 600, named in {where} as [supervisor] server_secret_file"
+        )
     as_account = f"runuser -u {i.account} -- " if i.account is not None else ""
     named = f"--config {i.config}" if i.config is not None else f"--root {i.root}"
     lines.append(
-        f"{as_account}{shlex.join(i.program)} config check {named}" if i.config else f"{shlex.join(i.program)} {named} config check"
+        f"{as_account}{shlex.join(i.program)} config check {named}"
+        if i.config
+        else f"{shlex.join(i.program)} {named} config check"
     )
     if not prefix:
         lines += [f"{ctl} daemon-reload", f"{ctl} enable --now jobscribe-supervisor"]
@@ -200,11 +269,25 @@ def _next(i: units_text.Installation, own: bool, prefix: str, settings: "Setting
 def _start(own: bool) -> None:
     ctl = ["systemctl", *(["--user"] if own else [])]
     account = [] if own else [["systemd-sysusers"]]
-    for words in (*account, [*ctl, "daemon-reload"], [*ctl, "enable", "--now", "jobscribe-supervisor"]):
+    for words in (
+        *account,
+        [*ctl, "daemon-reload"],
+        [*ctl, "enable", "--now", "jobscribe-supervisor"],
+    ):
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_SYSTEMCTL_SECS, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                words,
+                capture_output=True,
+                text=True,
+                timeout=_SYSTEMCTL_SECS,
+                stdin=subprocess.DEVNULL,
+            )
         except (OSError, subprocess.TimeoutExpired) as e:
-            raise Refusal("badRequest", f"the units are written, but '{shlex.join(words)}' did not work: {e}") from None
+            raise Refusal(
+                "badRequest", f"the units are written, but '{shlex.join(words)}' did not work: {e}"
+            ) from None
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-            raise Refusal("badRequest", f"the units are written, but '{shlex.join(words)}' failed: {said[-1]}")
+            raise Refusal(
+                "badRequest", f"the units are written, but '{shlex.join(words)}' failed: {said[-1]}"
+            )

@@ -1,4 +1,6 @@
-"""systemd's units for one installation, made of those that ship: pure text. What is edited by hand afterwards can be told."""
+"""systemd's units for one installation, made of those that ship: pure text. What is edited by hand
+afterwards can be told.
+"""
 
 import hashlib
 import re
@@ -9,7 +11,12 @@ DROP_IN, SYSUSERS = "systemd-254.conf", "jobscribe.sysusers.conf"
 #: The systemd that knows the lines of the drop-in.
 DROP_IN_FROM = 254
 #: What the units that ship say; an installation may differ.
-PROGRAM, CONFIG, ACCOUNT, STATE = "/opt/jobscribe/current/bin/jobscribe", "/etc/jobscribe.toml", "jobscribe", "/var/lib/jobscribe"
+PROGRAM, CONFIG, ACCOUNT, STATE = (
+    "/opt/jobscribe/current/bin/jobscribe",
+    "/etc/jobscribe.toml",
+    "jobscribe",
+    "/var/lib/jobscribe",
+)
 _MARK = "# Written by 'jobscribe install-units', which will not overwrite it once it has been edited. sha256="
 #: What only process 1 may do, or only with rights that a person's own systemd has not.
 _PROCESS_1_ONLY = frozenset(
@@ -35,7 +42,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:,./+=%-]+\Z", re.ASCII)
 
 
 class Installation(NamedTuple):
-    """program: the words that start it. account: None in a person's own systemd. config: None where the root alone says it."""
+    """program: the words that start it. account: None in a person's own systemd. config: None where
+    the root alone says it.
+    """
 
     program: tuple[str, ...]
     account: str | None
@@ -56,7 +65,11 @@ def unit(shipped: str, i: Installation) -> str:
             case "WantedBy" if i.account is None:
                 line = "WantedBy=default.target"
             case "After" if i.account is None:
-                line = " ".join(w for w in line.split() if not w.endswith(".target") or w.startswith("After=jobscribe"))
+                line = " ".join(
+                    w
+                    for w in line.split()
+                    if not w.endswith(".target") or w.startswith("After=jobscribe")
+                )
                 if not any("jobscribe" in w for w in value.split()):
                     continue
                 line = "After=jobscribe-supervisor.service"
@@ -91,7 +104,11 @@ def untouched(text: str) -> bool:
 
 
 def _command(verb: str, i: Installation) -> str:
-    words = [*i.program, verb, "--config", i.config] if i.config is not None else [*i.program, "--root", i.root, verb]
+    words = (
+        [*i.program, verb, "--config", i.config]
+        if i.config is not None
+        else [*i.program, "--root", i.root, verb]
+    )
     return " ".join(map(_word, words))
 
 
@@ -103,4 +120,6 @@ def _word(text: str) -> str:
 def _quoted(text: str) -> str:
     """As systemd reads one path."""
     text = text.replace("%", "%%")
-    return text if _PLAIN.match(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return (
+        text if _PLAIN.match(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..session.job_names import whole
-from ..terminal.quantities import SECS
 from ..session.session import Session, command, session
+from ..terminal.quantities import SECS
 
 if TYPE_CHECKING:
     from ...client.api.replies import RunState
@@ -18,11 +18,20 @@ TIMED_OUT = 124
 @command()
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
-@click.option("--group", is_flag=True, help="The names are those of groups: cancel all of their runs.")
+@click.option(
+    "--group", is_flag=True, help="The names are those of groups: cancel all of their runs."
+)
 @click.option("--indices", metavar="0-9,20", help="With --group: only these.")
-@click.option("--status", type=click.Choice(["pending", "running"]), help="With --group: only those that are as yet so.")
-def cancel(names: tuple[str, ...], reason: str, group: bool, indices: str | None, status: str | None) -> None:
-    """Cancel jobs. What is canceled stays canceled; a job that is over, or whose command has ended, is left as it is.
+@click.option(
+    "--status",
+    type=click.Choice(["pending", "running"]),
+    help="With --group: only those that are as yet so.",
+)
+def cancel(
+    names: tuple[str, ...], reason: str, group: bool, indices: str | None, status: str | None
+) -> None:
+    """Cancel jobs. What is canceled stays canceled; a job that is over, or whose command has ended,
+    is left as it is.
 
     One that has failed and is only kept for debugging ends with the exit that it had.
     """
@@ -58,9 +67,13 @@ def _was_over(state: "RunState") -> str:
 @command()
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
 @click.option("--timeout", type=SECS, metavar="SECS", help="Wait no longer; then exit with 124.")
-@click.option("--group", is_flag=True, help="The names are those of groups: wait for all of their runs.")
+@click.option(
+    "--group", is_flag=True, help="The names are those of groups: wait for all of their runs."
+)
 def wait(names: tuple[str, ...], timeout: float | None, group: bool) -> None:
-    """Wait until nothing of the jobs is left. Exits with the job's code (128+n for signal n); of several, the first that is not 0."""
+    """Wait until nothing of the jobs is left. Exits with the job's code (128+n for signal n); of
+    several, the first that is not 0.
+    """
     s = session()
     if group:
         from .group import wait_for_groups
@@ -72,7 +85,10 @@ def wait(names: tuple[str, ...], timeout: float | None, group: bool) -> None:
     late = [jid for jid, state in zip(jids, states, strict=True) if not state.finished]
     codes = [TIMED_OUT if not state.finished else state.shell_code for state in states]
     if s.screen.json:
-        items = [{**state.raw, "exitCode": None if not state.finished else state.shell_code} for state in states]
+        items = [
+            {**state.raw, "exitCode": None if not state.finished else state.shell_code}
+            for state in states
+        ]
         s.screen.value("jobscribe.job.wait/1", {"items": items})
     else:
         for jid, state in zip(jids, states, strict=True):

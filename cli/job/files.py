@@ -10,8 +10,8 @@ import click
 
 from ...protocol.errors import Refusal
 from ..session.job_names import whole
-from ..terminal.quantities import moment
 from ..session.session import Session, command, session
+from ..terminal.quantities import moment
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
@@ -26,9 +26,11 @@ _OF_ONE_FILE = frozenset({"notFound", "forbidden", "conflict", "badRequest", "to
 @click.argument("name", metavar="JOB")
 @_GLOBS
 def files(name: str, globs: tuple[str, ...]) -> None:
-    """List the files in the run directory of JOB, on whatever machine it is: size, time of the last change, name.
+    """List the files in the run directory of JOB, on whatever machine it is: size, time of the last
+    change, name.
 
-    GLOB chooses: * and ? stand for anything but a slash, ** for any folders, the name of a folder for all that is in it.
+    GLOB chooses: * and ? stand for anything but a slash, ** for any folders, the name of a folder
+    for all that is in it.
     """
     s = session()
     jid = whole(s, name)
@@ -36,21 +38,36 @@ def files(name: str, globs: tuple[str, ...]) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.job.files/1", {"computeJid": jid, "items": found})
     elif found:
-        s.screen.table(("SIZE", "CHANGED", "NAME"), [[str(f["size"]), moment(f["mtime"]), f["name"]] for f in found])
+        s.screen.table(
+            ("SIZE", "CHANGED", "NAME"),
+            [[str(f["size"]), moment(f["mtime"]), f["name"]] for f in found],
+        )
     else:
-        s.screen.say(f"no file in the run directory of {jid}" + (f" matches {' or '.join(globs)}" if globs else ""))
+        s.screen.say(
+            f"no file in the run directory of {jid}"
+            + (f" matches {' or '.join(globs)}" if globs else "")
+        )
 
 
 @command()
 @click.argument("name", metavar="JOB")
 @_GLOBS
-@click.option("-o", "--output", "folder", default=".", type=click.Path(file_okay=False), metavar="DIR",
-              help="Put them into this folder, which is made if need be (default: the current one).")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    default=".",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Put them into this folder, which is made if need be (default: the current one).",
+)
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
 def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
-    """Copy files from the run directory of JOB into a folder here, with the same relative names, and print where they are.
+    """Copy files from the run directory of JOB into a folder here, with the same relative names,
+    and print where they are.
 
-    Without GLOB all files are copied; GLOB chooses as in `job files`. Exits with 125 if a file could not be copied.
+    Without GLOB all files are copied; GLOB chooses as in `job files`. Exits with 125 if a file
+    could not be copied.
     """
     s = session()
     jid = whole(s, name)
@@ -58,15 +75,23 @@ def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
     found = list(_chosen(s, client, jid, globs))
     if not found:
         what = f" matches {' or '.join(globs)}" if globs else ""
-        raise Refusal("notFound", f"no file in the run directory of {jid}{what}", {"advice": f"jobscribe job files {jid}{s.here()}"})
+        raise Refusal(
+            "notFound",
+            f"no file in the run directory of {jid}{what}",
+            {"advice": f"jobscribe job files {jid}{s.here()}"},
+        )
     copied, failed = _Copying(s, client, jid, folder, force).all(found)
     if s.screen.json:
-        s.screen.value("jobscribe.job.get/1", {"computeJid": jid, "items": copied, "failed": failed})
+        s.screen.value(
+            "jobscribe.job.get/1", {"computeJid": jid, "items": copied, "failed": failed}
+        )
     if failed:
         raise SystemExit(125)
 
 
-def _chosen(s: Session, client: "Client", jid: str, globs: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _chosen(
+    s: Session, client: "Client", jid: str, globs: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     wanted = [_compiled(glob) for glob in globs]
     begun, count = time.monotonic(), 0
     for count, file in enumerate(client.files(jid), 1):
@@ -79,7 +104,9 @@ def _compiled(glob: str) -> "re.Pattern[str]":
     try:
         return re.compile(_pattern(glob))
     except re.error as e:
-        raise click.BadParameter(f"{glob!r} is no pattern of names: {e}", param_hint="GLOB") from None
+        raise click.BadParameter(
+            f"{glob!r} is no pattern of names: {e}", param_hint="GLOB"
+        ) from None
 
 
 def _pattern(glob: str) -> str:
@@ -94,7 +121,11 @@ def _pattern(glob: str) -> str:
             out.append(words[part])
         else:
             inside = part[1:-1].replace("\\", "\\\\")
-            out.append("(?!/)[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)) + "]")
+            out.append(
+                "(?!/)["
+                + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1))
+                + "]"
+            )
     return "(?s:" + "".join(out) + ")(?:/.*)?"
 
 
@@ -105,8 +136,12 @@ class _Copying:
         self._s, self._client, self._jid, self._folder, self._force = s, client, jid, folder, force
         self._begun, self._bytes = time.monotonic(), 0
 
-    def all(self, files: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What was copied, and what was not and why. Raises ClientError where the supervisor is gone."""
+    def all(
+        self, files: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What was copied, and what was not and why. Raises ClientError where the supervisor is
+        gone.
+        """
         from ...client.api.errors import ClientError
 
         copied, failed = [], []
@@ -128,7 +163,9 @@ class _Copying:
     def _one(self, name: str, path: str, what: str) -> int:
         """Its size. Raises Refusal, ClientError."""
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-            raise Refusal("badRequest", "this is no plain name of a file, and nothing is written there")
+            raise Refusal(
+                "badRequest", "this is no plain name of a file, and nothing is written there"
+            )
         if not self._force and os.path.lexists(path):
             raise Refusal("conflict", f"{path} is there already; --force replaces it")
         part = f"{path}.{os.getpid()}.part"
@@ -138,7 +175,10 @@ class _Copying:
                 for piece in self._pieces(file):
                     out.write(piece)
                     self._bytes += len(piece)
-                    self._s.screen.progress(f"{what}: {self._bytes / 1e6:.1f} MB copied in all", time.monotonic() - self._begun)
+                    self._s.screen.progress(
+                        f"{what}: {self._bytes / 1e6:.1f} MB copied in all",
+                        time.monotonic() - self._begun,
+                    )
             os.replace(part, path)
             return file.length
         except OSError as e:
@@ -148,10 +188,15 @@ class _Copying:
                 os.unlink(part)
 
     def _pieces(self, file: "FileReader") -> Iterator[bytes]:
-        """Raises Refusal where the file ends too early: the next file shows whether the supervisor is gone."""
+        """Raises Refusal where the file ends too early: the next file shows whether the supervisor
+        is gone.
+        """
         from ...client.api.errors import ClientError
 
         try:
             yield from file.pieces()
         except ClientError as e:
-            raise Refusal("conflict", f"it could not be read to its end, and nothing is kept of it: {e.sentence}") from None
+            raise Refusal(
+                "conflict",
+                f"it could not be read to its end, and nothing is kept of it: {e.sentence}",
+            ) from None

@@ -1,4 +1,6 @@
-"""Many runs as one: `job submit --array`, `job group`, and the parts of `job wait` and `job cancel` that take a group."""
+"""Many runs as one: `job submit --array`, `job group`, and the parts of `job wait` and `job cancel`
+that take a group.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -10,12 +12,12 @@ from ...protocol.api.job_arrays import Indices, parse_indices, text_of
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ..session.job_names import group_named
-from ..session.session import Session, command, session
 from ..session.request_progress import ticking
+from ..session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ...client.sync_client import Client
     from ...client.api.replies import GroupRun, GroupState
+    from ...client.sync_client import Client
 
 TIMED_OUT = 124
 _COUNTED = ("pending", "running", "completed", "canceled", "error")
@@ -24,7 +26,14 @@ _STATUSES = [*_COUNTED, "failed"]
 _WIDTH = 60
 
 
-def submit_array(s: Session, words: Sequence[str], indices: str, group: str | None, fields: dict[str, Any], quiet: bool) -> None:
+def submit_array(
+    s: Session,
+    words: Sequence[str],
+    indices: str,
+    group: str | None,
+    fields: dict[str, Any],
+    quiet: bool,
+) -> None:
     """One run for each index, in one request; prints the group."""
     count = len(parse_indices(indices).numbers)
     uid, sid = group_named(s, group) if group is not None else (None, None)
@@ -53,7 +62,11 @@ def submit_array(s: Session, words: Sequence[str], indices: str, group: str | No
 def _hints(s: Session, answer: dict[str, Any]) -> None:
     states = ", ".join(f"{n} {state}" for state, n in answer["states"].items())
     s.screen.say(f"{answer['accepted']} of {answer['count']} submitted ({states})")
-    for verb, about in (("group", "how they stand"), ("wait --group", "wait for all of them"), ("cancel --group", "cancel them")):
+    for verb, about in (
+        ("group", "how they stand"),
+        ("wait --group", "wait for all of them"),
+        ("cancel --group", "cancel them"),
+    ):
         s.screen.say(f"  jobscribe job {verb} {answer['group']}{s.here()}   # {about}")
 
 
@@ -64,9 +77,16 @@ def _hints(s: Session, answer: dict[str, Any]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @click.option("--failed", is_flag=True, help="List the runs that are over and did not complete.")
 @click.option("--status", type=click.Choice(_STATUSES), help="List the runs with this status.")
-@click.option("-q", "quiet", is_flag=True, help="Print computeJids, one a line, and nothing else: of those that are listed, else of all.")
+@click.option(
+    "-q",
+    "quiet",
+    is_flag=True,
+    help="Print computeJids, one a line, and nothing else: of those that are listed, else of all.",
+)
 def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool) -> None:
-    """Show how all runs of an array or simulation stand. GROUP is its simulation id, the name that was printed, or one of its jobs."""
+    """Show how all runs of an array or simulation stand. GROUP is its simulation id, the name that
+    was printed, or one of its jobs.
+    """
     if failed and status is not None:
         raise click.UsageError("--failed is --status failed; give one of the two")
     wanted = "failed" if failed else status
@@ -88,7 +108,9 @@ def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool)
         s.screen.value("jobscribe.job.group/1", {"items": items})
 
 
-def _read(s: Session, client: "Client", sid: str, status: str) -> "tuple[GroupState, list[GroupRun]]":
+def _read(
+    s: Session, client: "Client", sid: str, status: str
+) -> "tuple[GroupState, list[GroupRun]]":
     """The group, and all of its runs with this status."""
     begun = time.monotonic()
     first = page = client.group(sid, status=status, limit=1000)
@@ -102,14 +124,26 @@ def _read(s: Session, client: "Client", sid: str, status: str) -> "tuple[GroupSt
 
 def _shown(s: Session, state: "GroupState", runs: "list[GroupRun]", wanted: str | None) -> None:
     counts = [str(state.counts.get(status, 0)) for status in _COUNTED]
-    s.screen.table(("GROUP", "TOTAL", *(c.upper() for c in _COUNTED)), [[state.group, str(state.total), *counts]])
+    s.screen.table(
+        ("GROUP", "TOTAL", *(c.upper() for c in _COUNTED)),
+        [[state.group, str(state.total), *counts]],
+    )
     if not runs:
         return
     s.screen.line("")
     if wanted is None:
         s.screen.table(("STATUS", "EXIT", "RUNS", "INDICES"), _summary(runs))
     else:
-        rows = [[r.compute_jid, "-" if r.index is None else str(r.index), r.state, _exit(r), r.error or "-"] for r in runs]
+        rows = [
+            [
+                r.compute_jid,
+                "-" if r.index is None else str(r.index),
+                r.state,
+                _exit(r),
+                r.error or "-",
+            ]
+            for r in runs
+        ]
         s.screen.table(("JOB", "INDEX", "STATUS", "EXIT", "SAID"), rows)
 
 
@@ -124,7 +158,9 @@ def _summary(runs: "Iterable[GroupRun]") -> list[list[str]]:
 
 def _indices(runs: "Sequence[GroupRun]") -> str:
     numbers = text_of(Indices(tuple(sorted({r.index for r in runs if r.index is not None}))))
-    text = ",".join(filter(None, [numbers, *(split_jid(r.compute_jid)[2] for r in runs if r.index is None)]))
+    text = ",".join(
+        filter(None, [numbers, *(split_jid(r.compute_jid)[2] for r in runs if r.index is None)])
+    )
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
@@ -143,10 +179,16 @@ def _exit(run: "GroupRun") -> str:
 def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> None:
     """Returns never: exits with the code of the first run that did not complete, 0, or 124."""
     begun = time.monotonic()
-    states = [(uid, _over(s, s.client_for(uid), sid, begun, timeout)) for uid, sid in [group_named(s, name) for name in names]]
+    states = [
+        (uid, _over(s, s.client_for(uid), sid, begun, timeout))
+        for uid, sid in [group_named(s, name) for name in names]
+    ]
     codes = [_code(s.client_for(uid), state) for uid, state in states]
     if s.screen.json:
-        items = [{**state.raw, "exitCode": code if state.over else None} for (_, state), code in zip(states, codes, strict=True)]
+        items = [
+            {**state.raw, "exitCode": code if state.over else None}
+            for (_, state), code in zip(states, codes, strict=True)
+        ]
         s.screen.value("jobscribe.job.wait-group/1", {"items": items})
     else:
         for (_, state), code in zip(states, codes, strict=True):
@@ -156,11 +198,15 @@ def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> 
     raise SystemExit(TIMED_OUT if late else next((c for c in codes if c), 0))
 
 
-def _over(s: Session, client: "Client", sid: str, begun: float, timeout: float | None) -> "GroupState":
+def _over(
+    s: Session, client: "Client", sid: str, begun: float, timeout: float | None
+) -> "GroupState":
     """The group when nothing is left of it, or when the time is up."""
     step = 2.0
     while True:
-        left = step if timeout is None else min(step, max(0.0, timeout - (time.monotonic() - begun)))
+        left = (
+            step if timeout is None else min(step, max(0.0, timeout - (time.monotonic() - begun)))
+        )
         state = client.wait_group(sid, timeout=left)
         if state.over or (timeout is not None and time.monotonic() - begun >= timeout):
             return state
@@ -178,18 +224,31 @@ def _code(client: "Client", state: "GroupState") -> int:
 def _sentence(state: "GroupState") -> str:
     running = state.counts.get("running", 0)
     ending = state.busy - running - state.counts.get("pending", 0)
-    now = ", ".join(f"{n} {what}" for n, what in ((running, "running"), (ending, "being ended")) if n > 0)
-    return f"{state.group}: {state.ended} of {state.total} over, {state.failed} of them not completed" + (f"; {now}" if now else "")
+    now = ", ".join(
+        f"{n} {what}" for n, what in ((running, "running"), (ending, "being ended")) if n > 0
+    )
+    return (
+        f"{state.group}: {state.ended} of {state.total} over, {state.failed} of them not completed"
+        + (f"; {now}" if now else "")
+    )
 
 
-def cancel_groups(s: Session, names: Sequence[str], indices: str | None, status: str | None, reason: str) -> None:
+def cancel_groups(
+    s: Session, names: Sequence[str], indices: str | None, status: str | None, reason: str
+) -> None:
     """Cancel all runs of the groups, or those that are named."""
     if indices is not None and parse_indices(indices).at_once is not None:
-        raise Refusal("badRequest", "the indices of a cancel have no % behind them: that is for a submission")
+        raise Refusal(
+            "badRequest", "the indices of a cancel have no % behind them: that is for a submission"
+        )
     answers = []
     for uid, sid in [group_named(s, name) for name in names]:
         client = s.client_for(uid)
-        with ticking(s, client, lambda asker, sid=sid: f"canceling: {_sentence(asker.group(sid, limit=0))}"):  # type: ignore[misc]
+        with ticking(
+            s,
+            client,
+            lambda asker, sid=sid: f"canceling: {_sentence(asker.group(sid, limit=0))}",  # type: ignore[misc]
+        ):
             answer = client.cancel_group(sid, indices=indices, status=status, reason=reason)
         answers.append(answer)
         if not s.screen.json:

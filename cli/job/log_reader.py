@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import re
 
-    from ...client.sync_client import Client
     from ...client.api.replies import LogPart
+    from ...client.sync_client import Client
 
 #: Between two looks whether another attempt has begun (seconds).
 LOOK_SECS = 0.5
@@ -18,10 +18,21 @@ LONGEST_LINE = 1 << 20
 
 
 class Reading:
-    """What is read: the same for both streams, each in a thread of its own. attempt 0: the latest, and with `follow` those after it."""
+    """What is read: the same for both streams, each in a thread of its own. attempt 0: the latest,
+    and with `follow` those after it.
+    """
 
     def __init__(
-        self, jid: str, *, attempt: int, role: str | None, index: int, tail: int, offset: int, follow: bool, say: Callable[[str], None],
+        self,
+        jid: str,
+        *,
+        attempt: int,
+        role: str | None,
+        index: int,
+        tail: int,
+        offset: int,
+        follow: bool,
+        say: Callable[[str], None],
     ) -> None:
         self._jid, self._attempt, self._role, self._index = jid, attempt, role, index
         self._tail, self._offset, self._follow, self._say = tail, offset, follow, say
@@ -32,7 +43,14 @@ class Reading:
         while True:
             read = attempt
             for part in client.logs(
-                self._jid, stream, attempt=attempt, role=self._role, index=self._index, offset=offset, tail=tail, follow=self._follow,
+                self._jid,
+                stream,
+                attempt=attempt,
+                role=self._role,
+                index=self._index,
+                offset=offset,
+                tail=tail,
+                follow=self._follow,
                 notes=True,
             ):
                 read = part.attempt or read
@@ -46,10 +64,14 @@ class Reading:
             attempt, tail, offset = after, 0, 0
 
     def _next(self, client: "Client", read: int) -> int | None:
-        """The attempt after that one, as soon as it has begun; None where none follows, or nothing has ever been placed."""
+        """The attempt after that one, as soon as it has begun; None where none follows, or nothing
+        has ever been placed.
+        """
         while read:
             status = client.status(self._jid)
-            if status.roles is not None:  # others run on while the task that was read is over: it ends with that task
+            if (
+                status.roles is not None
+            ):  # others run on while the task that was read is over: it ends with that task
                 return None
             if (status.attempt or 0) > read:
                 return read + 1
@@ -66,12 +88,16 @@ class Reading:
 
 
 def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterator[LogPart]":
-    """Of each part the whole lines that match; a line that is cut in two waits for its rest, at the end it is one."""
+    """Of each part the whole lines that match; a line that is cut in two waits for its rest, at the
+    end it is one.
+    """
     import msgspec
 
     held: LogPart | None = None
     for part in parts:
-        if held is not None and (part.dropped or part.attempt != held.attempt or part.offset != held.next_offset):
+        if held is not None and (
+            part.dropped or part.attempt != held.attempt or part.offset != held.next_offset
+        ):
             yield _only(pattern, held)
             held = None
         data = (held.data if held is not None else b"") + part.data
@@ -79,8 +105,15 @@ def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterato
         start = held.offset if held is not None else part.offset
         middle = start + cut
         reached = middle if part.data else part.next_offset
-        yield _only(pattern, msgspec.structs.replace(part, data=data[:cut], offset=start, next_offset=reached))
-        held = msgspec.structs.replace(part, data=data[cut:], offset=middle, dropped=0, note="") if data[cut:] else None
+        yield _only(
+            pattern,
+            msgspec.structs.replace(part, data=data[:cut], offset=start, next_offset=reached),
+        )
+        held = (
+            msgspec.structs.replace(part, data=data[cut:], offset=middle, dropped=0, note="")
+            if data[cut:]
+            else None
+        )
     if held is not None:
         yield _only(pattern, held)
 
@@ -90,5 +123,7 @@ def _only(pattern: "re.Pattern[str]", part: "LogPart") -> "LogPart":
 
     *whole, rest = part.data.split(b"\n")
     lines = [*(line + b"\n" for line in whole), *([rest] if rest else [])]
-    kept = [line for line in lines if pattern.search(line.rstrip(b"\r\n").decode("utf-8", "replace"))]
+    kept = [
+        line for line in lines if pattern.search(line.rstrip(b"\r\n").decode("utf-8", "replace"))
+    ]
     return msgspec.structs.replace(part, data=b"".join(kept))

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.errors import Refusal
-from .log_reader import Reading, matching
 from ..session.job_names import whole
-from ..terminal.output_stream import Pump, json_sink, raw_sink, sink_for
 from ..session.session import Session, command, session
+from ..terminal.output_stream import Pump, json_sink, raw_sink, sink_for
+from .log_reader import Reading, matching
 
 if TYPE_CHECKING:
-    from ...client.sync_client import Client
     from ...client.api.replies import LogPart
+    from ...client.sync_client import Client
 
 NEWEST_BYTES = 4096
 
 
-def _compiled(ctx: click.Context, param: click.Parameter, value: str | None) -> "re.Pattern[str] | None":
+def _compiled(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> "re.Pattern[str] | None":
     try:
         return None if value is None else re.compile(value)
     except re.error as e:
@@ -29,42 +31,89 @@ def _compiled(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 @command()
 @click.argument("name", metavar="JOB")
-@click.option("-f", "--follow", is_flag=True,
-              help="Go on until the job is over, through restarts and other attempts; from the beginning, unless --tail is given.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on until the job is over, through restarts and other attempts; from the beginning, unless --tail is given.",
+)
 @click.option("--stdout", "only", flag_value="stdout", help="Only its standard output.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error, on standard output.")
-@click.option("--role", metavar="ROLE", help="Of a task of this role (default: the one that stands for the run, else its first).")
-@click.option("--index", type=click.IntRange(0), metavar="I", help="With --role: of this one (default: 0).")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt (default: the latest).")
+@click.option(
+    "--stderr", "only", flag_value="stderr", help="Only its standard error, on standard output."
+)
+@click.option(
+    "--role",
+    metavar="ROLE",
+    help="Of a task of this role (default: the one that stands for the run, else its first).",
+)
+@click.option(
+    "--index", type=click.IntRange(0), metavar="I", help="With --role: of this one (default: 0)."
+)
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt (default: the latest)."
+)
 @click.option("--previous", is_flag=True, help="Of the attempt before the latest.")
-@click.option("--tail", type=click.IntRange(1, 512 * 1024), metavar="BYTES", help="Only the newest bytes (default: 4096).")
+@click.option(
+    "--tail",
+    type=click.IntRange(1, 512 * 1024),
+    metavar="BYTES",
+    help="Only the newest bytes (default: 4096).",
+)
 @click.option("--all", "everything", is_flag=True, help="From the beginning.")
-@click.option("--since-byte", type=click.IntRange(0), metavar="N", help="With --stdout or --stderr: from this byte on, to go on later.")
-@click.option("--grep", "pattern", callback=_compiled, metavar="PATTERN",
-              help="Only lines in which this regular expression is found; of all that it wrote, unless --tail is given.")
+@click.option(
+    "--since-byte",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --stdout or --stderr: from this byte on, to go on later.",
+)
+@click.option(
+    "--grep",
+    "pattern",
+    callback=_compiled,
+    metavar="PATTERN",
+    help="Only lines in which this regular expression is found; of all that it wrote, unless --tail is given.",
+)
 def logs(
-    name: str, follow: bool, only: str | None, role: str | None, index: int | None, attempt: int | None, previous: bool, tail: int | None,
-    everything: bool, since_byte: int | None, pattern: "re.Pattern[str] | None",
+    name: str,
+    follow: bool,
+    only: str | None,
+    role: str | None,
+    index: int | None,
+    attempt: int | None,
+    previous: bool,
+    tail: int | None,
+    everything: bool,
+    since_byte: int | None,
+    pattern: "re.Pattern[str] | None",
 ) -> None:
-    """Print what a job wrote: its standard output to standard output, its standard error to standard error, byte for byte.
+    """Print what a job wrote: its standard output to standard output, its standard error to
+    standard error, byte for byte.
 
-    Of a run with roles that is what one of its tasks wrote; -f ends with that task. Where there is nothing to print, a sentence on
-    standard error says why.
+    Of a run with roles that is what one of its tasks wrote; -f ends with that task. Where there is
+    nothing to print, a sentence on standard error says why.
     """
     _exclude(("--all", everything), ("--tail", tail), ("--since-byte", since_byte is not None))
     _exclude(("--previous", previous), ("--attempt", attempt))
     if index is not None and role is None:
         raise click.UsageError("--index goes with --role")
     if since_byte is not None and only is None:
-        raise click.UsageError("--since-byte goes with --stdout or --stderr: each has bytes of its own")
+        raise click.UsageError(
+            "--since-byte goes with --stdout or --stderr: each has bytes of its own"
+        )
     s = session()
     jid = whole(s, name)
     whole_of_it = follow or everything or since_byte is not None or pattern is not None
     newest = tail or (0 if whole_of_it else NEWEST_BYTES)
     client = s.client_for(jid)
     reading = Reading(
-        jid, attempt=_before_the_latest(client, jid) if previous else attempt or 0, role=role, index=index or 0, tail=newest,
-        offset=since_byte or 0, follow=follow, say=s.screen.say,
+        jid,
+        attempt=_before_the_latest(client, jid) if previous else attempt or 0,
+        role=role,
+        index=index or 0,
+        tail=newest,
+        offset=since_byte or 0,
+        follow=follow,
+        say=s.screen.say,
     )
     said = _Whose(s, index is None and _several(client.status(jid).roles, role))
     silences = _Silences(s, pattern, since_byte)
@@ -98,7 +147,11 @@ def _before_the_latest(client: "Client", jid: str) -> int:
     if latest > 1:
         return latest - 1
     why = "this is its first" if latest else "it has had none yet"
-    raise Refusal("notFound", f"there is no previous attempt of {jid}: {why}", {"advice": f"jobscribe job tasks {jid}"})
+    raise Refusal(
+        "notFound",
+        f"there is no previous attempt of {jid}: {why}",
+        {"advice": f"jobscribe job tasks {jid}"},
+    )
 
 
 def _only_sink(s: Session) -> Any:
@@ -111,13 +164,17 @@ def _said_where(s: Session, parts: "Iterator[LogPart]", asked: int | None) -> "I
     """The same parts; says that there is more before them, unless that was asked for."""
     for i, part in enumerate(parts):
         if i == 0 and part.offset > 0 and asked is None:
-            s.screen.say(f"[the newest {NEWEST_BYTES} bytes of {part.stream}; {part.offset} more before them: --all]")
+            s.screen.say(
+                f"[the newest {NEWEST_BYTES} bytes of {part.stream}; {part.offset} more before them: --all]"
+            )
         yield part
 
 
 def _several(roles: "dict[str, dict[str, int]] | None", role: str | None) -> bool:
     """Are there others that could have been meant?"""
-    return sum(counts["tasks"] for name, counts in (roles or {}).items() if role in (None, name)) > 1
+    return (
+        sum(counts["tasks"] for name, counts in (roles or {}).items() if role in (None, name)) > 1
+    )
 
 
 class _Whose:
@@ -131,12 +188,16 @@ class _Whose:
             with self._lock:
                 if self._wanted and part.role is not None:
                     self._wanted = False
-                    self._screen.say(f"[task {part.role}/{part.index}, attempt {part.attempt}; another one: --role, --index]")
+                    self._screen.say(
+                        f"[task {part.role}/{part.index}, attempt {part.attempt}; another one: --role, --index]"
+                    )
             yield part
 
 
 class _Silences:
-    """Sees which streams have nothing to print, and why, and says it at the end; in JSON as records of their own."""
+    """Sees which streams have nothing to print, and why, and says it at the end; in JSON as records
+    of their own.
+    """
 
     def __init__(self, s: Session, pattern: "re.Pattern[str] | None", since: int | None) -> None:
         self._screen, self._pattern, self._since = s.screen, pattern, since
@@ -160,9 +221,15 @@ class _Silences:
     def say(self) -> None:
         if self._screen.json:
             for stream, (word, sentence) in self._notes.items():
-                self._screen.record({
-                    "type": "note", "stream": stream, "note": word, "sentence": sentence, "nextOffset": self._next[stream],
-                })
+                self._screen.record(
+                    {
+                        "type": "note",
+                        "stream": stream,
+                        "note": word,
+                        "sentence": sentence,
+                        "nextOffset": self._next[stream],
+                    }
+                )
             return
         if not self._spoke:
             for sentence in dict.fromkeys(sentence for _, sentence in self._notes.values()):

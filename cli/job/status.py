@@ -7,8 +7,8 @@ import click
 
 from ...protocol.jobs.status import PURGED
 from ..session.job_names import whole
-from ..terminal.quantities import duration, moment
 from ..session.session import command, session
+from ..terminal.quantities import duration, moment
 from .tasks import at_most, attempt_line, hints
 
 if TYPE_CHECKING:
@@ -26,15 +26,31 @@ _STATUSES = ["pending", "running", "completed", "canceled", "error"]
 
 @command()
 @click.option("--all-users", is_flag=True, help="Jobs of everybody.")
-@click.option("--state", "--status", "status", type=click.Choice(_STATUSES), help="Only jobs in this state.")
+@click.option(
+    "--state", "--status", "status", type=click.Choice(_STATUSES), help="Only jobs in this state."
+)
 @click.option("--active", is_flag=True, help="Only jobs that are pending or running.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="So many at most.")
-@click.option("--before", type=click.IntRange(1), metavar="POSITION", help="Go on where the last list ended (its `next`).")
-def list_jobs(all_users: bool, status: str | None, active: bool, limit: int, before: int | None) -> None:
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="So many at most."
+)
+@click.option(
+    "--before",
+    type=click.IntRange(1),
+    metavar="POSITION",
+    help="Go on where the last list ended (its `next`).",
+)
+def list_jobs(
+    all_users: bool, status: str | None, active: bool, limit: int, before: int | None
+) -> None:
     """List jobs, newest change first."""
     s = session()
     page = s.client().jobs(
-        all_users=all_users, status=status, active=True if active else None, before=before, limit=limit, commands=True,
+        all_users=all_users,
+        status=status,
+        active=True if active else None,
+        before=before,
+        limit=limit,
+        commands=True,
     )
     if s.screen.json:
         s.screen.value("jobscribe.job.list/1", {"items": page.jobs, "next": page.next})
@@ -49,11 +65,23 @@ def _row(row: dict[str, Any]) -> list[str]:
     took = "-" if started is None else duration((time.time() if ended is None else ended) - started)
     said = row.get("command") or f"({row['simulationType']})"
     command_ = said if len(said) <= _COMMAND_CHARS else said[: _COMMAND_CHARS - 3] + "..."
-    return [row["jid"], row["state"], moment(row["queuedAt"]), took, row.get("reason") or "-", row["kind"], command_]
+    return [
+        row["jid"],
+        row["state"],
+        moment(row["queuedAt"]),
+        took,
+        row.get("reason") or "-",
+        row["kind"],
+        command_,
+    ]
 
 
 @command()
-@click.option("--porcelain", is_flag=True, help="Print one word a job, for scripts: running (or waiting), success or failed.")
+@click.option(
+    "--porcelain",
+    is_flag=True,
+    help="Print one word a job, for scripts: running (or waiting), success or failed.",
+)
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
 def status(names: tuple[str, ...], porcelain: bool) -> None:
     """Show how jobs stand. Exits with 0 whatever their status is; `job wait` exits with their code."""
@@ -88,12 +116,18 @@ def _word(state: "RunState") -> str:
 def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[str]:
     waits = state.queue_state if state.state in ("pending", "running") else None
     rows: list[tuple[str, object]] = [
-        ("state", state.sentence()), ("waiting", waits), *(("after", other) for other in state.waits_for[:_AFTER_SHOWN]),
-        ("serial", state.compute_job_serial), ("queued", moment(state.compute_job_queued)),
-        ("started", moment(state.compute_job_start)), ("ended", moment(state.compute_job_end)),
+        ("state", state.sentence()),
+        ("waiting", waits),
+        *(("after", other) for other in state.waits_for[:_AFTER_SHOWN]),
+        ("serial", state.compute_job_serial),
+        ("queued", moment(state.compute_job_queued)),
+        ("started", moment(state.compute_job_start)),
+        ("ended", moment(state.compute_job_end)),
         ("took", None if state.elapsed_time is None else duration(state.elapsed_time)),
         ("exit", None if state.exit is None else state.exit.sentence()),
-        *_attempts(answer), *_roles(state), ("directory", _directory(state)),
+        *_attempts(answer),
+        *_roles(state),
+        ("directory", _directory(state)),
     ]
     if not state.known:
         rows.insert(1, ("not known", f"since {moment(state.since)}"))
@@ -102,12 +136,20 @@ def _told(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[st
 
 def _directory(state: "RunState") -> str | None:
     """With the cluster, where it is not a path of this site."""
-    return f"{state.run_dir} on {state.run_dir_on}" if state.run_dir and state.run_dir_on else state.run_dir
+    return (
+        f"{state.run_dir} on {state.run_dir_on}"
+        if state.run_dir and state.run_dir_on
+        else state.run_dir
+    )
 
 
 def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
     """The latest, and how those ended that are over; of a run that may have only one, nothing."""
-    if answer is None or not answer["attempt"] or (answer["policy"] is None and answer["attempt"] == 1):
+    if (
+        answer is None
+        or not answer["attempt"]
+        or (answer["policy"] is None and answer["attempt"] == 1)
+    ):
         return []
     over = [a for a in answer["attempts"] if a["endedAt"] is not None][-_ATTEMPTS_SHOWN:]
     if answer["attempt"] == 1 and answer["state"] == "completed":

@@ -1,4 +1,6 @@
-"""`job submit`: one command, or one a line from a file, sent in bulk. (What a job file describes is `describe`'s.)"""
+"""`job submit`: one command, or one a line from a file, sent in bulk. (What a job file describes is
+`describe`'s.)
+"""
 
 import time
 from collections.abc import Iterator
@@ -9,14 +11,15 @@ import click
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ..session.last_refusal import noting
-from ..submission.run_options import run_options, spec_options
 from ..session.session import Session, command, session
+from ..submission.run_options import run_options, spec_options
 
 if TYPE_CHECKING:
     from ...client.sync_client import Job
     from ...protocol.api.requests import RunSpec
 
-#: Lines in one request, and how long they may be together: an answer comes when all of a request are durable.
+#: Lines in one request, and how long they may be together: an answer comes when all of a request
+#: are durable.
 SLICE = 1000
 SLICE_BYTES = 1024 * 1024
 
@@ -25,21 +28,52 @@ SLICE_BYTES = 1024 * 1024
 @run_options
 @click.option("-q", "quiet", is_flag=True, help="Print the computeJid and nothing else.")
 @click.option(
-    "--from", "source", type=click.File("rb"), metavar="FILE", help="One command a line, each for /bin/sh -c; - for standard input."
+    "--from",
+    "source",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="One command a line, each for /bin/sh -c; - for standard input.",
 )
-@click.option("--array", "indices", metavar="0-99%10", help="One run for each index, ten at once; see ARRAY_INDEX in their environment.")
-@click.option("--group", metavar="GROUP", help="With --array: in this group; what completed there, and is unchanged, is not run again.")
-@click.option("-f", "--file", "path", metavar="FILE", help="The jobs that this file describes (YAML or JSON); - for standard input.")
-@click.option("--dry-run", "dry", is_flag=True, help="With -f: show every task, its command and environment, and submit nothing.")
+@click.option(
+    "--array",
+    "indices",
+    metavar="0-99%10",
+    help="One run for each index, ten at once; see ARRAY_INDEX in their environment.",
+)
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="With --array: in this group; what completed there, and is unchanged, is not run again.",
+)
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    metavar="FILE",
+    help="The jobs that this file describes (YAML or JSON); - for standard input.",
+)
+@click.option(
+    "--dry-run",
+    "dry",
+    is_flag=True,
+    help="With -f: show every task, its command and environment, and submit nothing.",
+)
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
 def submit(
-    words: tuple[str, ...], source: IO[bytes] | None, quiet: bool, indices: str | None, group: str | None, path: str | None, dry: bool,
+    words: tuple[str, ...],
+    source: IO[bytes] | None,
+    quiet: bool,
+    indices: str | None,
+    group: str | None,
+    path: str | None,
+    dry: bool,
     **options: Any,
 ) -> None:
     """Submit a command and return as soon as it is on file; prints its computeJid.
 
-    It runs in a run directory of its own, in your login environment plus --env, without standard input. With --from empty
-    lines and lines that begin with # are skipped. With -f all is said by the file (see `job lint`).
+    It runs in a run directory of its own, in your login environment plus --env, without standard
+    input. With --from empty lines and lines that begin with # are skipped. With -f all is said by
+    the file (see `job lint`).
     """
     if bool(words) + (source is not None) + (path is not None) != 1:
         raise click.UsageError("give either a COMMAND, --from FILE or -f FILE")
@@ -69,7 +103,9 @@ def submit(
 
 def _described(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
     if any(value is not None for value in fields.values()):
-        raise click.UsageError("with -f the file says everything: time limits, variables and the like belong into it")
+        raise click.UsageError(
+            "with -f the file says everything: time limits, variables and the like belong into it"
+        )
     from ..submission.job_files import dry_run, submit_file
 
     (dry_run if dry else submit_file)(s, path, quiet)
@@ -85,12 +121,18 @@ def _one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool
     if not quiet:
         here = s.here()
         s.screen.say(f"submitted ({job.submitted.sentence()})")
-        for verb, about in (("logs -f", "follow its output"), ("wait", "wait for its end"), ("why", "why it is as it is")):
+        for verb, about in (
+            ("logs -f", "follow its output"),
+            ("wait", "wait for its end"),
+            ("why", "why it is as it is"),
+        ):
             s.screen.say(f"  jobscribe job {verb} {job.jid}{here}   # {about}")
 
 
 def _many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) -> None:
-    """Request by request. Whatever was taken is printed; whatever was not is said with its line, and makes the exit code 125."""
+    """Request by request. Whatever was taken is printed; whatever was not is said with its line,
+    and makes the exit code 125.
+    """
     items: list[dict[str, Any]] = []
     counts = {True: 0, False: 0}
     begun = time.monotonic()
@@ -104,14 +146,20 @@ def _many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) ->
                     items.append(item)
             s.screen.progress(f"{counts[True]} submitted", time.monotonic() - begun)
     except (Refusal, ClientError):
-        s.screen.say(f"{counts[True]} runs were submitted before this" if counts[True] else "nothing was submitted")
+        s.screen.say(
+            f"{counts[True]} runs were submitted before this"
+            if counts[True]
+            else "nothing was submitted"
+        )
         if s.screen.json:
             s.screen.value("jobscribe.job.submit-many/1", {"items": items})
         raise
     if s.screen.json:
         s.screen.value("jobscribe.job.submit-many/1", {"items": items})
     elif not quiet:
-        s.screen.say(f"{counts[True]} submitted" + (f", {counts[False]} refused" if counts[False] else ""))
+        s.screen.say(
+            f"{counts[True]} submitted" + (f", {counts[False]} refused" if counts[False] else "")
+        )
     if counts[False]:
         raise SystemExit(125)
 
@@ -127,8 +175,12 @@ def _told(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool, d
     return True, {"line": number, **answer.submitted.raw}
 
 
-def _specs(s: Session, source: IO[bytes], fields: dict[str, Any]) -> "Iterator[tuple[int, RunSpec]]":
-    """(line number, spec) of each command in the file. Raises Refusal for a line that cannot be one."""
+def _specs(
+    s: Session, source: IO[bytes], fields: dict[str, Any]
+) -> "Iterator[tuple[int, RunSpec]]":
+    """(line number, spec) of each command in the file. Raises Refusal for a line that cannot be
+    one.
+    """
     for number, raw in enumerate(source, 1):
         try:
             line = raw.decode("utf-8").strip()
@@ -146,7 +198,11 @@ def _slices(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int,
     slice_: list[tuple[int, RunSpec]] = []
     size = 0
     for number, spec in specs:
-        length = sum(len(word) for command in (spec.command, *(r.command for r in spec.roles)) for word in command)
+        length = sum(
+            len(word)
+            for command in (spec.command, *(r.command for r in spec.roles))
+            for word in command
+        )
         if slice_ and size + length > SLICE_BYTES:
             yield slice_
             slice_, size = [], 0

@@ -1,4 +1,6 @@
-"""`job tasks` and `job release`: the tasks and attempts of a run, and the end of what is kept of it for debugging."""
+"""`job tasks` and `job release`: the tasks and attempts of a run, and the end of what is kept of it
+for debugging.
+"""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -6,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..session.job_names import whole
-from ..terminal.quantities import duration, moment
 from ..session.session import Session, command, session
+from ..terminal.quantities import duration, moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +21,17 @@ _PORTS_SHOWN = 4
 
 @command()
 @click.argument("name", metavar="JOB")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="The tasks of this attempt (default: the latest).")
-@click.option("--failed", is_flag=True, help="Only tasks that failed, and those that are kept because they did.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The tasks of this attempt (default: the latest).",
+)
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Only tasks that failed, and those that are kept because they did.",
+)
 def tasks(name: str, attempt: int | None, failed: bool) -> None:
     """Show the attempts of a run, why each was tried again or not, and the tasks of one of them."""
     s = session()
@@ -49,7 +60,11 @@ def hints(s: Session, jid: str, tasks_: "Sequence[dict[str, Any]]") -> list[str]
         return []
     first, here = held[0], s.here()
     until = moment(min(t["heldUntil"] for t in held))
-    kept = task_name(first) + (f" and {len(held) - 1} more" if len(held) > 1 else "") + f" {'are' if len(held) > 1 else 'is'} kept"
+    kept = (
+        task_name(first)
+        + (f" and {len(held) - 1} more" if len(held) > 1 else "")
+        + f" {'are' if len(held) > 1 else 'is'} kept"
+    )
     return [
         f"{kept} for debugging until {until}, with everything held:",
         f"  jobscribe job shell {jid} --role {first['role']} --index {first['index']}{here}   # enter it",
@@ -62,7 +77,9 @@ def task_name(task: dict[str, Any]) -> str:
 
 
 def at_most(answer: dict[str, Any]) -> str:
-    """` of at most 6`: how many attempts the run may have; nothing where that is not limited, or only one."""
+    """` of at most 6`: how many attempts the run may have; nothing where that is not limited, or
+    only one.
+    """
     policy = answer.get("policy")
     if policy is None or policy["count"] < 0 or policy["platform"] < 0:
         return ""
@@ -103,7 +120,14 @@ def _no_tasks(answer: dict[str, Any]) -> str:
 
 def _row(task: dict[str, Any]) -> list[str]:
     live = task["state"] in ("placed", "running")
-    return [task_name(task), task["state"], _exit(task), _where(task), _took(task), str(task["pid"]) if live and task["pid"] else "-"]
+    return [
+        task_name(task),
+        task["state"],
+        _exit(task),
+        _where(task),
+        _took(task),
+        str(task["pid"]) if live and task["pid"] else "-",
+    ]
 
 
 def _exit(task: dict[str, Any]) -> str:
@@ -119,14 +143,18 @@ def _exit(task: dict[str, Any]) -> str:
 
 
 def _where(task: dict[str, Any]) -> str:
-    """`127.0.0.1 http:30000 ssh:30001 gpu:0,1`; in a container with its host before, and its image and name behind."""
+    """`127.0.0.1 http:30000 ssh:30001 gpu:0,1`; in a container with its host before, and its image
+    and name behind.
+    """
     contained = [f"{key}:{task[key]}" for key in ("image", "container") if task.get(key)]
     # the address of a container is one of its gang's network, and does not say where it is
     host = task["host"] if "image" in task and task["address"] else None
     parts = [*([host] if host else []), task["address"] or task["host"] or "-"]
     for label, ports in task["ports"].items():
         numbers = ",".join(map(str, ports[:_PORTS_SHOWN]))
-        parts.append(f"{label}:{numbers}" + (f",... ({len(ports)})" if len(ports) > _PORTS_SHOWN else ""))
+        parts.append(
+            f"{label}:{numbers}" + (f",... ({len(ports)})" if len(ports) > _PORTS_SHOWN else "")
+        )
     if task["gpus"]:
         parts.append("gpu:" + ",".join(task["gpus"]))
     return " ".join(parts + contained)
@@ -146,20 +174,35 @@ def _took(task: dict[str, Any]) -> str:
 @click.option("--role", metavar="ROLE", help="Only tasks of this role.")
 @click.option("--index", type=click.IntRange(0), metavar="I", help="With --role: only this one.")
 def release(name: str, role: str | None, index: int | None) -> None:
-    """End the debugging of tasks that failed and are kept: what they hold is given back, and they end with the exits that they had."""
+    """End the debugging of tasks that failed and are kept: what they hold is given back, and they
+    end with the exits that they had.
+    """
     if index is not None and role is None:
         raise click.UsageError("--index goes with --role")
     s = session()
     jid = whole(s, name)
     client = s.client_for(jid)
     before = client.tasks(jid)
-    held = [t for t in before["tasks"] if t["state"] == "held" and role in (None, t["role"]) and index in (None, t["index"])]
+    held = [
+        t
+        for t in before["tasks"]
+        if t["state"] == "held" and role in (None, t["role"]) and index in (None, t["index"])
+    ]
     state = client.release(jid, serial=before["computeJobSerial"], role=role, index=index)
     if s.screen.json:
-        s.screen.value("jobscribe.job.release/1", {"released": [task_name(t) for t in held], "status": state.raw})
+        s.screen.value(
+            "jobscribe.job.release/1",
+            {"released": [task_name(t) for t in held], "status": state.raw},
+        )
         return
     if not held:
-        which = "no task of it" if role is None else f"no task of role {role}" if index is None else f"no task {role}/{index}"
+        which = (
+            "no task of it"
+            if role is None
+            else f"no task of role {role}"
+            if index is None
+            else f"no task {role}/{index}"
+        )
         s.screen.say(f"{jid}: {which} is kept for debugging; nothing was changed")
         return
     s.screen.say(f"{jid}: released {', '.join(map(task_name, held))}; it is {state.sentence()}")

@@ -18,7 +18,9 @@ _BARE = ("exit", "signal", "launcher")
 @command()
 @click.argument("name", metavar="JOB")
 def why(name: str) -> None:
-    """Explain why a job waits, runs, or ended as it did: the cause, what shows it, and what to do next."""
+    """Explain why a job waits, runs, or ended as it did: the cause, what shows it, and what to do
+    next.
+    """
     s = session()
     jid = whole(s, name)
     answer = s.client_for(jid).why(jid)
@@ -36,7 +38,11 @@ def told(jid: str, answer: dict[str, Any]) -> Iterator[str]:
     yield f"job {jid} {_which(answer)}{answer.get('state')}{cause}: {sentence}"
     failed = answer.get("state") == "error" or answer.get("cause") in ("debug_hold", "retry_wait")
     known = answer.get("state") == "error" and answer.get("cause") not in _BARE
-    means = _diagnosis(answer.get("diagnosis"), sure=not _guessed(answer), known=known) if failed else []
+    means = (
+        _diagnosis(answer.get("diagnosis"), sure=not _guessed(answer), known=known)
+        if failed
+        else []
+    )
     for label, values in (*means, *_sections(answer)):
         for i, value in enumerate(values):
             yield f"  {label if i == 0 else '':<{_WIDTH}}{value}"
@@ -48,24 +54,35 @@ def _which(answer: dict[str, Any]) -> str:
 
 
 def _cause(answer: dict[str, Any], *, sure: bool) -> str:
-    """In brackets, with how sure it is where that is not as sure as can be, and the sentence does not say it."""
+    """In brackets, with how sure it is where that is not as sure as can be, and the sentence does
+    not say it.
+    """
     cause, confidence = answer.get("cause"), answer.get("confidence")
     if not cause or cause == answer.get("state"):
         return ""
     # of what somebody did, what is unknown is who
-    more = {"certain": "", None: "", "unknown": ", by whom is not known" if cause in _BY_SOMEBODY else ""}
+    more = {
+        "certain": "",
+        None: "",
+        "unknown": ", by whom is not known" if cause in _BY_SOMEBODY else "",
+    }
     return f" ({cause}{more.get(confidence, f', {confidence}' if sure else '')})"
 
 
 def _guessed(answer: dict[str, Any]) -> bool:
-    """Does the exit table go by more than is known, so that whose it is, and whether trying again helps, may be otherwise?"""
+    """Does the exit table go by more than is known, so that whose it is, and whether trying again
+    helps, may be otherwise?
+    """
     from ...diagnosis.classification import is_guess
 
     return is_guess(str(answer.get("cause")), answer.get("confidence"))
 
 
-def _diagnosis(found: dict[str, Any] | None, *, sure: bool = True, known: bool = False) -> list[tuple[str, list[str]]]:
-    """What the exit table says, in lines; a hint apart, as it may be wrong. Its excerpt is among the last lines anyway.
+def _diagnosis(
+    found: dict[str, Any] | None, *, sure: bool = True, known: bool = False
+) -> list[tuple[str, list[str]]]:
+    """What the exit table says, in lines; a hint apart, as it may be wrong. Its excerpt is among
+    the last lines anyway.
 
     known: the cause says more than a row of the table that knows nothing of this exit.
     """
@@ -78,12 +95,19 @@ def _diagnosis(found: dict[str, Any] | None, *, sure: bool = True, known: bool =
     else:
         lines[0][1].append(f"{'' if sure else 'if that is so: '}{found['whose']}; {found['again']}")
     if found.get("hint"):
-        lines.append(("hint", [f"perhaps {found['hint']}, by this line of its output:", f"  {found['matched']}"]))
+        lines.append(
+            (
+                "hint",
+                [f"perhaps {found['hint']}, by this line of its output:", f"  {found['matched']}"],
+            )
+        )
     return lines
 
 
 def _python(answer: dict[str, Any]) -> list[str]:
-    """Python's last exception and where it came from; or what its faulthandler saw. Innermost first, as it is looked for."""
+    """Python's last exception and where it came from; or what its faulthandler saw. Innermost
+    first, as it is looked for.
+    """
     found, fault = answer.get("traceback"), answer.get("faulthandler")
     if found:
         return [str(found["last"]), *(f"  {frame}" for frame in reversed(found["frames"]))]

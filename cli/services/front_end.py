@@ -1,6 +1,8 @@
-"""The front end beside the supervisor of `jobscribe up`: a process of its own, started again when it dies, gone when `up` is.
+"""The front end beside the supervisor of `jobscribe up`: a process of its own, started again when
+it dies, gone when `up` is.
 
-The listening socket lives here, so that the address stays and browsers only wait while the process is started again.
+The listening socket lives here, so that the address stays and browsers only wait while the process
+is started again.
 """
 
 import logging
@@ -16,11 +18,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...client.transport.address import in_root
 from ...client.api.errors import ClientError
+from ...client.transport.address import in_root
 from ...protocol.errors import Refusal
-from ...service.site.startup_checks import is_loopback
 from ...service.settings.settings import Settings
+from ...service.site.startup_checks import is_loopback
 from ...web.server.child_process import MODULE, Start, bound, url_of
 
 FIRST_PAUSE_SECS = 0.5
@@ -35,22 +37,35 @@ _log = logging.getLogger(__name__)
 
 
 class FrontDoor:
-    """options, file: what the settings were loaded from, so that the child loads the same. Raises Refusal."""
+    """options, file: what the settings were loaded from, so that the child loads the same. Raises
+    Refusal.
+    """
 
     def __init__(self, settings: Settings, options: dict[str, Any], file: str | None) -> None:
         ip = settings.server.ip
         if not is_loopback(ip):
-            raise Refusal("unsafe", f"server.ip is {ip}: 'jobscribe up' lets everybody sign in, and so stays on loopback")
+            raise Refusal(
+                "unsafe",
+                f"server.ip is {ip}: 'jobscribe up' lets everybody sign in, and so stays on loopback",
+            )
         self._root, self._options, self._file = settings.root, options, file
-        self._listening: socket.socket = bound(ip, settings.server.port) if settings.server.port else _same_or_free(settings.root, ip)
+        self._listening: socket.socket = (
+            bound(ip, settings.server.port)
+            if settings.server.port
+            else _same_or_free(settings.root, ip)
+        )
         self.url = url_of(ip, self._listening)
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._minder: threading.Thread | None = None
 
     def start(self, ready: Callable[[], None], failed: Callable[[], None]) -> None:
-        """Calls `ready` once, from a thread, when it serves; `failed` if the first start comes to nothing."""
-        self._minder = threading.Thread(target=self._mind, args=(ready, failed), name="front", daemon=True)
+        """Calls `ready` once, from a thread, when it serves; `failed` if the first start comes to
+        nothing.
+        """
+        self._minder = threading.Thread(
+            target=self._mind, args=(ready, failed), name="front", daemon=True
+        )
         self._minder.start()
 
     def stop(self) -> None:
@@ -80,18 +95,29 @@ class FrontDoor:
                 _log.error("the front end did not start (exit code %s)", code)
                 failed()
                 return
-            pause = FIRST_PAUSE_SECS if time.monotonic() - begun > LIVED_SECS else min(2 * pause, LONGEST_PAUSE_SECS)
-            _log.error("the front end ended (exit code %s); it is started again in %.1f s", code, pause)
+            pause = (
+                FIRST_PAUSE_SECS
+                if time.monotonic() - begun > LIVED_SECS
+                else min(2 * pause, LONGEST_PAUSE_SECS)
+            )
+            _log.error(
+                "the front end ended (exit code %s); it is started again in %.1f s", code, pause
+            )
             self._stopping.wait(pause)
 
     def _spawn(self) -> tuple["subprocess.Popen[bytes]", bool]:
         """A child, and whether it serves."""
         reader, writer = os.pipe()
-        start = Start(options=self._options, file=self._file, listen=self._listening.fileno(), ready=writer)
+        start = Start(
+            options=self._options, file=self._file, listen=self._listening.fileno(), ready=writer
+        )
         # the root is there for the title that the process gives itself
         child = self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, self._root], stdin=subprocess.PIPE, stdout=2,
-            pass_fds=(start.listen, writer), cwd="/",
+            [sys.executable, "-P", "-m", MODULE, self._root],
+            stdin=subprocess.PIPE,
+            stdout=2,
+            pass_fds=(start.listen, writer),
+            cwd="/",
         )
         os.close(writer)
         if self._stopping.is_set():
@@ -107,7 +133,9 @@ class FrontDoor:
 
 
 def _same_or_free(root: str, ip: str) -> socket.socket:
-    """A listening socket on the port of the previous start, so that open pages reach the site again; on any free port if it is taken."""
+    """A listening socket on the port of the previous start, so that open pages reach the site
+    again; on any free port if it is taken.
+    """
     try:
         before = in_root(root)()
         url = urlsplit(before.front or "")
@@ -116,7 +144,9 @@ def _same_or_free(root: str, ip: str) -> socket.socket:
         port = None
     if not port:
         return bound(ip, 0)
-    until = time.monotonic() + (0.0 if before.pid and os.path.exists(f"/proc/{before.pid}") else LEAVES_SECS)
+    until = time.monotonic() + (
+        0.0 if before.pid and os.path.exists(f"/proc/{before.pid}") else LEAVES_SECS
+    )
     while True:
         try:
             return bound(ip, port)

@@ -1,6 +1,8 @@
-"""`jobscribe up`, `supervisor` and `server`: configuration in, processes running, one line when they are ready.
+"""`jobscribe up`, `supervisor` and `server`: configuration in, processes running, one line when
+they are ready.
 
-As services they tell systemd what it wants to know, and say by their exit code whether starting them again can help.
+As services they tell systemd what it wants to know, and say by their exit code whether starting
+them again can help.
 """
 
 import contextlib
@@ -19,37 +21,64 @@ from ...protocol.errors import CODES, Refusal
 from ..session.session import command, session
 
 if TYPE_CHECKING:
-    from ...service.systemd import Notifier
     from ...service.settings.settings import Settings
+    from ...service.systemd import Notifier
     from .front_end import FrontDoor
 
-#: Exit code of a start that cannot succeed before a person has changed something (EX_CONFIG of sysexits.h).
+#: Exit code of a start that cannot succeed before a person has changed something (EX_CONFIG of
+#: sysexits.h).
 NOT_LIKE_THIS = 78
 #: What passes by itself, although the very same request would not be answered otherwise.
 _PASSES = ("rootBusy", "portTaken")
 
 
 def _settings_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed([
-        click.option("--port", type=click.IntRange(0, 65535), help=(
-            "Port of the address that is printed; 0 takes a free one (`up`: that of its previous start, if it is free)."
-        )),
-        click.option("--ip", metavar="IP", help="The address itself."),
-        click.option("--config", "file", type=click.Path(), metavar="FILE", help="Configuration file (TOML); must exist."),
-        click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Any setting, by its name in `jobscribe config show`."),
-    ]):
+    for option in reversed(
+        [
+            click.option(
+                "--port",
+                type=click.IntRange(0, 65535),
+                help=(
+                    "Port of the address that is printed; 0 takes a free one (`up`: that of its previous start, if it is free)."
+                ),
+            ),
+            click.option("--ip", metavar="IP", help="The address itself."),
+            click.option(
+                "--config",
+                "file",
+                type=click.Path(),
+                metavar="FILE",
+                help="Configuration file (TOML); must exist.",
+            ),
+            click.option(
+                "--set",
+                "sets",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any setting, by its name in `jobscribe config show`.",
+            ),
+        ]
+    ):
         function = option(function)
     return function
 
 
 @command()
 @_settings_options
-@click.option("--no-web", is_flag=True, help="Start no front end: print the address of the supervisor's own interface.")
-def up(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...], no_web: bool) -> None:
-    """Start supervisor and front end for this user and stay in front: development mode, on loopback, with a secret of its own.
+@click.option(
+    "--no-web",
+    is_flag=True,
+    help="Start no front end: print the address of the supervisor's own interface.",
+)
+def up(
+    port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...], no_web: bool
+) -> None:
+    """Start supervisor and front end for this user and stay in front: development mode, on
+    loopback, with a secret of its own.
 
-    Prints one line on standard output when it is ready, with the address for browsers; its log goes to standard error and
-    <root>/log. Where a port is given, the supervisor's own interface takes a free one (see <root>/client.json).
+    Prints one line on standard output when it is ready, with the address for browsers; its log goes
+    to standard error and <root>/log. Where a port is given, the supervisor's own interface takes a
+    free one (see <root>/client.json).
     """
     given: dict[str, Any] = {"supervisor.development": True, **assignments(sets)}
     with _refusals():
@@ -71,7 +100,8 @@ def up(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]
 def supervisor(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]) -> None:
     """Start a supervisor with the configured secret and stay in front: for services.
 
-    Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
+    Prints one line on standard output when it is ready; its log goes to standard error and
+    <root>/log.
     """
     with _service():
         _serve({"supervisor.port": port, "supervisor.ip": ip, **assignments(sets)}, file)
@@ -80,20 +110,26 @@ def supervisor(port: int | None, ip: str | None, file: str | None, sets: tuple[s
 @command()
 @_settings_options
 def server(port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...]) -> None:
-    """Start the front end alone and stay in front: for services, behind a proxy. `server.user_hook` says who the users are.
+    """Start the front end alone and stay in front: for services, behind a proxy. `server.user_hook`
+    says who the users are.
 
-    Prints one line on standard output when it is ready; its log goes to standard error and <root>/log.
+    Prints one line on standard output when it is ready; its log goes to standard error and
+    <root>/log.
     """
     with _service():
         with _uncollected():
             from ...web.server.processes import main
 
-        settings = _loaded(_options({"server.port": port, "server.ip": ip, **assignments(sets)}), file)
+        settings = _loaded(
+            _options({"server.port": port, "server.ip": ip, **assignments(sets)}), file
+        )
         main(settings, _announcer(_notifier()))
 
 
 def assignments(sets: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE as settings of the last layer; which names there are is known to the configuration."""
+    """NAME=VALUE as settings of the last layer; which names there are is known to the
+    configuration.
+    """
     out = {}
     for text in sets:
         name, equals, value = text.partition("=")
@@ -105,7 +141,9 @@ def assignments(sets: tuple[str, ...]) -> dict[str, str]:
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     """Those that were given, and the root of this command line."""
-    return {k: v for k, v in {"root": session().options.get("root"), **options}.items() if v is not None}
+    return {
+        k: v for k, v in {"root": session().options.get("root"), **options}.items() if v is not None
+    }
 
 
 def _loaded(options: dict[str, Any], file: str | None) -> "Settings":
@@ -141,16 +179,26 @@ def _both(settings: "Settings", door: "FrontDoor") -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        main(settings, lambda where: door.start(lambda: say(door.url, where["root"]), give_up), front=door.url, notifier=notifier)
+        main(
+            settings,
+            lambda where: door.start(lambda: say(door.url, where["root"]), give_up),
+            front=door.url,
+            notifier=notifier,
+        )
     finally:
         door.stop()
     if failed:
-        raise Refusal("internal", "the front end did not start; the lines above say why ('jobscribe up --no-web' starts without it)")
+        raise Refusal(
+            "internal",
+            "the front end did not start; the lines above say why ('jobscribe up --no-web' starts without it)",
+        )
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """While modules are imported: what they make stays, and looking for garbage in it costs a part of each start (RESULTS.md)."""
+    """While modules are imported: what they make stays, and looking for garbage in it costs a part
+    of each start (RESULTS.md).
+    """
     gc.disable()
     try:
         yield
@@ -172,8 +220,11 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _service() -> Iterator[None]:
-    """For the commands that a service manager starts: it must be able to tell what a restart may mend from what it cannot."""
-    # a watchdog ends with SIGABRT what does not answer: where it stood is what one wants to know then
+    """For the commands that a service manager starts: it must be able to tell what a restart may
+    mend from what it cannot.
+    """
+    # a watchdog ends with SIGABRT what does not answer: where it stood is what one wants to know
+    # then
     faulthandler.enable()
     try:
         with _refusals():
@@ -181,7 +232,8 @@ def _service() -> Iterator[None]:
     except (Refusal, click.ClickException, click.Abort, click.exceptions.Exit):
         raise
     except Exception:
-        # standard error is the log here: whoever looks into it at night should not have to find another file
+        # standard error is the log here: whoever looks into it at night should not have to find
+        # another file
         traceback.print_exc()
         raise
 
@@ -205,7 +257,9 @@ def _announcer(notifier: "Notifier") -> Callable[[str, str], None]:
 
 
 def _only_for_the_ready_line() -> int:
-    """A descriptor of standard output that nothing else writes to: log lines, also of children, go to standard error."""
+    """A descriptor of standard output that nothing else writes to: log lines, also of children, go
+    to standard error.
+    """
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,5 @@
-"""The options that every command takes, before or after the subcommand: which supervisor, and in which form to answer.
+"""The options that every command takes, before or after the subcommand: which supervisor, and in
+which form to answer.
 
 They are collected in the click context and read by `session`; the innermost one given wins.
 """
@@ -16,20 +17,42 @@ Command = TypeVar("Command", bound=click.Command)
 
 def common_options(command: Command) -> Command:
     """The same command with the common options."""
-    command.params.extend([
-        _option(
-            "root", "--root", metavar="DIR", type=click.Path(readable=False),
-            help="Root of the supervisor (or JOBSCRIBE_ROOT; else ~/.jobscribe).",
-        ),
-        _option("url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."),
-        _option("token_file", "--token-file", metavar="FILE", type=click.Path(), help="File with the secret that goes with --url."),
-        _option("uid", "--uid", metavar="UID", help="Act as this user (needed with --url)."),
-        _option(
-            "patience", "--patience", metavar="TIME", type=Secs(86400),
-            help="Go on trying for so long while the supervisor is away (or JOBSCRIBE_PATIENCE; else 60 s). 0: fail at once.",
-        ),
-        _option("json", "--json", is_flag=True, default=None, help="Answer in JSON: one value, streams as JSON lines."),
-    ])
+    command.params.extend(
+        [
+            _option(
+                "root",
+                "--root",
+                metavar="DIR",
+                type=click.Path(readable=False),
+                help="Root of the supervisor (or JOBSCRIBE_ROOT; else ~/.jobscribe).",
+            ),
+            _option(
+                "url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."
+            ),
+            _option(
+                "token_file",
+                "--token-file",
+                metavar="FILE",
+                type=click.Path(),
+                help="File with the secret that goes with --url.",
+            ),
+            _option("uid", "--uid", metavar="UID", help="Act as this user (needed with --url)."),
+            _option(
+                "patience",
+                "--patience",
+                metavar="TIME",
+                type=Secs(86400),
+                help="Go on trying for so long while the supervisor is away (or JOBSCRIBE_PATIENCE; else 60 s). 0: fail at once.",
+            ),
+            _option(
+                "json",
+                "--json",
+                is_flag=True,
+                default=None,
+                help="Answer in JSON: one value, streams as JSON lines.",
+            ),
+        ]
+    )
     return command
 
 

@@ -1,4 +1,6 @@
-"""Where the trace of an unexpected exception goes: a file that only its owner can read, without the secrets in use."""
+"""Where the trace of an unexpected exception goes: a file that only its owner can read, without the
+secrets in use.
+"""
 
 import contextlib
 import os
@@ -19,7 +21,9 @@ def written(error: BaseException, session: Session) -> str | None:
     redactor = Redactor(session.secrets())
     trace = "".join(traceback.format_exception(error))
     command = sys.argv[1] if len(sys.argv) > 1 else ""
-    text = redactor.text(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} pid {os.getpid()} jobscribe {command}\n{trace}\n")
+    text = redactor.text(
+        f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} pid {os.getpid()} jobscribe {command}\n{trace}\n"
+    )
     for folder in folders(session):
         with contextlib.suppress(OSError):
             return _appended(os.path.join(folder, "cli-crash.log"), text.encode("utf-8", "replace"))

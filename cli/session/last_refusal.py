@@ -1,4 +1,5 @@
-"""The last submission of this command line that was refused: noted when it happens, told when somebody asks for the job `last`.
+"""The last submission of this command line that was refused: noted when it happens, told when
+somebody asks for the job `last`.
 
 One small file, beside the traces of crashes. Where it cannot be written or read, nothing is said.
 """
@@ -26,14 +27,29 @@ def noting(session: Session) -> Iterator[None]:
         yield
     except (Refusal, ClientError) as e:
         with contextlib.suppress(OSError, Refusal, ClientError):
-            _write(session, {"at": time.time(), "where": _where(session), "uid": session.client().uid, "error": e.sentence[:_SENTENCE]})
+            _write(
+                session,
+                {
+                    "at": time.time(),
+                    "where": _where(session),
+                    "uid": session.client().uid,
+                    "error": e.sentence[:_SENTENCE],
+                },
+            )
         raise
 
 
 def since(session: Session, moment: float) -> tuple[float, str] | None:
-    """(unix seconds, sentence) of the last refusal of the same user and supervisor, if it came after this moment."""
+    """(unix seconds, sentence) of the last refusal of the same user and supervisor, if it came
+    after this moment.
+    """
     found = [_read(os.path.join(folder, _FILE)) for folder in folders(session)]
-    mine = [f for f in found if f is not None and (f.get("where"), f.get("uid")) == (_where(session), session.client().uid)]
+    mine = [
+        f
+        for f in found
+        if f is not None
+        and (f.get("where"), f.get("uid")) == (_where(session), session.client().uid)
+    ]
     told = max(((float(f["at"]), str(f["error"])) for f in mine), default=None)
     return told if told is not None and told[0] > moment else None
 
@@ -50,7 +66,9 @@ def _write(session: Session, note: dict[str, Any]) -> None:
             if os.stat(folder).st_uid != os.getuid():
                 continue
             path = os.path.join(folder, _FILE)
-            fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(
+                f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+            )
             with os.fdopen(fd, "w", encoding="utf-8") as f:
                 json.dump(note, f)
             os.replace(f"{path}.new", path)
@@ -65,5 +83,9 @@ def _read(path: str) -> dict[str, Any] | None:
             found = json.loads(f.read(_MOST_BYTES)) if os.fstat(fd).st_uid == os.getuid() else None
     except (OSError, ValueError):
         return None
-    whole = isinstance(found, dict) and isinstance(found.get("at"), int | float) and isinstance(found.get("error"), str)
+    whole = (
+        isinstance(found, dict)
+        and isinstance(found.get("at"), int | float)
+        and isinstance(found.get("error"), str)
+    )
     return found if whole else None

@@ -1,4 +1,6 @@
-"""What is said while one request takes long: how far it has come, asked for beside it, on a connection of its own."""
+"""What is said while one request takes long: how far it has come, asked for beside it, on a
+connection of its own.
+"""
 
 import contextlib
 import threading
@@ -12,7 +14,8 @@ from .session import Session
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: Between two questions, and how long the end of one is waited for when nobody needs its answer any more.
+#: Between two questions, and how long the end of one is waited for when nobody needs its answer any
+#: more.
 EVERY_SECS, LAST_SECS = 1.0, 1.0
 
 

@@ -1,4 +1,6 @@
-"""What one command line works with: the supervisor it talks to, the root it looks into, and the screen it answers on."""
+"""What one command line works with: the supervisor it talks to, the root it looks into, and the
+screen it answers on.
+"""
 
 import os
 import re
@@ -8,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .common_options import common_options, given
 from ..terminal.screen import Screen
+from .common_options import common_options, given
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: For how long requests are repeated while the supervisor is away, unless --patience or JOBSCRIBE_PATIENCE says otherwise.
+#: For how long requests are repeated while the supervisor is away, unless --patience or
+#: JOBSCRIBE_PATIENCE says otherwise.
 PATIENCE_SECS = 60.0
-#: The same where no supervisor was ever started in the root, and for commands that ask how the supervisor is.
+#: The same where no supervisor was ever started in the root, and for commands that ask how the
+#: supervisor is.
 NEVER_SECS, BRIEF_SECS = 10.0, 3.0
 
 _UID = re.compile(r"[A-Za-z0-9]{8}\Z", re.ASCII)
@@ -49,10 +53,14 @@ class Session:
     @property
     def url(self) -> str | None:
         """The address that was given in place of a root, if one was."""
-        return self.options.get("url") or (None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL"))
+        return self.options.get("url") or (
+            None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL")
+        )
 
     def answer_at_once(self, why: str) -> None:
-        """Wait for an absent supervisor briefly only, because of `why` (a sentence); --patience and JOBSCRIBE_PATIENCE still count."""
+        """Wait for an absent supervisor briefly only, because of `why` (a sentence); --patience and
+        JOBSCRIBE_PATIENCE still count.
+        """
         self._brief = why
 
     def client(self) -> "Client":
@@ -62,7 +70,9 @@ class Session:
         return self._clients[""]
 
     def client_for(self, jid: str) -> "Client":
-        """A client as the owner of this job: who holds the secret may act for everybody, and says so by naming the job in full."""
+        """A client as the owner of this job: who holds the secret may act for everybody, and says
+        so by naming the job in full.
+        """
         uid = jid.split("-", 1)[0]
         own = self.client()
         if uid == own.uid:
@@ -85,13 +95,17 @@ class Session:
         """The options that name this supervisor again, for commands that are shown to a person."""
         if self.url:
             parts = ["--url", self.url, "--uid", str(self.options.get("uid"))]
-            parts += ["--token-file", self.options["token_file"]] if self.options.get("token_file") else []
+            parts += (
+                ["--token-file", self.options["token_file"]]
+                if self.options.get("token_file")
+                else []
+            )
             return " " + " ".join(parts)
         return f" --root {self.root}" if self.options.get("root") else ""
 
     def _made(self) -> "Client":
-        from ...client.transport.address import fixed, in_root
         from ...client.sync_client import Client
+        from ...client.transport.address import fixed, in_root
 
         if self.url:
             uid = self.options.get("uid")
@@ -100,7 +114,9 @@ class Session:
             source = fixed(self.url, self.token(), uid)
         else:
             if self.options.get("token_file"):
-                raise click.UsageError("--token-file goes with --url; with a root the secret is read from <root>/client.json")
+                raise click.UsageError(
+                    "--token-file goes with --url; with a root the secret is read from <root>/client.json"
+                )
             source = in_root(self.root)
 
         def remembered() -> Any:
@@ -132,7 +148,9 @@ class Session:
             return secs, ""
         if self._brief:
             return BRIEF_SECS, f" ({self._brief}; --patience waits longer)"
-        if not self.url and not any(os.path.lexists(os.path.join(self.root, name)) for name in (CLIENT_FILE, "db")):
+        if not self.url and not any(
+            os.path.lexists(os.path.join(self.root, name)) for name in (CLIENT_FILE, "db")
+        ):
             return NEVER_SECS, " (--patience waits longer)"
         return PATIENCE_SECS, " (--patience 0 does not wait)"
 
@@ -146,8 +164,11 @@ class Session:
             except (OSError, UnicodeDecodeError) as e:
                 raise click.UsageError(f"the token file {path} cannot be read: {e}") from None
         if not token.strip():
-            raise click.UsageError("--url needs --token-file FILE (or JOBSCRIBE_SECRET in the environment)")
+            raise click.UsageError(
+                "--url needs --token-file FILE (or JOBSCRIBE_SECRET in the environment)"
+            )
         return token.strip()
+
 
 def session() -> Session:
     """The session of the command that runs."""

@@ -1,17 +1,19 @@
-"""`job submit -f FILE`: the jobs of a description, submitted or (`--dry-run`) shown as they would be."""
+"""`job submit -f FILE`: the jobs of a description, submitted or (`--dry-run`) shown as they would
+be.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...client.api import random_ids as fresh
-from ...schema.text import job_text as job_file
 from ...client.api.errors import ClientError
-from ...schema.jobs.description import JobDescription, JobRuns, described, runs
 from ...protocol.errors import Refusal
 from ...schema.fields import BadDescription, Problem, member
-from .plan_text import show
+from ...schema.jobs.description import JobDescription, JobRuns, described, runs
+from ...schema.text import job_text as job_file
 from ..session.session import Session
+from .plan_text import show
 
 if TYPE_CHECKING:
     from ...client.sync_client import Job
@@ -22,7 +24,9 @@ NAMED = 3
 
 
 def submit_file(s: Session, path: str, quiet: bool) -> None:
-    """Submit all that the file describes; prints the computeJids, each job after those that it waits for."""
+    """Submit all that the file describes; prints the computeJids, each job after those that it
+    waits for.
+    """
     tree, warnings = _checked(s, path, quiet)
     try:
         jobs = s.client().submit_description(tree.data)
@@ -59,7 +63,13 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
             # who waits for whom is said by name: none of them has its computeJid yet
             items.append(_item(job, client.plan(msgspec.structs.replace(job.specs[0], after=()))))
         except ClientError as e:
-            if e.code not in ("badRequest", "batchRefused", "resourceExceeded", "tooLarge", "volumeRefused"):
+            if e.code not in (
+                "badRequest",
+                "batchRefused",
+                "resourceExceeded",
+                "tooLarge",
+                "volumeRefused",
+            ):
                 raise
             part = "batch" if e.code == "batchRefused" else "roles" if job.job.roles else ""
             path = member(job.job.path, part) if part else job.job.path
@@ -82,7 +92,11 @@ def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
     except BadDescription as e:
         if tree is None:
             return tree, list(e.problems), []
-        return tree, sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0), tree.located(e.warnings)
+        return (
+            tree,
+            sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0),
+            tree.located(e.warnings),
+        )
 
 
 def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]:

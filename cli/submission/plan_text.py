@@ -37,9 +37,18 @@ def _task(screen: Screen, task: dict[str, Any]) -> None:
 def _resources(role: dict[str, Any]) -> str:
     if "cpu" not in role:
         return ""
-    memory, gpu, image, volumes = role["memoryMb"], role["gpu"], role.get("image"), role.get("volumes")
+    memory, gpu, image, volumes = (
+        role["memoryMb"],
+        role["gpu"],
+        role.get("image"),
+        role.get("volumes"),
+    )
     each = f": {role['tasks']} x {role['cpu']} CPU, {memory} MB" + (f", {gpu} GPU" if gpu else "")
-    return each + (f", {role['shmMb']} MB shm, image {image}" if image else "") + (f", volumes {' '.join(volumes)}" if volumes else "")
+    return (
+        each
+        + (f", {role['shmMb']} MB shm, image {image}" if image else "")
+        + (f", volumes {' '.join(volumes)}" if volumes else "")
+    )
 
 
 def _command(screen: Screen, command: list[str] | None) -> None:

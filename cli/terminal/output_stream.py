@@ -1,4 +1,6 @@
-"""A job's output on its way to where ours goes: bytes as they come, one thread for each stream, so that neither waits for the other."""
+"""A job's output on its way to where ours goes: bytes as they come, one thread for each stream, so
+that neither waits for the other.
+"""
 
 import os
 import sys
@@ -9,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 from .screen import Screen
 
 if TYPE_CHECKING:
-    from ...client.sync_client import Client
     from ...client.api.replies import LogPart
+    from ...client.sync_client import Client
 
 Sink = Callable[["LogPart"], None]
 
 
 class Pump:
-    """Reads one stream in a thread of its own, with a client of its own. `failure` is what ended it early, if anything did."""
+    """Reads one stream in a thread of its own, with a client of its own. `failure` is what ended it
+    early, if anything did.
+    """
 
     def __init__(
-        self, client: "Client", parts: "Callable[[Client], Iterator[LogPart]]", sink: Sink, failed: Callable[[BaseException], None]
+        self,
+        client: "Client",
+        parts: "Callable[[Client], Iterator[LogPart]]",
+        sink: Sink,
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._client, self._parts, self._sink, self._failed = client, parts, sink, failed
         self.failure: BaseException | None = None
@@ -43,7 +51,9 @@ class Pump:
 
 
 def raw_sink(screen: Screen, descriptor: int) -> Sink:
-    """Writes the bytes as they are. Past Python's buffers: a thread that is left behind at the exit must not hold their lock."""
+    """Writes the bytes as they are. Past Python's buffers: a thread that is left behind at the exit
+    must not hold their lock.
+    """
 
     def sink(part: "LogPart") -> None:
         if part.dropped:
@@ -68,7 +78,11 @@ def json_sink(screen: Screen) -> Sink:
 
 def described(part: "LogPart") -> dict[str, Any]:
     value: dict[str, Any] = {
-        "type": "output", "stream": part.stream, "offset": part.offset, "nextOffset": part.next_offset, "dropped": part.dropped,
+        "type": "output",
+        "stream": part.stream,
+        "offset": part.offset,
+        "nextOffset": part.next_offset,
+        "dropped": part.dropped,
         "attempt": part.attempt,
     }
     try:
@@ -81,7 +95,9 @@ def described(part: "LogPart") -> dict[str, Any]:
 
 
 def sink_for(screen: Screen, stream: str) -> Sink:
-    """Standard output to standard output, standard error to standard error; in JSON all to standard output."""
+    """Standard output to standard output, standard error to standard error; in JSON all to standard
+    output.
+    """
     if screen.json:
         return json_sink(screen)
     file = sys.stdout if stream == "stdout" else sys.stderr

@@ -1,4 +1,6 @@
-"""How a person writes an amount: durations as `protocol.durations` reads them, sizes with K, M, G or T."""
+"""How a person writes an amount: durations as `protocol.durations` reads them, sizes with K, M, G
+or T.
+"""
 
 import re
 from typing import Any
@@ -22,7 +24,9 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
         match = _AMOUNT.match(value)
         if match is None or match[2].lower() not in _BYTES:
             units = ", ".join(u for u in _BYTES if u)
-            self.fail(f"{value!r} is no number, with one of {units} behind it if need be", param, ctx)
+            self.fail(
+                f"{value!r} is no number, with one of {units} behind it if need be", param, ctx
+            )
         return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
@@ -34,7 +38,9 @@ class Secs(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, most: float | None = None) -> None:
         self._most = most
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         secs = float(value) if isinstance(value, int | float) else durations.seconds(value)
         if secs is None:
             self.fail(f"{value!r} is no duration; write {durations.FORM}", param, ctx)

@@ -1,7 +1,8 @@
-"""What a person or a script sees: data on standard output, talk on standard error. The only module that decides how it looks.
+"""What a person or a script sees: data on standard output, talk on standard error. The only module
+that decides how it looks.
 
-Text that strangers chose (names, reasons, error messages) passes `clean`, so that nobody's job repaints somebody's terminal;
-the output of a job itself goes through as it is, byte for byte.
+Text that strangers chose (names, reasons, error messages) passes `clean`, so that nobody's job
+repaints somebody's terminal; the output of a job itself goes through as it is, byte for byte.
 """
 
 import os
@@ -18,7 +19,9 @@ QUIET_SECS = 2.0
 #: Where lines cannot be overwritten, the next one about the same comes after so long.
 REPEAT_SECS = 10.0
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+_CONTROL = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]"
+)
 _NUMBER = re.compile(r"\b[0-9.]+ ?(s|m|h|d)?\b")
 
 
@@ -81,10 +84,15 @@ class Screen:
             click.echo(f"  {clean(error['advice'])}", err=True)
 
     def progress(self, text: str, secs: float) -> None:
-        """What takes long, after `secs` of it: overwrites its line at a terminal, speaks rarely elsewhere."""
+        """What takes long, after `secs` of it: overwrites its line at a terminal, speaks rarely
+        elsewhere.
+        """
         text, overwrites = clean(text), _overwrites()
         # a log is not made longer by a line whose seconds alone have changed
-        about, since = text if overwrites else _NUMBER.sub("", text), time.monotonic() - self._shown_at
+        about, since = (
+            text if overwrites else _NUMBER.sub("", text),
+            time.monotonic() - self._shown_at,
+        )
         if secs < QUIET_SECS or (about == self._shown and since < REPEAT_SECS):
             return
         if overwrites:
@@ -104,8 +112,14 @@ class Screen:
 
 
 def _overwrites() -> bool:
-    """Is standard error a terminal that can overwrite a line? Plain ones, and people who asked for plainness, get lines."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("NO_COLOR")
+    """Is standard error a terminal that can overwrite a line? Plain ones, and people who asked for
+    plainness, get lines.
+    """
+    return (
+        sys.stderr.isatty()
+        and os.environ.get("TERM", "") not in ("", "dumb")
+        and not os.environ.get("NO_COLOR")
+    )
 
 
 def _write_line(text: str) -> None:
@@ -126,7 +140,8 @@ def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, head in enumerate(heads):
-        # A narrow terminal cuts the last columns off; an id that is cut or folded could not be copied.
+        # A narrow terminal cuts the last columns off; an id that is cut or folded could not be
+        # copied.
         table.add_column(head, no_wrap=True, min_width=max(len(r[i]) for r in [heads, *cells]))
     for row in cells:
         table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in row))

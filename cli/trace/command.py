@@ -1,4 +1,6 @@
-"""`trace`: everything that happened to a job, an op, a request, a container, a job of Slurm's or an agent, on one timeline."""
+"""`trace`: everything that happened to a job, an op, a request, a container, a job of Slurm's or an
+agent, on one timeline.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..session.job_names import is_whole, whole
-from .phase_bars import picture
 from ..session.session import Session, command, session
+from .phase_bars import picture
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
@@ -21,11 +23,25 @@ _SIMULATION = re.compile(r"[A-Za-z0-9]{1,8}(-[A-Za-z0-9_]*)?\Z", re.ASCII)
 
 @command()
 @click.argument("name", metavar="ID")
-@click.option("--all-users", is_flag=True, help="Look among the jobs of everybody. A computeJid in full needs no such option.")
-@click.option("--events", is_flag=True, help="Only what the event log says, without the lines of the log files.")
-@click.option("--perfetto", metavar="FILE", help="Also write it as a trace that ui.perfetto.dev (or chrome://tracing) opens.")
+@click.option(
+    "--all-users",
+    is_flag=True,
+    help="Look among the jobs of everybody. A computeJid in full needs no such option.",
+)
+@click.option(
+    "--events",
+    is_flag=True,
+    help="Only what the event log says, without the lines of the log files.",
+)
+@click.option(
+    "--perfetto",
+    metavar="FILE",
+    help="Also write it as a trace that ui.perfetto.dev (or chrome://tracing) opens.",
+)
 def trace(name: str, all_users: bool, events: bool, perfetto: str | None) -> None:
-    """Show the whole way of a job, op, request, container, Slurm job or agent: any id, or the beginning of one. Times are UTC."""
+    """Show the whole way of a job, op, request, container, Slurm job or agent: any id, or the
+    beginning of one. Times are UTC.
+    """
     s = session()
     jid = whole(s, name) if name == "last" or is_whole(name) else None
     client = s.client() if jid is None else s.client_for(jid)
@@ -44,12 +60,17 @@ def trace(name: str, all_users: bool, events: bool, perfetto: str | None) -> Non
 
 
 def _asked(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str, Any]:
-    """People know their jobs by the simulation id, after their own uid: what is nothing by itself is looked for there."""
+    """People know their jobs by the simulation id, after their own uid: what is nothing by itself
+    is looked for there.
+    """
     from ...client.api.errors import ClientError
     from ...protocol.errors import Refusal
 
     if not _ID.match(name):
-        raise Refusal("badRequest", f"an id is made of letters, digits and _ . : @ + -; got {ascii(name)[:60]}")
+        raise Refusal(
+            "badRequest",
+            f"an id is made of letters, digits and _ . : @ + -; got {ascii(name)[:60]}",
+        )
     own = f"{client.uid}-{name}"
     if len(name) < LEAST and not name.isdigit():
         return client.trace(own, all_users=all_users, logs=logs)
@@ -62,7 +83,9 @@ def _asked(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str
     try:
         return client.trace(own, all_users=all_users, logs=logs)
     except ClientError as e:
-        raise (e if "; near it: " in e.sentence and "; near it: " not in first.sentence else first) from None
+        raise (
+            e if "; near it: " in e.sentence and "; near it: " not in first.sentence else first
+        ) from None
 
 
 def _export(s: Session, answer: dict[str, Any], file: str) -> None:
@@ -76,7 +99,9 @@ def _export(s: Session, answer: dict[str, Any], file: str) -> None:
             json.dump(chrome_trace(answer), f)
     except OSError as e:
         raise Refusal("badRequest", f"{file} cannot be written: {e.strerror}") from None
-    s.screen.say(f"{file}: open it in ui.perfetto.dev, which reads it in the browser and sends it nowhere")
+    s.screen.say(
+        f"{file}: open it in ui.perfetto.dev, which reads it in the browser and sends it nowhere"
+    )
 
 
 def _told(name: str, answer: dict[str, Any]) -> Iterator[str]:
@@ -84,7 +109,9 @@ def _told(name: str, answer: dict[str, Any]) -> Iterator[str]:
     if len(matches) > 1:
         more = " and more" if answer.get("moreMatches") else ""
         yield f"{name} is the name, or the beginning of the name, of {len(matches)}{more}, newest first:"
-    if len(matches) > 1 or any(m.get("name") != name or m.get("what") not in ("job", "agent") for m in matches):
+    if len(matches) > 1 or any(
+        m.get("name") != name or m.get("what") not in ("job", "agent") for m in matches
+    ):
         yield from (f"  {_match(m)}" for m in matches)
     others = answer.get("others") or []
     if len(matches) > 1 + len(others):
@@ -96,7 +123,12 @@ def _told(name: str, answer: dict[str, Any]) -> Iterator[str]:
 
 
 _WHATS = {
-    "job": "job", "op": "op", "request": "request", "slurm": "Slurm job", "container": "container", "agent": "agent",
+    "job": "job",
+    "op": "op",
+    "request": "request",
+    "slurm": "Slurm job",
+    "container": "container",
+    "agent": "agent",
     "agentId": "agentId (its first four characters)",
 }
 
@@ -109,7 +141,9 @@ def _match(m: dict[str, Any]) -> str:
 
 
 def _timeline(answer: dict[str, Any]) -> Iterator[str]:
-    """The lines in order, with what was waited for between them; where the next one comes from somewhere else, that is said above it."""
+    """The lines in order, with what was waited for between them; where the next one comes from
+    somewhere else, that is said above it.
+    """
     waits = {w.get("before"): w for w in answer.get("waits") or []}
     source = None
     for item in ordered(answer.get("items") or [], answer.get("lines") or []):
@@ -123,15 +157,19 @@ def _timeline(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def ordered(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events and lines of logs on one timeline. Lines of text have whole seconds: within one, the front end comes first, then the event
-    log, then those who act on it. Where all lines say more than that, their times count."""
+    """Events and lines of logs on one timeline. Lines of text have whole seconds: within one, the
+    front end comes first, then the event log, then those who act on it. Where all lines say more
+    than that, their times count.
+    """
     exact = all(line.get("exact") for line in lines)
     timed = [*_timed(items, exact), *_timed(lines, exact)]
     return [item for _, item in sorted(timed, key=lambda t: (t[0], _rank(str(t[1].get("source")))))]
 
 
 def _timed(items: list[dict[str, Any]], exact: bool) -> list[tuple[float, dict[str, Any]]]:
-    """Each with the moment in which it stands. A clock that was set back does not change the order in which a log was written."""
+    """Each with the moment in which it stands. A clock that was set back does not change the order
+    in which a log was written.
+    """
     newest: dict[str, float] = {}
     out = []
     for item in items:
@@ -146,4 +184,6 @@ _FILES = ("/server.log", "(events)", "/supervisor.log", "/keeper.log", "/agent.l
 
 
 def _rank(source: str) -> int:
-    return next((n for n, end in enumerate(_FILES) if source.endswith(end)), _FILES.index("(events)"))
+    return next(
+        (n for n, end in enumerate(_FILES) if source.endswith(end)), _FILES.index("(events)")
+    )

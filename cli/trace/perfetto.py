@@ -1,7 +1,9 @@
-"""A trace as Chrome's trace events, which Perfetto reads: phases as slices, events and log lines as points, arrows for causes. Pure.
+"""A trace as Chrome's trace events, which Perfetto reads: phases as slices, events and log lines as
+points, arrows for causes. Pure.
 
-Who did it (`front`, `supervisor`, ...) is a process there, and each of its tracks a thread. Times count from the first of them,
-in whole microseconds; `otherData.origin` is that moment in unix seconds.
+Who did it (`front`, `supervisor`, ...) is a process there, and each of its tracks a thread. Times
+count from the first of them, in whole microseconds; `otherData.origin` is that moment in unix
+seconds.
 """
 
 from typing import Any
@@ -26,8 +28,16 @@ def chrome_trace(answer: dict[str, Any]) -> Made:
 
 
 def _times(timeline: dict[str, Any]) -> list[float]:
-    found = [float(i.get("orderAt", i["at"])) for i in (*(timeline.get("items") or []), *(timeline.get("lines") or []))]
-    return found + [float(t) for p in timeline.get("phases") or [] for t in (p["since"], p["until"]) if t is not None]
+    found = [
+        float(i.get("orderAt", i["at"]))
+        for i in (*(timeline.get("items") or []), *(timeline.get("lines") or []))
+    ]
+    return found + [
+        float(t)
+        for p in timeline.get("phases") or []
+        for t in (p["since"], p["until"])
+        if t is not None
+    ]
 
 
 class _Trace:
@@ -47,17 +57,33 @@ class _Trace:
             self._slice(pid, tid, p["name"], self._us(p["since"]), self._us(until), args)
         self._points(timeline.get("items") or [])
         for line in timeline.get("lines") or []:
-            pid, tid = self._track(line.get("component", "supervisor"), f"{_LINES} {line['source']}")
-            self._point(pid, tid, str(line["text"])[:_SHOWN], float(line.get("orderAt", line["at"])), {"source": line["source"]})
+            pid, tid = self._track(
+                line.get("component", "supervisor"), f"{_LINES} {line['source']}"
+            )
+            self._point(
+                pid,
+                tid,
+                str(line["text"])[:_SHOWN],
+                float(line.get("orderAt", line["at"])),
+                {"source": line["source"]},
+            )
 
     def _points(self, items: list[dict[str, Any]]) -> None:
-        """An arrow needs a slice at both ends: what has a cause, or is one, is a slice of a microsecond; the rest are points."""
+        """An arrow needs a slice at both ends: what has a cause, or is one, is a slice of a
+        microsecond; the rest are points.
+        """
         causes = {i["position"]: (i.get("cause") or {}).get("position") for i in items}
-        ends = {p for p, cause in causes.items() if cause in causes} | {c for c in causes.values() if c in causes}
+        ends = {p for p, cause in causes.items() if cause in causes} | {
+            c for c in causes.values() if c in causes
+        }
         there: dict[Any, Made] = {}
         for item in items:
             pid, tid = self._track(item["component"], _EVENTS)
-            args = {"source": item["source"], "position": item["position"], "cause": item.get("cause")}
+            args = {
+                "source": item["source"],
+                "position": item["position"],
+                "cause": item.get("cause"),
+            }
             if item["position"] not in ends:
                 self._point(pid, tid, _title(item), float(item["at"]), args)
                 continue
@@ -70,21 +96,46 @@ class _Trace:
     def _slice(self, pid: int, tid: int, name: str, since: int, until: int, args: Made) -> Made:
         since = max(since, self._free.get((pid, tid), 0))
         dur = max(1, until - since)
-        made: Made = {"name": name, "cat": "phase", "ph": "X", "ts": since, "dur": dur, "pid": pid, "tid": tid, "args": args}
+        made: Made = {
+            "name": name,
+            "cat": "phase",
+            "ph": "X",
+            "ts": since,
+            "dur": dur,
+            "pid": pid,
+            "tid": tid,
+            "args": args,
+        }
         self._free[pid, tid] = since + dur
         self.events.append(made)
         return made
 
     def _point(self, pid: int, tid: int, name: str, at: float, args: Made) -> None:
-        self.events.append({"name": name, "cat": "point", "ph": "i", "s": "t", "ts": self._us(at), "pid": pid, "tid": tid, "args": args})
+        self.events.append(
+            {
+                "name": name,
+                "cat": "point",
+                "ph": "i",
+                "s": "t",
+                "ts": self._us(at),
+                "pid": pid,
+                "tid": tid,
+                "args": args,
+            }
+        )
 
     def _arrow(self, cause: Made, effect: Made) -> None:
         self._flows += 1
         begin = {"name": "cause", "cat": "cause", "id": self._flows}
-        self.events.append({**begin, "ph": "s", "ts": cause["ts"], "pid": cause["pid"], "tid": cause["tid"]})
-        # an effect of the same moment, or of a clock that was set back, is not drawn before its cause
+        self.events.append(
+            {**begin, "ph": "s", "ts": cause["ts"], "pid": cause["pid"], "tid": cause["tid"]}
+        )
+        # an effect of the same moment, or of a clock that was set back, is not drawn before its
+        # cause
         at = max(effect["ts"], cause["ts"])
-        self.events.append({**begin, "ph": "f", "bp": "e", "ts": at, "pid": effect["pid"], "tid": effect["tid"]})
+        self.events.append(
+            {**begin, "ph": "f", "bp": "e", "ts": at, "pid": effect["pid"], "tid": effect["tid"]}
+        )
 
     def _track(self, component: str, track: str) -> tuple[int, int]:
         key = (component, track)
@@ -99,10 +150,37 @@ class _Trace:
         out: list[Made] = []
         for component in dict.fromkeys(component for component, _ in self._tracks):
             pid = _pid(component)
-            out.append({"name": "process_name", "ph": "M", "ts": 0, "pid": pid, "tid": 0, "args": {"name": component}})
-            out.append({"name": "process_sort_index", "ph": "M", "ts": 0, "pid": pid, "tid": 0, "args": {"sort_index": pid}})
+            out.append(
+                {
+                    "name": "process_name",
+                    "ph": "M",
+                    "ts": 0,
+                    "pid": pid,
+                    "tid": 0,
+                    "args": {"name": component},
+                }
+            )
+            out.append(
+                {
+                    "name": "process_sort_index",
+                    "ph": "M",
+                    "ts": 0,
+                    "pid": pid,
+                    "tid": 0,
+                    "args": {"sort_index": pid},
+                }
+            )
         for (component, track), tid in self._tracks.items():
-            out.append({"name": "thread_name", "ph": "M", "ts": 0, "pid": _pid(component), "tid": tid, "args": {"name": track}})
+            out.append(
+                {
+                    "name": "thread_name",
+                    "ph": "M",
+                    "ts": 0,
+                    "pid": _pid(component),
+                    "tid": tid,
+                    "args": {"name": track},
+                }
+            )
         return out
 
 

@@ -20,7 +20,10 @@ def picture(phases: list[dict[str, Any]]) -> list[str]:
     drawn = [p for p in phases if p in longest]
     names = [_name(p) for p in drawn]
     width = max(map(len, names))
-    out = [f"phases, {end - begin:.3f} s in all" + (f" (the {DRAWN} longest of {len(phases)})" if len(phases) > len(drawn) else "")]
+    out = [
+        f"phases, {end - begin:.3f} s in all"
+        + (f" (the {DRAWN} longest of {len(phases)})" if len(phases) > len(drawn) else "")
+    ]
     for name, p in zip(names, drawn, strict=True):
         until = p["until"] if p["until"] is not None else end
         first = min(WIDTH - 1, int((p["since"] - begin) / whole * WIDTH))

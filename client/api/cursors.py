@@ -1,7 +1,9 @@
-"""Where a reader of a log or of the event stream stands, and what to ask for next. Pure: the clients do the asking."""
+"""Where a reader of a log or of the event stream stands, and what to ask for next. Pure: the
+clients do the asking.
+"""
 
-from ...protocol.wire.messages import Stream
 from ...protocol.api.requests import JobLog
+from ...protocol.wire.messages import Stream
 from .replies import LoggedEvent, LogPart
 from .requests import LOG_LIMIT, LONG_POLL_SECS, logged_event
 from .server_sent_events import Message, Parser
@@ -12,7 +14,9 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
 class Pause:
-    """How long to wait after an answer that said nothing new although it should have waited: longer each time in a row."""
+    """How long to wait after an answer that said nothing new although it should have waited: longer
+    each time in a row.
+    """
 
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
@@ -30,16 +34,34 @@ class Pause:
 
 
 class LogCursor:
-    """Reads one stream of one task. follow: go on until the execution is over; otherwise to what is there now.
+    """Reads one stream of one task. follow: go on until the execution is over; otherwise to what is
+    there now.
 
-    Which task stands for a run, and which attempt is the latest, may change meanwhile: whose bytes came first is read on.
+    Which task stands for a run, and which attempt is the latest, may change meanwhile: whose bytes
+    came first is read on.
     """
 
     def __init__(
-        self, uid: str, jid: str, stream: Stream, *, attempt: int = 0, role: str | None = None, index: int = 0, offset: int = 0,
-        tail: int = 0, follow: bool = False,
+        self,
+        uid: str,
+        jid: str,
+        stream: Stream,
+        *,
+        attempt: int = 0,
+        role: str | None = None,
+        index: int = 0,
+        offset: int = 0,
+        tail: int = 0,
+        follow: bool = False,
     ) -> None:
-        self._uid, self._jid, self._stream, self._attempt, self._role, self._index = uid, jid, stream, attempt, role, index
+        self._uid, self._jid, self._stream, self._attempt, self._role, self._index = (
+            uid,
+            jid,
+            stream,
+            attempt,
+            role,
+            index,
+        )
         self.offset, self._tail, self._follow = offset, tail, follow
         self._run_over = False
         self._empty = False
@@ -48,8 +70,16 @@ class LogCursor:
     def request(self) -> JobLog:
         wait = LONG_POLL_SECS if self._follow and not self._run_over else 0.0
         return JobLog(
-            uid=self._uid, compute_jid=self._jid, attempt=self._attempt, role=self._role, index=self._index, stream=self._stream,
-            offset=self.offset, limit=LOG_LIMIT, tail=self._tail, wait_secs=wait,
+            uid=self._uid,
+            compute_jid=self._jid,
+            attempt=self._attempt,
+            role=self._role,
+            index=self._index,
+            stream=self._stream,
+            offset=self.offset,
+            limit=LOG_LIMIT,
+            tail=self._tail,
+            wait_secs=wait,
         )
 
     def took(self, part: LogPart) -> None:
@@ -70,7 +100,9 @@ class LogCursor:
 
 
 class EventCursor:
-    """Turns the chunks of any number of connections, one after another, into each event once, in order."""
+    """Turns the chunks of any number of connections, one after another, into each event once, in
+    order.
+    """
 
     def __init__(self, after: int) -> None:
         self.after = after

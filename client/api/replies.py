@@ -1,4 +1,6 @@
-"""What the supervisor answers, as values. Fields that this version does not know are let through (in `raw`), never refused."""
+"""What the supervisor answers, as values. Fields that this version does not know are let through
+(in `raw`), never refused.
+"""
 
 from typing import Any
 
@@ -16,11 +18,12 @@ NOT_KNOWN = 125
 class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status reply. Times are unix seconds.
 
-    over: the status is final and nothing of the run is left. known: False while nobody can know now, since `since`.
-    queue_state, job_status_message: what it waits for, in a word and in one sentence. attempt: the latest; 0 before the first.
-    roles: of each role how many of its tasks are in which state; None for a run without roles. diagnosis: what its exit means.
-    waits_for: computeJids of runs whose end it waits for. run_dir: None where there is none; run_dir_on: the cluster where it is, None
-    where the supervisor sees it. raw: the whole reply.
+    over: the status is final and nothing of the run is left. known: False while nobody can know
+    now, since `since`. queue_state, job_status_message: what it waits for, in a word and in one
+    sentence. attempt: the latest; 0 before the first. roles: of each role how many of its tasks are
+    in which state; None for a run without roles. diagnosis: what its exit means. waits_for:
+    computeJids of runs whose end it waits for. run_dir: None where there is none; run_dir_on: the
+    cluster where it is, None where the supervisor sees it. raw: the whole reply.
     """
 
     state: str
@@ -56,7 +59,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def shell_code(self) -> int:
-        """What a shell would report: the job's code, 128+n for a signal; 125 where there is none, and never 0 unless it completed."""
+        """What a shell would report: the job's code, 128+n for a signal; 125 where there is none,
+        and never 0 unless it completed.
+        """
         if self.exit is None:
             return 0 if self.state == COMPLETED else NOT_KNOWN
         code = self.exit.shell_code
@@ -65,7 +70,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def sentence(self) -> str:
         """One line for a person: the state, and why it is so."""
         if not self.known:
-            return f"{self.state}, not known at the moment" + (f": {self.job_status_message}" if self.job_status_message else "")
+            return f"{self.state}, not known at the moment" + (
+                f": {self.job_status_message}" if self.job_status_message else ""
+            )
         if self.error:
             return f"{self.state}: {self.error}"
         if self.job_status_message:
@@ -73,13 +80,19 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.exit is not None and (self.state != COMPLETED or not self.exit.ok):
             reason = f" ({self.reason})" if self.reason not in (None, "exit", "signal") else ""
             return f"{self.state}{reason}: {self.exit.sentence()}"
-        return f"{self.state}: {self.reason}" if self.reason and self.state != COMPLETED else self.state
+        return (
+            f"{self.state}: {self.reason}"
+            if self.reason and self.state != COMPLETED
+            else self.state
+        )
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before` of the next page, None at the end.
+    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before`
+    of the next page, None at the end.
 
-    Of a row `state` is the state of the job, as in RunState; `status`, the same, is its old name and goes away.
+    Of a row `state` is the state of the job, as in RunState; `status`, the same, is its old name
+    and goes away.
     """
 
     jobs: list[dict[str, Any]]
@@ -87,10 +100,12 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):
-    """How the runs of one simulation stand: `total` in `counts` by their states. busy: of so many something is left; over: of none.
+    """How the runs of one simulation stand: `total` in `counts` by their states. busy: of so many
+    something is left; over: of none.
 
-    exits: [{"state", "reason", "code", "signal", "count"}], how those ended that did, the most frequent first; None where only
-    counts were asked for. runs: a page of them. next: `after` of the next page, None at the end. raw: the whole reply.
+    exits: [{"state", "reason", "code", "signal", "count"}], how those ended that did, the most
+    frequent first; None where only counts were asked for. runs: a page of them. next: `after` of
+    the next page, None at the end. raw: the whole reply.
     """
 
     group: str
@@ -116,7 +131,9 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One run of a group. index: None where it is no array's. exit: {"code", "signal"} where it has one."""
+    """One run of a group. index: None where it is no array's. exit: {"code", "signal"} where it has
+    one.
+    """
 
     compute_jid: str
     compute_job_serial: int
@@ -141,10 +158,11 @@ class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there. end: nothing follows, ever.
+    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there.
+    end: nothing follows, ever.
 
-    attempt, role, index: whose they are; no role while nothing has been placed. note, sentence: why there is nothing at all, in a
-    word and for people.
+    attempt, role, index: whose they are; no role while nothing has been placed. note, sentence: why
+    there is nothing at all, in a word and for people.
     """
 
     stream: str

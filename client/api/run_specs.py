@@ -1,4 +1,6 @@
-"""The spec of a plain command, made of what a Python program gives: a list of words and options by name. Pure."""
+"""The spec of a plain command, made of what a Python program gives: a list of words and options by
+name. Pure.
+"""
 
 import difflib
 import shlex
@@ -12,15 +14,20 @@ from ...protocol.jobs.roles import TaskRole
 from .requests import bad_request
 
 #: What `command_spec` takes besides the command: for the run, and in `task`.
-OPTIONS = (*(f for f in RunSpec.__struct_fields__ if f not in ("uid", "command", "data", "roles")), "task")
+OPTIONS = (
+    *(f for f in RunSpec.__struct_fields__ if f not in ("uid", "command", "data", "roles")),
+    "task",
+)
 TASK_OPTIONS = tuple(f for f in TaskRole.__struct_fields__ if f not in ("name", "command"))
 
 
 def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
-    """The spec of a plain command. `options` are fields of RunSpec by their Python names; None means the default.
+    """The spec of a plain command. `options` are fields of RunSpec by their Python names; None
+    means the default.
 
-    The option `task` makes it a run with one role, main, of one task: what that asks for, as fields of TaskRole (`{"image": ...}`).
-    Raises TypeError for a command that is no list of texts, ClientError("badRequest") when a value does not have its shape.
+    The option `task` makes it a run with one role, main, of one task: what that asks for, as fields
+    of TaskRole (`{"image": ...}`). Raises TypeError for a command that is no list of texts,
+    ClientError("badRequest") when a value does not have its shape.
     """
     _check_command(command)
     fields = {k: v for k, v in options.items() if v is not None}
@@ -49,7 +56,9 @@ def _check_command(command: object) -> None:
         raise bad_request("a command has at least one word")
     for n, word in enumerate(command):
         if not isinstance(word, str):
-            raise TypeError(f"word {n} of the command is {word!r:.60}, and must be text: str({word!r:.60})")
+            raise TypeError(
+                f"word {n} of the command is {word!r:.60}, and must be text: str({word!r:.60})"
+            )
         if "\0" in word:
             raise bad_request("a word of a command cannot hold a NUL")
 
@@ -62,12 +71,16 @@ def _splits(line: str) -> bool:
 
 
 def _check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raises ClientError("badRequest") that names the option which was probably meant, and all that there are."""
+    """Raises ClientError("badRequest") that names the option which was probably meant, and all that
+    there are.
+    """
     for name in given:
         if name in known:
             continue
         if what == "a run" and name in TASK_OPTIONS:
-            raise bad_request(f"a run has no option {name!r}; it is asked for by task={{{name!r}: {given[name]!r:.60}}}")
+            raise bad_request(
+                f"a run has no option {name!r}; it is asked for by task={{{name!r}: {given[name]!r:.60}}}"
+            )
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise bad_request(f"{what} has no option {name!r}; {meant}there are: {', '.join(known)}")

@@ -1,12 +1,13 @@
 """Server-sent events, as the HTML standard has them (section 9.2.6): bytes in, events out. No I/O.
 
-A block may be cut anywhere, also inside a character or between the two halves of a line end; what is not closed by an empty
-line when the connection ends is dropped, so an event is never half.
+A block may be cut anywhere, also inside a character or between the two halves of a line end; what
+is not closed by an empty line when the connection ends is dropped, so an event is never half.
 """
 
 import msgspec
 
-#: One event holds one event of the log; whoever sends more than this without a line end is no supervisor.
+#: One event holds one event of the log; whoever sends more than this without a line end is no
+#: supervisor.
 MAX_PENDING = 16 * 1024 * 1024
 
 
@@ -17,9 +18,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Parser:
-    """Feed it what arrives. `last_id` is what to send as `Last-Event-ID`; a block of nothing but an id moves it, too.
+    """Feed it what arrives. `last_id` is what to send as `Last-Event-ID`; a block of nothing but an
+    id moves it, too.
 
-    It moves at the end of a block, not at its `id` line: else a block cut between its id and its data would never be sent again.
+    It moves at the end of a block, not at its `id` line: else a block cut between its id and its
+    data would never be sent again.
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,9 @@ class Parser:
         self._event = ""
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The events that this chunk completes. Raises ValueError when a line is longer than MAX_PENDING."""
+        """The events that this chunk completes. Raises ValueError when a line is longer than
+        MAX_PENDING.
+        """
         self._buffer += chunk
         *lines, self._buffer = self._split()
         if len(self._buffer) > MAX_PENDING:
@@ -43,9 +48,15 @@ class Parser:
         return out
 
     def _split(self) -> list[bytes]:
-        """Lines, and last what is not a whole one. A CR at the very end waits, as an LF may follow it."""
+        """Lines, and last what is not a whole one. A CR at the very end waits, as an LF may follow
+        it.
+        """
         held = self._buffer.endswith(b"\r")
-        text = (self._buffer[:-1] if held else self._buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        text = (
+            (self._buffer[:-1] if held else self._buffer)
+            .replace(b"\r\n", b"\n")
+            .replace(b"\r", b"\n")
+        )
         lines = text.split(b"\n")
         if held:
             lines[-1] += b"\r"
@@ -67,4 +78,8 @@ class Parser:
     def _dispatch(self) -> Message | None:
         data, event, self.last_id = self._data, self._event, self._id
         self._data, self._event = [], ""
-        return Message(id=self.last_id, event=event or "message", data="\n".join(data)) if data else None
+        return (
+            Message(id=self.last_id, event=event or "message", data="\n".join(data))
+            if data
+            else None
+        )

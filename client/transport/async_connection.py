@@ -1,4 +1,6 @@
-"""Requests and streams on tornado, for the asynchronous client: the same rules for trying again as in `connection`."""
+"""Requests and streams on tornado, for the asynchronous client: the same rules for trying again as
+in `connection`.
+"""
 
 import asyncio
 import random
@@ -8,11 +10,11 @@ from typing import TypeVar
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResponse
 
+from ..api.errors import ClientError, from_reply
+from ..api.requests import Call
 from .address import Address, Source
 from .chunked_response import streamed
 from .connection import ANSWER_SECS, CONNECT_SECS, OnTrouble, headers_for, unreachable
-from ..api.errors import ClientError, from_reply
-from ..api.requests import Call
 from .retry import Retry
 
 #: Long polls hold a connection each; tornado's default of 10 would let them starve all else.
@@ -22,9 +24,13 @@ _T = TypeVar("_T")
 
 
 class AsyncConnection:
-    """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure."""
+    """budget_secs: for how long a request that may succeed later is repeated, counted from its
+    first failure.
+    """
 
-    def __init__(self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None) -> None:
+    def __init__(
+        self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None
+    ) -> None:
         self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
         self._address: Address | None = None
         self._http: AsyncHTTPClient | None = None
@@ -45,8 +51,12 @@ class AsyncConnection:
         """The same for what must not be sent twice, whatever comes of it."""
         return await self._once(call)
 
-    async def stream(self, path: str, headers: Mapping[str, str], idle_secs: float) -> AsyncGenerator[bytes, None]:
-        """One try at a stream: its chunks as they arrive. Always ends with ClientError, whatever ended it."""
+    async def stream(
+        self, path: str, headers: Mapping[str, str], idle_secs: float
+    ) -> AsyncGenerator[bytes, None]:
+        """One try at a stream: its chunks as they arrive. Always ends with ClientError, whatever
+        ended it.
+        """
         address = await self._located()
         chunks = streamed(address.url, path, headers_for(address) | dict(headers), idle_secs)
         try:
@@ -71,7 +81,9 @@ class AsyncConnection:
         await asyncio.sleep(delay)
 
     async def let_in_elsewhere(self, error: ClientError) -> bool:
-        """Refused with a token that is not the newest one: a restarted supervisor may sit on the old port."""
+        """Refused with a token that is not the newest one: a restarted supervisor may sit on the
+        old port.
+        """
         if error.code != "unauthenticated" or self._address is None:
             return False
         old, self._address = self._address, None
@@ -84,7 +96,9 @@ class AsyncConnection:
         if self._http is not None:
             self._http.close()
 
-    async def _repeat(self, once: Callable[[], Awaitable[_T]], at_once: frozenset[str] = frozenset()) -> _T:
+    async def _repeat(
+        self, once: Callable[[], Awaitable[_T]], at_once: frozenset[str] = frozenset()
+    ) -> _T:
         retry = Retry(self.budget_secs)
         while True:
             try:
@@ -105,9 +119,14 @@ class AsyncConnection:
         if self._http is None:
             self._http = AsyncHTTPClient(force_instance=True, max_clients=MAX_CONNECTIONS)
         request = HTTPRequest(
-            address.url + call.path, method=call.method, body=call.body, follow_redirects=False,
-            headers=headers_for(address) | ({} if call.body is None else {"Content-Type": "application/json"}),
-            connect_timeout=CONNECT_SECS, request_timeout=call.wait_secs + ANSWER_SECS,
+            address.url + call.path,
+            method=call.method,
+            body=call.body,
+            follow_redirects=False,
+            headers=headers_for(address)
+            | ({} if call.body is None else {"Content-Type": "application/json"}),
+            connect_timeout=CONNECT_SECS,
+            request_timeout=call.wait_secs + ANSWER_SECS,
         )
         try:
             response = await self._http.fetch(request, raise_error=False)

@@ -1,4 +1,6 @@
-"""A file of a run directory for the asynchronous client: the plain client's reader, used in threads of the loop's executor."""
+"""A file of a run directory for the asynchronous client: the plain client's reader, used in threads
+of the loop's executor.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +9,18 @@ from .file_transfer import FileReader
 
 
 class AsyncFileReader:
-    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or fails."""
+    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or
+    fails.
+    """
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
-        self.size, self.length, self.etag, self.last_modified = reader.size, reader.length, reader.etag, reader.last_modified
+        self.size, self.length, self.etag, self.last_modified = (
+            reader.size,
+            reader.length,
+            reader.etag,
+            reader.last_modified,
+        )
 
     async def __aenter__(self) -> "AsyncFileReader":
         return self
@@ -20,7 +29,9 @@ class AsyncFileReader:
         self.close()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or the supervisor is gone."""
+        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or
+        the supervisor is gone.
+        """
         pieces = self._reader.pieces()
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece

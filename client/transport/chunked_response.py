@@ -1,4 +1,5 @@
-"""One streamed HTTP response on a tornado connection of its own: chunks as they arrive, until either end has had enough.
+"""One streamed HTTP response on a tornado connection of its own: chunks as they arrive, until
+either end has had enough.
 
 Tornado's HTTP client cannot give up a response that is still arriving; this can.
 """
@@ -14,8 +15,8 @@ from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine,
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 
-from .connection import CONNECT_SECS
 from ..api.errors import from_reply
+from .connection import CONNECT_SECS
 
 _CHUNK = 64 * 1024
 _MAX_BODY = 2**62
@@ -29,7 +30,9 @@ class _Receiver(HTTPMessageDelegate):
         self.status = 0
         self.chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
 
-    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> None:
         assert isinstance(start_line, ResponseStartLine)
         self.status = start_line.code
 
@@ -43,14 +46,19 @@ class _Receiver(HTTPMessageDelegate):
         """So does this one."""
 
 
-async def streamed(url: str, path: str, headers: Mapping[str, str], idle_secs: float) -> AsyncGenerator[bytes, None]:
+async def streamed(
+    url: str, path: str, headers: Mapping[str, str], idle_secs: float
+) -> AsyncGenerator[bytes, None]:
     """The chunks of the response to a GET; ends when it ends or is cut.
 
-    Raises OSError where nothing answers, TimeoutError after `idle_secs` without a byte, ClientError for an error reply.
+    Raises OSError where nothing answers, TimeoutError after `idle_secs` without a byte, ClientError
+    for an error reply.
     """
     stream = await _connected(url)
     receiver = _Receiver()
-    reading = asyncio.ensure_future(_read(stream, receiver, path, HTTPHeaders({"Host": urlsplit(url).netloc, **headers})))
+    reading = asyncio.ensure_future(
+        _read(stream, receiver, path, HTTPHeaders({"Host": urlsplit(url).netloc, **headers}))
+    )
     try:
         body = b""
         while (chunk := await _next(receiver.chunks, reading, idle_secs)) is not None:
@@ -72,7 +80,10 @@ async def _connected(url: str) -> IOStream:
     port = parts.port or (443 if secure else 80)
     try:
         stream = await TCPClient().connect(
-            parts.hostname or "", port, timeout=CONNECT_SECS, ssl_options=ssl.create_default_context() if secure else None
+            parts.hostname or "",
+            port,
+            timeout=CONNECT_SECS,
+            ssl_options=ssl.create_default_context() if secure else None,
         )
     except StreamClosedError as e:
         raise ConnectionError(str(e.real_error or "the connection was closed")) from None
@@ -81,14 +92,18 @@ async def _connected(url: str) -> IOStream:
 
 
 async def _read(stream: IOStream, receiver: _Receiver, path: str, headers: HTTPHeaders) -> None:
-    params = HTTP1ConnectionParameters(no_keep_alive=True, chunk_size=_CHUNK, max_body_size=_MAX_BODY)
+    params = HTTP1ConnectionParameters(
+        no_keep_alive=True, chunk_size=_CHUNK, max_body_size=_MAX_BODY
+    )
     connection = HTTP1Connection(stream, True, params)
     await connection.write_headers(RequestStartLine("GET", path, "HTTP/1.1"), headers)
     connection.finish()
     await connection.read_response(receiver)
 
 
-async def _next(chunks: "asyncio.Queue[bytes]", reading: "asyncio.Future[None]", idle_secs: float) -> bytes | None:
+async def _next(
+    chunks: "asyncio.Queue[bytes]", reading: "asyncio.Future[None]", idle_secs: float
+) -> bytes | None:
     """The next chunk, or None when the response is over."""
     if chunks.empty() and not reading.done():
         got = asyncio.ensure_future(chunks.get())

@@ -1,7 +1,9 @@
-"""One kept-open HTTP connection to the supervisor, which survives the supervisor's restart. Not for use by two threads at once.
+"""One kept-open HTTP connection to the supervisor, which survives the supervisor's restart. Not for
+use by two threads at once.
 
-What may be sent again (a lost connection, an error that says so) is sent again, the very same bytes, until the budget is used
-up. Whenever a connection fails the address is looked up anew. What the requests mean is not known here.
+What may be sent again (a lost connection, an error that says so) is sent again, the very same
+bytes, until the budget is used up. Whenever a connection fails the address is looked up anew. What
+the requests mean is not known here.
 """
 
 import contextlib
@@ -15,9 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .address import Address, Source
 from ..api.errors import ClientError, from_reply, own
 from ..api.requests import Call, bad_request
+from .address import Address, Source
 from .retry import Retry
 
 CONNECT_SECS = 5.0
@@ -26,7 +28,8 @@ ANSWER_SECS = 30.0
 
 _T = TypeVar("_T")
 
-#: Called before a failed request is sent again, with what failed and the seconds from its first failure to that next try.
+#: Called before a failed request is sent again, with what failed and the seconds from its first
+#: failure to that next try.
 OnTrouble = Callable[[ClientError, float], None]
 
 
@@ -36,10 +39,17 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """budget_secs: for how long a request that may succeed later is repeated, counted from its first failure."""
+    """budget_secs: for how long a request that may succeed later is repeated, counted from its
+    first failure.
+    """
 
     def __init__(
-        self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None, sleep: Callable[[float], None] = time.sleep,
+        self,
+        source: Source,
+        *,
+        budget_secs: float,
+        on_trouble: OnTrouble | None = None,
+        sleep: Callable[[float], None] = time.sleep,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """headers: sent with every request, beside those of the request."""
@@ -61,9 +71,15 @@ class Connection:
         return self._repeat(lambda: self._once(call), call.at_once)
 
     def call_once(self, call: Call) -> bytes:
-        """The answer to what must not be sent twice, whatever comes of it; on a connection of its own. Raises ClientError."""
+        """The answer to what must not be sent twice, whatever comes of it; on a connection of its
+        own. Raises ClientError.
+        """
         connection, response = self.stream(
-            call.path, {"Content-Type": "application/json"}, call.wait_secs + ANSWER_SECS, method=call.method, body=call.body,
+            call.path,
+            {"Content-Type": "application/json"},
+            call.wait_secs + ANSWER_SECS,
+            method=call.method,
+            body=call.body,
         )
         try:
             return response.read()
@@ -73,23 +89,42 @@ class Connection:
             response.close()
             connection.close()
 
-    def download(self, call: Call, idle_secs: float) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """The successful answer on a connection of its own: the caller reads its body, and closes both. Raises ClientError."""
+    def download(
+        self, call: Call, idle_secs: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """The successful answer on a connection of its own: the caller reads its body, and closes
+        both. Raises ClientError.
+        """
         headers = {"Content-Type": "application/json"}
-        return self._repeat(lambda: self.stream(call.path, headers, idle_secs, method=call.method, body=call.body), call.at_once)
+        return self._repeat(
+            lambda: self.stream(call.path, headers, idle_secs, method=call.method, body=call.body),
+            call.at_once,
+        )
 
     def stream(
-        self, path: str, headers: Mapping[str, str], idle_secs: float, *, method: str = "GET", body: bytes | Iterable[bytes] | None = None,
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        idle_secs: float,
+        *,
+        method: str = "GET",
+        body: bytes | Iterable[bytes] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """One try at what is sent or answered piece by piece, on a connection of its own, which the caller closes. Raises ClientError."""
+        """One try at what is sent or answered piece by piece, on a connection of its own, which the
+        caller closes. Raises ClientError.
+        """
         address = self._located()
         connection = _opened(address.url)
         try:
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(idle_secs)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before all of it was sent: the answer says why
-                connection.request(method, path, body, headers_for(address) | self._headers | dict(headers))
+            with contextlib.suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # refused before all of it was sent: the answer says why
+                connection.request(
+                    method, path, body, headers_for(address) | self._headers | dict(headers)
+                )
             response = connection.getresponse()
             if response.status >= 300:
                 raise from_reply(response.status, response.read())
@@ -137,7 +172,9 @@ class Connection:
                     self.after_failure(retry, e)
 
     def let_in_elsewhere(self, error: ClientError) -> bool:
-        """Refused with a token that is not the newest one: a restarted supervisor may sit on the old port."""
+        """Refused with a token that is not the newest one: a restarted supervisor may sit on the
+        old port.
+        """
         if error.code != "unauthenticated" or self._address is None:
             return False
         old = self._address
@@ -159,7 +196,8 @@ class Connection:
             return self._exchange(address, call)
         except (OSError, http.client.HTTPException) as e:
             self.close()
-            # A server may close a connection that lies idle at any time; that alone is no sign of trouble.
+            # A server may close a connection that lies idle at any time; that alone is no sign of
+            # trouble.
             if reused and not isinstance(e, TimeoutError):
                 return self._once(call)
             self.forget()
@@ -170,7 +208,9 @@ class Connection:
             self._http = _opened(address.url)
         connection = self._http
         content = {} if call.body is None else {"Content-Type": "application/json"}
-        connection.request(call.method, call.path, call.body, headers_for(address) | self._headers | content)
+        connection.request(
+            call.method, call.path, call.body, headers_for(address) | self._headers | content
+        )
         assert connection.sock is not None
         connection.sock.settimeout(call.wait_secs + ANSWER_SECS)
         response = connection.getresponse()
@@ -191,7 +231,9 @@ def headers_for(address: Address) -> dict[str, str]:
 
 
 def _opened(url: str) -> http.client.HTTPConnection:
-    """A connection that connects at its first request. Raises ClientError("badRequest") for an address that is none."""
+    """A connection that connects at its first request. Raises ClientError("badRequest") for an
+    address that is none.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -200,5 +242,7 @@ def _opened(url: str) -> http.client.HTTPConnection:
     if not host or parts.scheme not in ("http", "https") or parts.path or parts.query:
         raise bad_request(f"the address must be http://host:port or https://host:port; got {url!r}")
     if parts.scheme == "https":
-        return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECS, context=ssl.create_default_context())
+        return http.client.HTTPSConnection(
+            host, port, timeout=CONNECT_SECS, context=ssl.create_default_context()
+        )
     return http.client.HTTPConnection(host, port, timeout=CONNECT_SECS)

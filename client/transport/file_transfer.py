@@ -1,20 +1,26 @@
-"""Files on their way: read or sent piece by piece, each on a connection of its own, never whole in memory."""
+"""Files on their way: read or sent piece by piece, each on a connection of its own, never whole in
+memory.
+"""
 
 import http.client
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
-from .connection import Connection, unreachable
 from ..api.errors import own
 from ..api.requests import Call
+from .connection import Connection, unreachable
 
 _CHUNK = 256 * 1024
 
 
 class FileReader:
-    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or fails."""
+    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or
+    fails.
+    """
 
-    def __init__(self, url: str, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, url: str, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
         self._url, self._connection, self._response = url, connection, response
         self.size, self.length = self._number("X-Jobscribe-Size"), self._number("Content-Length")
         self.etag, self.last_modified = response.headers["ETag"], response.headers["Last-Modified"]
@@ -22,11 +28,18 @@ class FileReader:
     def __enter__(self) -> "FileReader":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or the supervisor is gone."""
+        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or
+        the supervisor is gone.
+        """
         left = self.length
         try:
             while left > 0:
@@ -53,10 +66,16 @@ class FileReader:
             raise own("notASupervisor", f"an answer to run-file without {name}") from None
 
 
-def sent(connection: Connection, call: Call, pieces: Iterable[bytes], size: int, idle_secs: float) -> bytes:
-    """The successful answer to a body of `size` bytes. Raises ClientError; what `pieces` raises goes through."""
+def sent(
+    connection: Connection, call: Call, pieces: Iterable[bytes], size: int, idle_secs: float
+) -> bytes:
+    """The successful answer to a body of `size` bytes. Raises ClientError; what `pieces` raises
+    goes through.
+    """
     headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-    own_connection, response = connection.stream(call.path, headers, idle_secs, method=call.method, body=pieces)
+    own_connection, response = connection.stream(
+        call.path, headers, idle_secs, method=call.method, body=pieces
+    )
     try:
         return response.read()
     except (OSError, http.client.HTTPException) as e:

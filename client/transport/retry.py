@@ -1,4 +1,6 @@
-"""When to try again, and when to give up: arithmetic only. The caller has the clock, the dice and the sleep."""
+"""When to try again, and when to give up: arithmetic only. The caller has the clock, the dice and
+the sleep.
+"""
 
 import msgspec
 
@@ -6,7 +8,8 @@ from ..api.errors import ClientError
 
 FIRST_SECS = 0.05
 LONGEST_SECS = 2.0
-#: An error of the supervisor's own making is not expected to go away; anything else may last as long as the budget.
+#: An error of the supervisor's own making is not expected to go away; anything else may last as
+#: long as the budget.
 MOST_INTERNAL = 2
 
 
@@ -19,7 +22,9 @@ class Retry(msgspec.Struct):
     since: float | None = None
 
     def failed(self, error: ClientError, now: float, roll: float) -> float | None:
-        """Seconds to wait before the same request is sent again, or None to give up. `roll` is random in [0, 1)."""
+        """Seconds to wait before the same request is sent again, or None to give up. `roll` is
+        random in [0, 1).
+        """
         if not error.retry:
             return None
         self.failures += 1

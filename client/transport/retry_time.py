@@ -1,4 +1,6 @@
-"""How long a client goes on trying while the supervisor is away: what the caller says, else JOBSCRIBE_PATIENCE, else a default."""
+"""How long a client goes on trying while the supervisor is away: what the caller says, else
+JOBSCRIBE_PATIENCE, else a default.
+"""
 
 import os
 

@@ -4,11 +4,20 @@ from typing import assert_never
 
 import msgspec
 
-from .events import AgentEvent, AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested
+from .events import (
+    AgentEvent,
+    AgentFolded,
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+)
 from .state import AgentRecord
 
-#: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind that holds an older one, and so
-#: does one that was called gone by mistake and is found again by the next start.
+#: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind
+#: that holds an older one, and so does one that was called gone by mistake and is found again by
+#: the next start.
 TOKENS_KEPT = 16
 
 
@@ -18,18 +27,28 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
     match event:
         case AgentStartRequested():
             hashes = (*agent.token_hashes, event.token_hash)[-TOKENS_KEPT:]
-            return msgspec.structs.replace(agent, attempt=event.attempt, token_hashes=hashes, starting=True)
+            return msgspec.structs.replace(
+                agent, attempt=event.attempt, token_hashes=hashes, starting=True
+            )
         case AgentStarted():
-            return msgspec.structs.replace(agent, handle=event.handle, starting=False, last_failure=None)
+            return msgspec.structs.replace(
+                agent, handle=event.handle, starting=False, last_failure=None
+            )
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
         case AgentSignInNeeded():
             # nobody has its token: it must not push out one that is in use
-            hashes = agent.token_hashes[:-1] if agent.starting and agent.attempt == event.attempt else agent.token_hashes
+            hashes = (
+                agent.token_hashes[:-1]
+                if agent.starting and agent.attempt == event.attempt
+                else agent.token_hashes
+            )
             return msgspec.structs.replace(agent, starting=False, token_hashes=hashes)
         case AgentGone():
             hashes = () if event.ended else agent.token_hashes
-            return msgspec.structs.replace(agent, handle=None, starting=False, token_hashes=hashes, last_failure=event.reason)
+            return msgspec.structs.replace(
+                agent, handle=None, starting=False, token_hashes=hashes, last_failure=event.reason
+            )
         case AgentFolded():
             return event.agent
         case _:

@@ -1,11 +1,12 @@
 """The facts. Past tense, one frozen struct each; what is not here did not happen.
 
-Every event has `at` (unix seconds when it was decided). Order is given by positions in the log, never by `at`.
-A stored event is its JSON text with the tag `type` and the schema version `v`; `decode` reads every version ever released.
+Every event has `at` (unix seconds when it was decided). Order is given by positions in the log,
+never by `at`. A stored event is its JSON text with the tag `type` and the schema version `v`;
+`decode` reads every version ever released.
 
-To add an event: a struct here, a branch in `job.evolve` (or the agent's or the system's fold), a line in `story`, and a
-row in tests/db/golden/. To change one (or a value in `state`, which the checkpoints carry): raise its version in VERSIONS and
-add an upcaster.
+To add an event: a struct here, a branch in `job.evolve` (or the agent's or the system's fold), a
+line in `story`, and a row in tests/db/golden/. To change one (or a value in `state`, which the
+checkpoints carry): raise its version in VERSIONS and add an upcaster.
 """
 
 import functools
@@ -14,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.clusters.batch import BatchState
 from ...diagnosis.exit_table import Diagnosis
-from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.ids import AgentKey, OpId, Token
 from ...protocol.api.requests import RunSpec
+from ...protocol.clusters.batch import BatchState
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey, OpId, Token
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from .state import AgentRecord, Job, Retrying
 
@@ -32,9 +33,11 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename
 
 
 class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
-    """A run was accepted. spec.compute_job_hash is always set here. The run before it, if any, is history from now on.
+    """A run was accepted. spec.compute_job_hash is always set here. The run before it, if any, is
+    history from now on.
 
-    mono: the supervisor's monotonic clock at `at`, good for spans within the boot that is named; wall clocks jump.
+    mono: the supervisor's monotonic clock at `at`, good for spans within the boot that is named;
+    wall clocks jump.
     """
 
     serial: int
@@ -43,7 +46,8 @@ class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
     req_id: str
     mono: float | None = None
     boot_id: str | None = None
-    #: runs of which it waits for the end, their serials known; those that have ended already are not among them
+    #: runs of which it waits for the end, their serials known; those that have ended already are
+    #: not among them
     waits_for: tuple[After, ...] = ()
 
 
@@ -57,10 +61,12 @@ class DependencyEnded(_Event, frozen=True, kw_only=True, tag="DependencyEnded"):
 
 
 class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
-    """Slots were taken and the execution was assigned to an agent. Written before the op is sent: G2's first line.
+    """Slots were taken and the execution was assigned to an agent. Written before the op is sent:
+    G2's first line.
 
-    boot_id: of the agent's machine. What is nowhere to be found after a restart of that machine may have run before it.
-    All tasks of an attempt are placed in one transaction. address, ports, gpus: see roles.Place.
+    boot_id: of the agent's machine. What is nowhere to be found after a restart of that machine may
+    have run before it. All tasks of an attempt are placed in one transaction. address, ports, gpus:
+    see roles.Place.
     """
 
     token: Token
@@ -91,7 +97,9 @@ class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
 
 
 class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
-    """Somebody (`by`: a uid, or "supervisor") wants the run to end. Written before the first signal; the status is final from here."""
+    """Somebody (`by`: a uid, or "supervisor") wants the run to end. Written before the first
+    signal; the status is final from here.
+    """
 
     serial: int
     reason: str
@@ -102,9 +110,11 @@ class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
 
 
 class TaskExited(_Event, frozen=True, kw_only=True, tag="TaskExited"):
-    """The command's own exit is known, and something of the execution is still there. At most once for each token.
+    """The command's own exit is known, and something of the execution is still there. At most once
+    for each token.
 
-    From here on its time limit is not counted. exit: as far as it is known; TaskEnded has all of it.
+    From here on its time limit is not counted. exit: as far as it is known; TaskEnded has all of
+    it.
     """
 
     token: Token
@@ -112,7 +122,8 @@ class TaskExited(_Event, frozen=True, kw_only=True, tag="TaskExited"):
 
 
 class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequested"):
-    """Somebody wanted the run to end when the commands of all its live tasks had exited. At most once for each run.
+    """Somebody wanted the run to end when the commands of all its live tasks had exited. At most
+    once for each run.
 
     It does not change the result; no other attempt follows.
     """
@@ -125,7 +136,9 @@ class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequeste
 
 
 class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
-    """It failed, nothing of it runs any more, and it keeps what it holds for `secs`, so that somebody can look at it."""
+    """It failed, nothing of it runs any more, and it keeps what it holds for `secs`, so that
+    somebody can look at it.
+    """
 
     token: Token
     exit: ExitInfo
@@ -136,7 +149,9 @@ class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
 
 
 class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
-    """Nothing of the execution is left. diagnosis: what the exit means by the table of that day; None for a success."""
+    """Nothing of the execution is left. diagnosis: what the exit means by the table of that day;
+    None for a success.
+    """
 
     token: Token
     exit: ExitInfo
@@ -144,7 +159,8 @@ class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
 
 
 class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
-    """By the completion policy it is known what the attempt comes to. Written before the other tasks are stopped: they did not fail.
+    """By the completion policy it is known what the attempt comes to. Written before the other
+    tasks are stopped: they did not fail.
 
     reason: a sentence. role, index: the task whose end decided it.
     """
@@ -158,7 +174,9 @@ class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
 
 
 class AttemptEnded(_Event, frozen=True, kw_only=True, tag="AttemptEnded"):
-    """All tasks of the attempt are over. retry: another one follows; not_retried: why none does, where one might be expected."""
+    """All tasks of the attempt are over. retry: another one follows; not_retried: why none does,
+    where one might be expected.
+    """
 
     serial: int
     attempt: int
@@ -168,7 +186,9 @@ class AttemptEnded(_Event, frozen=True, kw_only=True, tag="AttemptEnded"):
 
 
 class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
-    """The run has its final status. With a stop it may come before TaskEnded: the status is true, its processes are being ended."""
+    """The run has its final status. With a stop it may come before TaskEnded: the status is true,
+    its processes are being ended.
+    """
 
     serial: int
     status: str
@@ -177,16 +197,19 @@ class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
 
 
 class RunPurged(_Event, frozen=True, kw_only=True, tag="RunPurged"):
-    """The run ended long ago, and its run directory is not kept any longer. Written before the directory goes."""
+    """The run ended long ago, and its run directory is not kept any longer. Written before the
+    directory goes.
+    """
 
     serial: int
 
 
 class JobFolded(_Event, frozen=True, kw_only=True, tag="JobFolded"):
-    """A checkpoint: stands for all events of this job up to its own version. `at` is the time of the last of them.
+    """A checkpoint: stands for all events of this job up to its own version. `at` is the time of
+    the last of them.
 
-    job: what they add up to. events: how many they were; since: time of the first. trimmed: parts of the
-    job (older runs; of a purged run its input) are not in it any more.
+    job: what they add up to. events: how many they were; since: time of the first. trimmed: parts
+    of the job (older runs; of a purged run its input) are not in it any more.
     """
 
     job: Job
@@ -221,7 +244,9 @@ class AgentStartFailed(_Event, frozen=True, kw_only=True, tag="AgentStartFailed"
 
 
 class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeeded"):
-    """Its user has to sign in before it can be started: it was not, and its token was given to nobody."""
+    """Its user has to sign in before it can be started: it was not, and its token was given to
+    nobody.
+    """
 
     agent_key: AgentKey
     attempt: int
@@ -229,7 +254,9 @@ class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeede
 
 
 class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
-    """The driver found that keeper and agent are not there any more. ended: it had ended them itself, so there is no mistake."""
+    """The driver found that keeper and agent are not there any more. ended: it had ended them
+    itself, so there is no mistake.
+    """
 
     agent_key: AgentKey
     reason: str
@@ -237,7 +264,9 @@ class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
 
 
 class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
-    """A checkpoint: stands for the events of this agent up to its own version, as JobFolded does for a job's."""
+    """A checkpoint: stands for the events of this agent up to its own version, as JobFolded does
+    for a job's.
+    """
 
     agent: AgentRecord
     events: int
@@ -249,7 +278,9 @@ class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
 
 
 class SupervisorStarted(_Event, frozen=True, kw_only=True, tag="SupervisorStarted"):
-    """root_id: the identity of the root that the log belongs to (see supervisor.root_identity); None from versions that had none."""
+    """root_id: the identity of the root that the log belongs to (see supervisor.root_identity);
+    None from versions that had none.
+    """
 
     session: int
     pid: int
@@ -264,7 +295,9 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
 
 
 class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
-    """A checkpoint: stands for the events of the system up to its own version. session, root_id: of the last one that started."""
+    """A checkpoint: stands for the events of the system up to its own version. session, root_id: of
+    the last one that started.
+    """
 
     session: int
     root_id: str | None = None
@@ -275,9 +308,11 @@ class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
 
 
 class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
-    """Closes a compaction: the log up to `position` was written anew, shorter. checksum: the last one of the old log, hex.
+    """Closes a compaction: the log up to `position` was written anew, shorter. checksum: the last
+    one of the old log, hex.
 
-    As the last row of a log whose witness names that position and checksum, it says which log this one took the place of.
+    As the last row of a log whose witness names that position and checksum, it says which log this
+    one took the place of.
     """
 
     position: int
@@ -288,10 +323,12 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
 
 
 class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
-    """The log goes on without events that it had: a backup was restored, or damaged events were left out. reason: `restored` or `repaired`.
+    """The log goes on without events that it had: a backup was restored, or damaged events were
+    left out. reason: `restored` or `repaired`.
 
-    position: up to which nothing was lost; `lost_up_to`: the highest that had been given away before. No run may get a serial below
-    `serial_floor`: one like it may have been used in what is lost. witnessed, checksum: as the witness had it (see LogCompacted).
+    position: up to which nothing was lost; `lost_up_to`: the highest that had been given away
+    before. No run may get a serial below `serial_floor`: one like it may have been used in what is
+    lost. witnessed, checksum: as the witness had it (see LogCompacted).
     """
 
     position: int
@@ -303,14 +340,35 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
 
 
 JobEvent = (
-    RunRequested | DependencyEnded | TaskPlaced | TaskSubmitted | TaskStarted | StopRequested | LateStopRequested | TaskExited | TaskHeld
-    | TaskEnded | AttemptDecided | AttemptEnded | RunEnded | RunPurged | JobFolded
+    RunRequested
+    | DependencyEnded
+    | TaskPlaced
+    | TaskSubmitted
+    | TaskStarted
+    | StopRequested
+    | LateStopRequested
+    | TaskExited
+    | TaskHeld
+    | TaskEnded
+    | AttemptDecided
+    | AttemptEnded
+    | RunEnded
+    | RunPurged
+    | JobFolded
 )
-AgentEvent = AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone | AgentFolded
+AgentEvent = (
+    AgentStartRequested
+    | AgentStarted
+    | AgentStartFailed
+    | AgentSignInNeeded
+    | AgentGone
+    | AgentFolded
+)
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent
 
-#: Events that stand for all before them in their stream, of which they are the first; their version counts those as well.
+#: Events that stand for all before them in their stream, of which they are the first; their version
+#: counts those as well.
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
 #: Schema version written for each event type; absent means 1.
@@ -318,7 +376,9 @@ VERSIONS: dict[str, int] = {"JobFolded": 4}
 
 
 def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
-    """A run whose driver is left out is one of the driver local: it was the default once, and there is none any more."""
+    """A run whose driver is left out is one of the driver local: it was the default once, and there
+    is none any more.
+    """
     run = event["job"].get("run")
     if run is not None:
         run["spec"].setdefault("driver", "local")
@@ -337,7 +397,9 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
 
 #: (type, version) -> function from the JSON object of that version to the object of the next.
 UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
-    ("JobFolded", 1): _with_driver, ("JobFolded", 2): _without_batch, ("JobFolded", 3): _without_late_stop,
+    ("JobFolded", 1): _with_driver,
+    ("JobFolded", 2): _without_batch,
+    ("JobFolded", 3): _without_late_stop,
 }
 
 SYSTEM = "system"
@@ -364,7 +426,9 @@ def schema_of(event: Event) -> int:
 
 
 def encode(event: Event) -> bytes:
-    """JSON text, the same bytes for the same event. A checkpoint, made to save room, leaves out what reading it supplies."""
+    """JSON text, the same bytes for the same event. A checkpoint, made to save room, leaves out
+    what reading it supplies.
+    """
     if type_of(event) in CHECKPOINTS:
         return _encoder.encode({"type": type_of(event), **_lean(event)})
     return _encoder.encode(event)
@@ -376,13 +440,20 @@ def _lean(value: Any) -> Any:
         return [_lean(v) for v in value]
     if not isinstance(value, msgspec.Struct) or value.__struct_config__.array_like:
         return value
-    return {name: _lean(v) for field, name, default in _fields(type(value)) if (v := getattr(value, field)) != default}
+    return {
+        name: _lean(v)
+        for field, name, default in _fields(type(value))
+        if (v := getattr(value, field)) != default
+    }
 
 
 @functools.cache
 def _fields(struct: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
     """(name, name in JSON, default) of each field."""
-    made = ((f, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default) for f in msgspec.structs.fields(struct))
+    made = (
+        (f, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default)
+        for f in msgspec.structs.fields(struct)
+    )
     return [(f.name, f.encode_name, default) for f, default in made]
 
 
@@ -395,10 +466,15 @@ def known(type_: Any, schema: Any) -> bool:
 
 
 def decode(type_: str, schema: int, body: bytes) -> Event:
-    """The event; raises Refusal("unknownEvent") for a type or schema this version does not know, or a body that does not fit."""
+    """The event; raises Refusal("unknownEvent") for a type or schema this version does not know, or
+    a body that does not fit.
+    """
     current = VERSIONS.get(type_, 1)
     if type_ not in _TYPES or schema > current or schema < 1:
-        raise Refusal("unknownEvent", f"the log holds an event {type_!r} version {schema}, which this version does not know")
+        raise Refusal(
+            "unknownEvent",
+            f"the log holds an event {type_!r} version {schema}, which this version does not know",
+        )
     try:
         if schema == current:
             return _decoder.decode(body)
@@ -408,4 +484,6 @@ def decode(type_: str, schema: int, body: bytes) -> Event:
         event: Event = msgspec.convert(data, _TYPES[type_])
         return event
     except (msgspec.DecodeError, KeyError) as e:
-        raise Refusal("unknownEvent", f"an event {type_!r} version {schema} cannot be read: {e}") from None
+        raise Refusal(
+            "unknownEvent", f"an event {type_!r} version {schema} cannot be read: {e}"
+        ) from None

@@ -1,7 +1,9 @@
-"""The one fold: what the events of a job add up to. Used live, at restart, by stories, records and tests.
+"""The one fold: what the events of a job add up to. Used live, at restart, by stories, records and
+tests.
 
-`evolve(job, event)` is total: it never raises on a sequence the core can write, and a late event of an older run changes
-nothing but its own place in history. Values are frozen; a change is a new value.
+`evolve(job, event)` is total: it never raises on a sequence the core can write, and a late event of
+an older run changes nothing but its own place in history. Values are frozen; a change is a new
+value.
 """
 
 from typing import Any, assert_never
@@ -9,15 +11,33 @@ from typing import Any, assert_never
 import msgspec
 
 from ...diagnosis.exit_table import Diagnosis
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import Token
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import CANCELED, PENDING, PURGED, RUNNING
-from .events import AttemptDecided, AttemptEnded, DependencyEnded, JobEvent, JobFolded, LateStopRequested, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
+from .events import (
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    JobEvent,
+    JobFolded,
+    LateStopRequested,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskExited,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+)
 from .state import Attempt, Decided, Held, Job, PastRun, Run, Stop, Task
 
 #: Earlier runs kept in a job; older ones are only counted (the log still has them).
 HISTORY_LENGTH = 50
-#: Attempts of a run of which the tasks are kept, and of which anything is: no policy counts further back.
+#: Attempts of a run of which the tasks are kept, and of which anything is: no policy counts further
+#: back.
 ATTEMPTS_WHOLE, ATTEMPTS_KEPT = 20, 2_500
 
 
@@ -31,8 +51,14 @@ def evolve(job: Job, event: JobEvent) -> Job:
             return event.job
         case TaskPlaced():
             task = Task(
-                token=event.token, agent_key=event.agent_key, op_id=event.op_id, placed_at=event.at, boot_id=event.boot_id,
-                address=event.address, ports=event.ports, gpus=event.gpus,
+                token=event.token,
+                agent_key=event.agent_key,
+                op_id=event.op_id,
+                placed_at=event.at,
+                boot_id=event.boot_id,
+                address=event.address,
+                ports=event.ports,
+                gpus=event.gpus,
             )
             return _with_run(job, event.token.serial, lambda run: _placed(run, task))
         case DependencyEnded():
@@ -42,18 +68,41 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case TaskStarted():
             return _started(job, event)
         case StopRequested():
-            stop = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=event.grace_secs, note=event.note)
-            return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop))
+            stop = Stop(
+                at=event.at,
+                reason=event.reason,
+                by=event.by,
+                grace_secs=event.grace_secs,
+                note=event.note,
+            )
+            return _with_run(
+                job, event.serial, lambda run: msgspec.structs.replace(run, stop=run.stop or stop)
+            )
         case LateStopRequested():
-            late = Stop(at=event.at, reason=event.reason, by=event.by, grace_secs=0.0, note=event.note)
-            return _with_run(job, event.serial, lambda run: msgspec.structs.replace(run, late_stop=run.late_stop or late))
+            late = Stop(
+                at=event.at, reason=event.reason, by=event.by, grace_secs=0.0, note=event.note
+            )
+            return _with_run(
+                job,
+                event.serial,
+                lambda run: msgspec.structs.replace(run, late_stop=run.late_stop or late),
+            )
         case TaskExited():
             return _change_task_of(job, event.token, exited=event.exit)
         case TaskHeld():
             held = Held(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
-            return _with_run(job, event.token.serial, lambda run: _change_task(
-                run, event.token, exit=event.exit, diagnosis=event.diagnosis, held=held, exited=None,
-            ))
+            return _with_run(
+                job,
+                event.token.serial,
+                lambda run: _change_task(
+                    run,
+                    event.token,
+                    exit=event.exit,
+                    diagnosis=event.diagnosis,
+                    held=held,
+                    exited=None,
+                ),
+            )
         case TaskEnded():
             return _ended(job, event)
         case AttemptDecided():
@@ -88,29 +137,55 @@ def _requested(job: Job, e: RunRequested) -> Job:
         history = (*history, _past(job.run))
         while len(history) > HISTORY_LENGTH and not history[0].live_tasks:
             history, dropped = history[1:], dropped + 1
-    run = Run(serial=e.serial, status=PENDING, spec=e.spec, run_dir=e.run_dir, req_id=e.req_id, queued_at=e.at,
-              queued_mono=e.mono, queued_boot_id=e.boot_id, waits_for=e.waits_for)
+    run = Run(
+        serial=e.serial,
+        status=PENDING,
+        spec=e.spec,
+        run_dir=e.run_dir,
+        req_id=e.req_id,
+        queued_at=e.at,
+        queued_mono=e.mono,
+        queued_boot_id=e.boot_id,
+        waits_for=e.waits_for,
+    )
     return msgspec.structs.replace(job, run=run, history=history, history_dropped=dropped)
 
 
 def _past(run: Run) -> PastRun:
     e = run.exit
     return PastRun(
-        serial=run.serial, status=run.status, queued_at=run.queued_at, started_at=run.started_at, ended_at=run.ended_at,
-        reason=run.reason, error=run.error, compute_job_hash=run.spec.compute_job_hash, compute_model=run.spec.compute_model,
-        job_run_mode=run.spec.job_run_mode, exit_code=e.code if e else None, exit_signal=e.signal if e else None,
-        live_tasks=(live := run.live_tasks), roles=run.spec.roles if live else (), at_once=run.spec.at_once if live else None,
+        serial=run.serial,
+        status=run.status,
+        queued_at=run.queued_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        reason=run.reason,
+        error=run.error,
+        compute_job_hash=run.spec.compute_job_hash,
+        compute_model=run.spec.compute_model,
+        job_run_mode=run.spec.job_run_mode,
+        exit_code=e.code if e else None,
+        exit_signal=e.signal if e else None,
+        live_tasks=(live := run.live_tasks),
+        roles=run.spec.roles if live else (),
+        at_once=run.spec.at_once if live else None,
     )
 
 
 def _purged(run: Run) -> Run:
     """With its files goes what is quoted from them; how it ended stays."""
-    attempts = tuple(msgspec.structs.replace(a, tasks=tuple(map(_unquoted, a.tasks))) for a in run.attempts)
+    attempts = tuple(
+        msgspec.structs.replace(a, tasks=tuple(map(_unquoted, a.tasks))) for a in run.attempts
+    )
     return msgspec.structs.replace(run, status=PURGED, attempts=attempts)
 
 
 def _unquoted(task: Task) -> Task:
-    return task if task.exit is None else msgspec.structs.replace(task, **_without_words(task.exit, task.diagnosis))
+    return (
+        task
+        if task.exit is None
+        else msgspec.structs.replace(task, **_without_words(task.exit, task.diagnosis))
+    )
 
 
 def without_words(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
@@ -121,19 +196,27 @@ def without_words(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
 def _without_words(exit_: ExitInfo, diagnosis: Diagnosis | None) -> dict[str, Any]:
     return {
         "exit": msgspec.structs.replace(exit_, termination_message=None, last_lines=None),
-        "diagnosis": None if diagnosis is None else msgspec.structs.replace(diagnosis, matched=None, excerpt=None),
+        "diagnosis": None
+        if diagnosis is None
+        else msgspec.structs.replace(diagnosis, matched=None, excerpt=None),
     }
 
 
 def _dependency_ended(run: Run, e: DependencyEnded) -> Run:
-    left = tuple(a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) != (e.compute_jid, e.compute_job_serial))
+    left = tuple(
+        a
+        for a in run.waits_for
+        if (a.compute_jid, a.compute_job_serial) != (e.compute_jid, e.compute_job_serial)
+    )
     return msgspec.structs.replace(run, waits_for=left)
 
 
 def _placed(run: Run, task: Task) -> Run:
     number = task.token.attempt
     if not run.attempts or run.attempts[-1].number != number:
-        return msgspec.structs.replace(run, attempts=(*_older(run.attempts), Attempt(number=number, tasks=(task,))))
+        return msgspec.structs.replace(
+            run, attempts=(*_older(run.attempts), Attempt(number=number, tasks=(task,)))
+        )
     last = run.attempts[-1]
     last = msgspec.structs.replace(last, tasks=(*last.tasks, task))
     return msgspec.structs.replace(run, attempts=(*run.attempts[:-1], last))
@@ -152,7 +235,9 @@ def _change_attempt(run: Run, number: int, change) -> Run:  # type: ignore[no-un
     attempts = run.attempts
     if attempts and attempts[-1].number == number:  # as it nearly always is
         return msgspec.structs.replace(run, attempts=(*attempts[:-1], change(attempts[-1])))
-    return msgspec.structs.replace(run, attempts=tuple(change(a) if a.number == number else a for a in attempts))
+    return msgspec.structs.replace(
+        run, attempts=tuple(change(a) if a.number == number else a for a in attempts)
+    )
 
 
 def _change_task(run: Run, token: Token, **fields: object) -> Run:
@@ -161,7 +246,9 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
         if at is None:
             return attempt
         task = msgspec.structs.replace(attempt.tasks[at], **fields)
-        return msgspec.structs.replace(attempt, tasks=(*attempt.tasks[:at], task, *attempt.tasks[at + 1 :]))
+        return msgspec.structs.replace(
+            attempt, tasks=(*attempt.tasks[:at], task, *attempt.tasks[at + 1 :])
+        )
 
     return _change_attempt(run, token.attempt, changed)
 
@@ -175,31 +262,59 @@ def _change_task_of(job: Job, token: Token, **fields: object) -> Job:
 
 def _change_past(job: Job, token: Token, **fields: object) -> Job:
     """A task of an earlier run that still lives."""
-    return msgspec.structs.replace(job, history=tuple(
-        p if p.serial != token.serial else msgspec.structs.replace(p, live_tasks=tuple(
-            msgspec.structs.replace(t, **fields) if t.token == token else t for t in p.live_tasks
-        )) for p in job.history
-    ))
+    return msgspec.structs.replace(
+        job,
+        history=tuple(
+            p
+            if p.serial != token.serial
+            else msgspec.structs.replace(
+                p,
+                live_tasks=tuple(
+                    msgspec.structs.replace(t, **fields) if t.token == token else t
+                    for t in p.live_tasks
+                ),
+            )
+            for p in job.history
+        ),
+    )
 
 
 def _started(job: Job, e: TaskStarted) -> Job:
-    fields = {"pid": e.pid, "start_ticks": e.start_ticks, "started_at": e.started_at, "host": e.host, "boot_id": e.boot_id}
+    fields = {
+        "pid": e.pid,
+        "start_ticks": e.start_ticks,
+        "started_at": e.started_at,
+        "host": e.host,
+        "boot_id": e.boot_id,
+    }
     run = job.run
     if run is not None and run.serial == e.token.serial:
         run = _change_task(run, e.token, **fields)
         status = RUNNING if run.status == PENDING else run.status
-        return msgspec.structs.replace(job, run=msgspec.structs.replace(run, status=status, started_at=run.started_at or e.started_at))
+        return msgspec.structs.replace(
+            job,
+            run=msgspec.structs.replace(
+                run, status=status, started_at=run.started_at or e.started_at
+            ),
+        )
     return _change_past(job, e.token, **fields)
 
 
 def _ended(job: Job, e: TaskEnded) -> Job:
     if job.run is not None and job.run.serial == e.token.serial:
         started = e.exit.started_at if e.exit.source != "start" else None
-        run = _change_task(job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis, exited=None)
-        return msgspec.structs.replace(job, run=msgspec.structs.replace(run, started_at=run.started_at or started))
-    return msgspec.structs.replace(job, history=tuple(
-        _past_ended(p, e.token) if p.serial == e.token.serial else p for p in job.history
-    ))
+        run = _change_task(
+            job.run, e.token, ended_at=e.at, exit=e.exit, diagnosis=e.diagnosis, exited=None
+        )
+        return msgspec.structs.replace(
+            job, run=msgspec.structs.replace(run, started_at=run.started_at or started)
+        )
+    return msgspec.structs.replace(
+        job,
+        history=tuple(
+            _past_ended(p, e.token) if p.serial == e.token.serial else p for p in job.history
+        ),
+    )
 
 
 def _past_ended(past: PastRun, token: Token) -> PastRun:
@@ -217,9 +332,17 @@ def _decided(run: Run, e: AttemptDecided) -> Run:
 def _attempt_ended(run: Run, e: AttemptEnded) -> Run:
     if all(a.number != e.attempt for a in run.attempts):
         run = msgspec.structs.replace(run, attempts=(*run.attempts, Attempt(number=e.attempt)))
-    run = _change_attempt(run, e.attempt, lambda a: msgspec.structs.replace(
-        a, ended_at=e.at, reason=e.reason, retry=e.retry, not_retried=e.not_retried,
-    ))
+    run = _change_attempt(
+        run,
+        e.attempt,
+        lambda a: msgspec.structs.replace(
+            a,
+            ended_at=e.at,
+            reason=e.reason,
+            retry=e.retry,
+            not_retried=e.not_retried,
+        ),
+    )
     if e.retry is None or not run.active:
         return run
     return msgspec.structs.replace(run, status=PENDING)
@@ -231,5 +354,9 @@ def _run_ended(run: Run, e: RunEnded) -> Run:
     error = e.error if e.status != CANCELED else None
     exit_ = run.exit
     # it may have ended long before anybody could tell us
-    ended_at = e.at if run.stop is not None or exit_ is None or run.spec.roles else exit_.ended_at or e.at
-    return msgspec.structs.replace(run, status=e.status, ended_at=ended_at, reason=e.reason, error=error)
+    ended_at = (
+        e.at if run.stop is not None or exit_ is None or run.spec.roles else exit_.ended_at or e.at
+    )
+    return msgspec.structs.replace(
+        run, status=e.status, ended_at=ended_at, reason=e.reason, error=error
+    )

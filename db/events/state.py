@@ -1,25 +1,28 @@
-"""What events add up to, as values: a job with its runs, and an agent. The folds that make them are in `job` and `agent`.
+"""What events add up to, as values: a job with its runs, and an agent. The folds that make them are
+in `job` and `agent`.
 
-They lie below `events`, because a checkpoint event carries one of them whole: a change here, of a default as well (what has its
-default is left out there), is a change of what is stored.
-Values are frozen; a change is a new value.
+They lie below `events`, because a checkpoint event carries one of them whole: a change here, of a
+default as well (what has its default is left out there), is a change of what is stored. Values are
+frozen; a change is a new value.
 """
 
 from typing import Any
 
 import msgspec
 
-from ...protocol.clusters.batch import BatchState
 from ...diagnosis.exit_table import Behavior, Diagnosis
-from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.ids import AgentKey, Token
 from ...protocol.api.requests import RunSpec
+from ...protocol.clusters.batch import BatchState
+from ...protocol.ids import AgentKey, Token
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After, Place, TaskRole
 from ...protocol.jobs.status import ACTIVE, MISSING
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it goes on holding."""
+    """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it
+    goes on holding.
+    """
 
     at: float
     secs: float
@@ -28,7 +31,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None while anything of it may live.
+    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None
+    while anything of it may live.
 
     A task that is held has its exit already, and has not ended.
     """
@@ -70,12 +74,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> Place:
         token = self.token
         return Place(
-            role=token.role, index=token.index, host=self.agent_key.host, address=self.address, ports=self.ports, gpus=self.gpus,
+            role=token.role,
+            index=token.index,
+            host=self.agent_key.host,
+            address=self.address,
+            ports=self.ports,
+            gpus=self.gpus,
         )
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What the attempt comes to, whatever its other tasks still do. role, index: the task that decided it, if one did."""
+    """What the attempt comes to, whatever its other tasks still do. role, index: the task that
+    decided it, if one did.
+    """
 
     at: float
     succeeded: bool
@@ -108,12 +119,26 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def telling(self) -> Task | None:
-        """The task whose exit stands for the attempt: the one that decided it; else the first that failed, else the last."""
+        """The task whose exit stands for the attempt: the one that decided it; else the first that
+        failed, else the last.
+        """
         ended = [t for t in self.tasks if t.exit is not None]
         decided = self.decided
         if decided is not None and decided.role is not None:
-            return next((t for t in ended if (t.token.role, t.token.index) == (decided.role, decided.index)), None)
-        wanted = [t for t in ended if t.exit is not None and t.exit.succeeded == (decided is not None and decided.succeeded)]
+            return next(
+                (
+                    t
+                    for t in ended
+                    if (t.token.role, t.token.index) == (decided.role, decided.index)
+                ),
+                None,
+            )
+        wanted = [
+            t
+            for t in ended
+            if t.exit is not None
+            and t.exit.succeeded == (decided is not None and decided.succeeded)
+        ]
         if decided is not None and decided.succeeded:
             return wanted[-1] if wanted else None
         return wanted[0] if wanted else (ended[-1] if ended else None)
@@ -161,7 +186,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def ending(self) -> tuple[Task, ...]:
         """Its live tasks, where the exit of each is known; else none."""
         live = self.live_tasks
-        return live if all(t.exited is not None or t.held is not None for t in live) and any(t.exited is not None for t in live) else ()
+        return (
+            live
+            if all(t.exited is not None or t.held is not None for t in live)
+            and any(t.exited is not None for t in live)
+            else ()
+        )
 
     @property
     def busy(self) -> bool:
@@ -201,7 +231,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def seat(self, attempt: Attempt, token: Token) -> int | None:
-        """Which one of the attempt's tasks this is. They were placed role by role, so it need not be searched for."""
+        """Which one of the attempt's tasks this is. They were placed role by role, so it need not
+        be searched for.
+        """
         tasks, at = attempt.tasks, 0
         for role in self.spec.roles:
             if role.name == token.role:
@@ -269,7 +301,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` counts events. handle: what finds it again; None when nothing runs as far as the log knows."""
+    """`version` counts events. handle: what finds it again; None when nothing runs as far as the
+    log knows.
+    """
 
     key: AgentKey
     version: int = 0

@@ -1,8 +1,9 @@
 """Copies of a store: made of one in use, and put in the place of one that is not.
 
-A backup is a folder with a log and its witness, as the store's own folder is; what an upkeep command kept aside is one, too. The
-copy is made of one moment of the log, while the supervisor goes on writing, and is verified before its witness is written: a
-folder without a witness is a backup that was not finished.
+A backup is a folder with a log and its witness, as the store's own folder is; what an upkeep
+command kept aside is one, too. The copy is made of one moment of the log, while the supervisor goes
+on writing, and is verified before its witness is written: a folder without a witness is a backup
+that was not finished.
 """
 
 import contextlib
@@ -15,14 +16,24 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import make_folder
-from . import derived_tables as deriving, file_replacement as replacing
 from ..sqlite import head_file as witness
-from ..store.disk_errors import UNREADABLE, describe
-from .verification import Problem, Progress, check_file, open_file, opened, silent, standing, store_path
-from .rebuild import copy
-from ..sqlite.schema import FILE, checksum_at, last_before, open_for_writing
-from .rollback import set_back, used
 from ..sqlite.head_file import NAME, NOTHING, Mark, Witness
+from ..sqlite.schema import FILE, checksum_at, last_before, open_for_writing
+from ..store.disk_errors import UNREADABLE, describe
+from . import derived_tables as deriving
+from . import file_replacement as replacing
+from .rebuild import copy
+from .rollback import set_back, used
+from .verification import (
+    Problem,
+    Progress,
+    check_file,
+    open_file,
+    opened,
+    silent,
+    standing,
+    store_path,
+)
 
 #: Pages in one step; between two of them others get a turn.
 STEP = 512
@@ -36,7 +47,9 @@ class BackedUp(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Restored(msgspec.Struct, kw_only=True, rename="camel"):
-    """position: up to which the log goes back; lost_up_to: what had been given away since. kept_aside: what was there before."""
+    """position: up to which the log goes back; lost_up_to: what had been given away since.
+    kept_aside: what was there before.
+    """
 
     events: int
     jobs: int
@@ -47,7 +60,9 @@ class Restored(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def backup(root: Path, destination: Path, progress: Progress = silent) -> BackedUp:
-    """Copy the store, in use or not, into a folder that is new or empty. Raises Refusal, and leaves nothing behind then."""
+    """Copy the store, in use or not, into a folder that is new or empty. Raises Refusal, and leaves
+    nothing behind then.
+    """
     source = opened(root)
     try:
         made = _folder(destination)
@@ -61,12 +76,22 @@ def backup(root: Path, destination: Path, progress: Progress = silent) -> Backed
         report = check_file(target, None, progress)
         wrong = [p for p in report.problems if p.where != "witness"]
         if wrong:
-            raise Refusal("storeDamaged", f"what was copied is not whole ({_said(wrong[0])}); 'jobscribe db check --root {root}' says more")
+            raise Refusal(
+                "storeDamaged",
+                f"what was copied is not whole ({_said(wrong[0])}); 'jobscribe db check --root {root}' says more",
+            )
         position = _witnessed(target)
-        return BackedUp(path=str(destination), events=report.events, position=position, size=target.stat().st_size)
+        return BackedUp(
+            path=str(destination),
+            events=report.events,
+            position=position,
+            size=target.stat().st_size,
+        )
     except (*UNREADABLE, OSError) as e:
         _remove(destination, made)
-        raise Refusal("storageUnavailable", f"{destination} cannot be written: {describe(e)}") from None
+        raise Refusal(
+            "storageUnavailable", f"{destination} cannot be written: {describe(e)}"
+        ) from None
     except BaseException:
         _remove(destination, made)
         raise
@@ -74,21 +99,39 @@ def backup(root: Path, destination: Path, progress: Progress = silent) -> Backed
         source.close()
 
 
-def restore(root: Path, source: Path, *, replace: bool = False, now: float | None = None, progress: Progress = silent) -> Restored:
-    """Put a backup in the place of the store of `root`, which need not exist. The backup is verified first and stays as it is.
+def restore(
+    root: Path,
+    source: Path,
+    *,
+    replace: bool = False,
+    now: float | None = None,
+    progress: Progress = silent,
+) -> Restored:
+    """Put a backup in the place of the store of `root`, which need not exist. The backup is
+    verified first and stays as it is.
 
-    replace: although there is a store, which is kept aside. Raises Refusal: rootBusy, badRequest, storeDamaged, notFound, unknownEvent.
+    replace: although there is a store, which is kept aside. Raises Refusal: rootBusy, badRequest,
+    storeDamaged, notFound, unknownEvent.
     """
     if not (source / FILE).exists():
         raise Refusal("notFound", f"{source} is no backup: there is no {FILE} in it")
     if witness.look(source) is None:
-        raise Refusal("storeDamaged", f"{source} is no whole backup: its witness {NAME!r} is missing or unreadable")
+        raise Refusal(
+            "storeDamaged",
+            f"{source} is no whole backup: its witness {NAME!r} is missing or unreadable",
+        )
     path = store_path(root)
     there = path.exists() or witness.look(path.parent) not in (None, NOTHING)
     if there and not replace:
-        raise Refusal("badRequest", f"there is a store in {path.parent} already; --replace keeps it aside and puts the backup in its place")
+        raise Refusal(
+            "badRequest",
+            f"there is a store in {path.parent} already; --replace keeps it aside and puts the backup in its place",
+        )
     if witness.held(source):
-        raise Refusal("badRequest", f"{source} is a store in use, no backup; 'jobscribe db backup' makes one of it")
+        raise Refusal(
+            "badRequest",
+            f"{source} is a store in use, no backup; 'jobscribe db backup' makes one of it",
+        )
     if path.exists() and source.resolve() == path.parent.resolve():
         raise Refusal("badRequest", f"{source} is the store itself")
     for folder in (root, path.parent):
@@ -98,7 +141,9 @@ def restore(root: Path, source: Path, *, replace: bool = False, now: float | Non
 
 
 def begin(root: Path, *, now: float | None = None) -> None:
-    """Put an empty log where none is: what was given away before is not known, and serials rest on the clock. Raises Refusal: rootBusy."""
+    """Put an empty log where none is: what was given away before is not known, and serials rest on
+    the clock. Raises Refusal: rootBusy.
+    """
     path = store_path(root)
     make_folder(str(path.parent))
     with replacing.alone(root, path, "begin it anew") as lock:
@@ -106,11 +151,19 @@ def begin(root: Path, *, now: float | None = None) -> None:
             lock.reset(*NOTHING)
         new = path.with_name(path.name + ".begun")
         with replacing.begun(new) as target:
-            end = set_back(target, NOTHING, used(path, lock.mark), "restored", time.time() if now is None else now)
+            end = set_back(
+                target,
+                NOTHING,
+                used(path, lock.mark),
+                "restored",
+                time.time() if now is None else now,
+            )
         replacing.replace(root, path, new, lock, end)
 
 
-def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, progress: Progress) -> Restored:
+def _restore(
+    root: Path, path: Path, source: Path, lock: Witness, now: float, progress: Progress
+) -> Restored:
     taken = path.with_name("being-restored")
     try:
         _take(source, taken)
@@ -118,13 +171,16 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
         try:
             lost = used(path, lock.mark)
             if lock.new:
-                # nothing was ever durable here: without this a crash between file and witness would look like a lost witness
+                # nothing was ever durable here: without this a crash between file and witness would
+                # look like a lost witness
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
             with replacing.begun(new) as target:
                 copied = copy(old, target, progress)
                 if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
-                    raise Refusal("storeDamaged", f"the log in {source} is not the one that its witness saw")
+                    raise Refusal(
+                        "storeDamaged", f"the log in {source} is not the one that its witness saw"
+                    )
                 end = set_back(target, copied.head, lost, "restored", now)
                 deriving.receipts(old, target)
                 deriving.names(target, progress)
@@ -132,7 +188,11 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
         finally:
             old.close()
         # a copy: what is in the old WAL is not in its file, and need not be readable
-        aside = replacing.keep_aside(path, "before-restore", copy=True) if path.exists() or not lock.new else None
+        aside = (
+            replacing.keep_aside(path, "before-restore", copy=True)
+            if path.exists() or not lock.new
+            else None
+        )
         if path.exists():
             replacing.empty_wal(path, damaged=True)
         replacing.replace(root, path, new, lock, end)
@@ -140,7 +200,11 @@ def _restore(root: Path, path: Path, source: Path, lock: Witness, now: float, pr
         shutil.rmtree(taken, ignore_errors=True)
     removed = deriving.records(root, end.position, progress)
     return Restored(
-        events=copied.events, jobs=jobs, position=copied.head.position, lost_up_to=end.position - 1, records_removed=removed,
+        events=copied.events,
+        jobs=jobs,
+        position=copied.head.position,
+        lost_up_to=end.position - 1,
+        records_removed=removed,
         kept_aside=str(aside) if aside else None,
     )
 
@@ -159,14 +223,19 @@ def _verified(taken: Path, source: Path, progress: Progress) -> tuple[sqlite3.Co
     report = check_file(taken / FILE, None, progress)
     wrong = [p for p in report.problems if p.where in ("log", "witness", "stream", "file")]
     if wrong:
-        raise Refusal("storeDamaged", f"the backup in {source} is damaged ({_said(wrong[0])}); nothing was changed")
+        raise Refusal(
+            "storeDamaged",
+            f"the backup in {source} is damaged ({_said(wrong[0])}); nothing was changed",
+        )
     connection, mark = open_file(taken / FILE), witness.look(taken)
     assert mark is not None
     return connection, standing(connection, mark)
 
 
 def _said(problem: Problem) -> str:
-    return problem.what if problem.position is None else f"position {problem.position}: {problem.what}"
+    return (
+        problem.what if problem.position is None else f"position {problem.position}: {problem.what}"
+    )
 
 
 # ---- making one
@@ -177,21 +246,33 @@ def _folder(destination: Path) -> bool:
     try:
         destination.mkdir(mode=0o700, parents=True)
     except (PermissionError, NotADirectoryError) as e:
-        raise Refusal("storageUnavailable", f"{destination} cannot be made: {describe(e)}") from None
+        raise Refusal(
+            "storageUnavailable", f"{destination} cannot be made: {describe(e)}"
+        ) from None
     except FileExistsError:
         if not destination.is_dir() or any(destination.iterdir()):
-            raise Refusal("badRequest", f"{destination} is there already and not an empty folder; a backup wants a new one") from None
+            raise Refusal(
+                "badRequest",
+                f"{destination} is there already and not an empty folder; a backup wants a new one",
+            ) from None
         return False
     return True
 
 
 def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
-    """One moment of the log: a read that stays open while the pages are copied. It keeps nobody from writing."""
+    """One moment of the log: a read that stays open while the pages are copied. It keeps nobody
+    from writing.
+    """
     connection = open_for_writing(target)
     try:
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM kinds").fetchone()
-        source.backup(connection, pages=STEP, sleep=0.001, progress=lambda _, left, of: progress("pages", of - left, of))
+        source.backup(
+            connection,
+            pages=STEP,
+            sleep=0.001,
+            progress=lambda _, left, of: progress("pages", of - left, of),
+        )
         source.execute("ROLLBACK")
         replacing.finish(connection)
     finally:

@@ -1,8 +1,10 @@
-"""Making the log shorter without changing what it says: streams that are over are folded into one checkpoint each.
+"""Making the log shorter without changing what it says: streams that are over are folded into one
+checkpoint each.
 
-The log is written anew into a file of its own. Rows that are kept keep position and version, a checkpoint has those of the last
-row it stands for, and all are chained anew: a gap between two positions is vouched for by the row after it. A closing event
-names the end of the log that was replaced. Before the new file takes its place, every job in it is held against the old log.
+The log is written anew into a file of its own. Rows that are kept keep position and version, a
+checkpoint has those of the last row it stands for, and all are chained anew: a gap between two
+positions is vouched for by the row after it. A closing event names the end of the log that was
+replaced. Before the new file takes its place, every job in it is held against the old log.
 """
 
 import contextlib
@@ -15,18 +17,19 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from . import derived_tables as deriving, file_replacement as replacing
-from ..store.checksum_chain import START, Broken, Row, row, stored
 from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
-from .checkpoints import Rules, checkpoint, job_of
-from ..store.job_index import index_row
-from .verification import EVERY, Progress, folded, open_file, opened, silent, store_path, whole_rows
+from ..sqlite.head_file import NOTHING, Mark
 from ..sqlite.opening import repair
 from ..sqlite.reader import index_row as read_index_row
-from .rebuild import trusted
 from ..sqlite.schema import INSERT_JOBS, INSERT_KINDS, JOB_COLUMNS, ROW_COLUMNS, insert, rows_after
+from ..store.checksum_chain import START, Broken, Row, row, stored
 from ..store.contract import IndexRow, Stored
-from ..sqlite.head_file import NOTHING, Mark
+from ..store.job_index import index_row
+from . import derived_tables as deriving
+from . import file_replacement as replacing
+from .checkpoints import Rules, checkpoint, job_of
+from .rebuild import trusted
+from .verification import EVERY, Progress, folded, open_file, opened, silent, store_path, whole_rows
 
 DAY = 86_400.0
 #: A job is folded when nothing has happened to it for so long; earlier runs that are kept of it.
@@ -39,9 +42,11 @@ _ROW_BYTES = 60
 
 
 class Compacted(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was done, or would be. Without anything to fold nothing is written, and events_after is events_before.
+    """What was done, or would be. Without anything to fold nothing is written, and events_after is
+    events_before.
 
-    bytes_saved: text of events; the file shrinks by about as much. kept_aside: the folder with the log as it was.
+    bytes_saved: text of events; the file shrinks by about as much. kept_aside: the folder with the
+    log as it was.
     """
 
     events_before: int
@@ -70,10 +75,17 @@ class _Plan(msgspec.Struct):
 
 
 def compact(
-    root: Path, *, older_than_secs: float = OLDER_THAN_SECS, history: int = HISTORY, keep: bool = True, now: float | None = None,
+    root: Path,
+    *,
+    older_than_secs: float = OLDER_THAN_SECS,
+    history: int = HISTORY,
+    keep: bool = True,
+    now: float | None = None,
     progress: Progress = silent,
 ) -> Compacted:
-    """Fold what is over and older than that. Raises Refusal: rootBusy while the store is in use; storeDamaged."""
+    """Fold what is over and older than that. Raises Refusal: rootBusy while the store is in use;
+    storeDamaged.
+    """
     path = store_path(root)
     opened(root).close()
     rules = _rules(older_than_secs, history, now)
@@ -109,7 +121,12 @@ def compact(
 
 
 def estimate(
-    root: Path, *, older_than_secs: float = OLDER_THAN_SECS, history: int = HISTORY, now: float | None = None, progress: Progress = silent,
+    root: Path,
+    *,
+    older_than_secs: float = OLDER_THAN_SECS,
+    history: int = HISTORY,
+    now: float | None = None,
+    progress: Progress = silent,
 ) -> Compacted:
     """What `compact` would do now. Writes nothing, and the store may be in use. Raises Refusal."""
     connection = opened(root)
@@ -121,7 +138,11 @@ def estimate(
         connection.close()
     after = events - plan.replaced + len(plan.up_to) + 1 if plan.up_to else events
     return Compacted(
-        events_before=events, events_after=after, jobs=plan.jobs, jobs_folded=plan.jobs_folded, agents_folded=plan.agents_folded,
+        events_before=events,
+        events_after=after,
+        jobs=plan.jobs,
+        jobs_folded=plan.jobs_folded,
+        agents_folded=plan.agents_folded,
         bytes_saved=plan.bytes_saved,
     )
 
@@ -131,7 +152,9 @@ def _rules(older_than_secs: float, history: int, now: float | None) -> Rules:
     return Rules(before=at - older_than_secs, history=history, at=at)
 
 
-def _verified(connection: sqlite3.Connection, mark: Mark, path: Path, progress: Progress) -> tuple[Mark, int]:
+def _verified(
+    connection: sqlite3.Connection, mark: Mark, path: Path, progress: Progress
+) -> tuple[Mark, int]:
     """The end of the log and its number of events, after all of it was found whole."""
     (of,) = connection.execute("SELECT count(*) FROM events").fetchone()
     head, count, seen = NOTHING, 0, mark == NOTHING
@@ -143,17 +166,30 @@ def _verified(connection: sqlite3.Connection, mark: Mark, path: Path, progress: 
             if count % EVERY == 0:
                 progress("events verified", count, of)
     except Broken as e:
-        raise Refusal("storeDamaged", f"{path}: the log is damaged at {e}. {repair(path)}") from None
+        raise Refusal(
+            "storeDamaged", f"{path}: the log is damaged at {e}. {repair(path)}"
+        ) from None
     if not seen:
-        raise Refusal("storeDamaged", f"{path}: position {mark.position} of the log is not what was witnessed. {repair(path)}")
+        raise Refusal(
+            "storeDamaged",
+            f"{path}: position {mark.position} of the log is not what was witnessed. {repair(path)}",
+        )
     return head, count
 
 
 # ---- what is folded
 
 
-def _plan(old: sqlite3.Connection, target: sqlite3.Connection | None, rules: Rules, of: int, progress: Progress) -> _Plan:
-    """Find what can be folded. target: gets the checkpoints, not chained yet, and the index of jobs as the old log has it."""
+def _plan(
+    old: sqlite3.Connection,
+    target: sqlite3.Connection | None,
+    rules: Rules,
+    of: int,
+    progress: Progress,
+) -> _Plan:
+    """Find what can be folded. target: gets the checkpoints, not chained yet, and the index of jobs
+    as the old log has it.
+    """
     plan, index, done = _Plan({}, []), list[IndexRow](), 0
     rows = old.execute(f"SELECT {ROW_COLUMNS} FROM events ORDER BY events.stream, events.version")
     for stream, group in itertools.groupby((_row(raw) for raw in rows), key=lambda r: r.stream):
@@ -201,12 +237,30 @@ def _flush(target: sqlite3.Connection, plan: _Plan, index: list[IndexRow]) -> No
 
 def _row(raw: tuple[object, ...]) -> Row:
     position, stream, version, type_, schema, at, body, checksum = raw
-    return Row(position, stream.decode(), version, type_.decode(), schema, at, body.decode(), checksum)  # type: ignore
+    return Row(
+        position,
+        stream.decode(),
+        version,
+        type_.decode(),
+        schema,
+        at,
+        body.decode(),
+        checksum,  # type: ignore[arg-type, attr-defined]
+    )
 
 
 def _unchained(s: Stored) -> Row:
     event = s.event
-    return Row(s.position, s.stream, s.version, type_of(event), schema_of(event), event.at, encode(event).decode(), _UNCHAINED)
+    return Row(
+        s.position,
+        s.stream,
+        s.version,
+        type_of(event),
+        schema_of(event),
+        event.at,
+        encode(event).decode(),
+        _UNCHAINED,
+    )
 
 
 def _size(row_: Row) -> int:
@@ -216,7 +270,9 @@ def _size(row_: Row) -> int:
 # ---- the new log
 
 
-def _copy(old: sqlite3.Connection, target: sqlite3.Connection, plan: _Plan, of: int, progress: Progress) -> None:
+def _copy(
+    old: sqlite3.Connection, target: sqlite3.Connection, plan: _Plan, of: int, progress: Progress
+) -> None:
     """The rows that no checkpoint stands for."""
 
     def kept() -> Iterator[Row]:
@@ -230,42 +286,76 @@ def _copy(old: sqlite3.Connection, target: sqlite3.Connection, plan: _Plan, of: 
     deriving.write_rows(target, kept())
 
 
-def _chain(target: sqlite3.Connection, plan: _Plan, head: Mark, events: int, now: float) -> Compacted:
-    """Bind all rows to each other in their order, and close the log with the event that says what happened."""
+def _chain(
+    target: sqlite3.Connection, plan: _Plan, head: Mark, events: int, now: float
+) -> Compacted:
+    """Bind all rows to each other in their order, and close the log with the event that says what
+    happened.
+    """
     previous, last, count = START, 0, 0
     kinds: set[tuple[str, int]] = set()
     while page := [_row(raw) for raw in rows_after(target, last, None, deriving.BATCH)]:
         changes = []
         for r in page:
-            previous = row(previous, r.position, r.stream, r.version, r.type, r.schema, r.at, r.body.encode()).checksum
+            previous = row(
+                previous, r.position, r.stream, r.version, r.type, r.schema, r.at, r.body.encode()
+            ).checksum
             kinds.add((r.type, r.schema))
             changes.append((previous, r.position))
         target.execute("BEGIN IMMEDIATE")
         target.executemany("UPDATE events SET checksum = ? WHERE position = ?", changes)
         target.execute("COMMIT")
         last, count = page[-1].position, count + len(page)
-    (version,) = target.execute("SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)).fetchone()
+    (version,) = target.execute(
+        "SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)
+    ).fetchone()
     event = LogCompacted(
-        at=now, position=head.position, checksum=head.checksum.hex(), events_before=events, events_after=count + 1,
+        at=now,
+        position=head.position,
+        checksum=head.checksum.hex(),
+        events_before=events,
+        events_after=count + 1,
         jobs_folded=plan.jobs_folded,
     )
-    closing = row(previous, head.position + 1, SYSTEM, version + 1, type_of(event), schema_of(event), now, encode(event))
+    closing = row(
+        previous,
+        head.position + 1,
+        SYSTEM,
+        version + 1,
+        type_of(event),
+        schema_of(event),
+        now,
+        encode(event),
+    )
     deriving.write_rows(target, [closing])
     insert(target, INSERT_KINDS, sorted(kinds | {(closing.type, closing.schema)}))
     return Compacted(
-        events_before=events, events_after=count + 1, jobs=plan.jobs, jobs_folded=plan.jobs_folded, agents_folded=plan.agents_folded,
+        events_before=events,
+        events_after=count + 1,
+        jobs=plan.jobs,
+        jobs_folded=plan.jobs_folded,
+        agents_folded=plan.agents_folded,
         bytes_saved=plan.bytes_saved,
     )
 
 
 def _same_jobs(target: sqlite3.Connection, progress: Progress) -> None:
-    """Every job that the new log adds up to stands in the index of the old one, as it is. Anything else is a fault of ours."""
+    """Every job that the new log adds up to stands in the index of the old one, as it is. Anything
+    else is a fault of ours.
+    """
     listed = target.execute(f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY 'job/' || jid")
     for count, (made, raw) in enumerate(itertools.zip_longest(folded(target, 2**62), listed), 1):
-        right = None if made is None else msgspec.structs.replace(index_row(made[0]), position=made[1].position)
+        right = (
+            None
+            if made is None
+            else msgspec.structs.replace(index_row(made[0]), position=made[1].position)
+        )
         if right is None or raw is None or read_index_row(raw) != right:
             which = raw[0] if made is None else made[0].jid
-            raise Refusal("internal", f"the compacted log says something else of {which} than the log does; nothing was changed")
+            raise Refusal(
+                "internal",
+                f"the compacted log says something else of {which} than the log does; nothing was changed",
+            )
         if count % EVERY == 0:
             progress("jobs compared", count, count)
 
@@ -279,7 +369,9 @@ def _verify_new(new: Path) -> Mark:
             head = Mark(row_.position, row_.checksum)
         return head
     except Broken as e:
-        raise Refusal("storageUnavailable", f"{new} is not what was written to it: {e}; nothing was changed") from None
+        raise Refusal(
+            "storageUnavailable", f"{new} is not what was written to it: {e}; nothing was changed"
+        ) from None
     finally:
         connection.close()
 

@@ -1,4 +1,6 @@
-"""What is derived from a log, made from nothing: kinds, receipts, names and index in a new file, and the records beside it."""
+"""What is derived from a log, made from nothing: kinds, receipts, names and index in a new file,
+and the records beside it.
+"""
 
 import contextlib
 import os
@@ -11,18 +13,18 @@ import msgspec
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...runtime.filesystems import write_atomically
-from ..store.checksum_chain import Row, stored
 from ..events.events import JobFolded, RunRequested, StopRequested
+from ..records.job_record import record_bytes
+from ..records.record_files import FOLDER as RECORDS
+from ..records.record_files import clean, forget, record_path, sync, write_marker
+from ..sqlite.name_table import write_names
+from ..sqlite.receipt_retention import KEPT_SECS
+from ..sqlite.schema import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
+from ..store.checksum_chain import Row, stored
+from ..store.contract import IndexRow
 from ..store.disk_errors import UNREADABLE
 from ..store.job_index import index_row
 from .verification import EVERY, Progress, folded, opened
-from ..sqlite.name_table import write_names
-from ..records.job_record import record_bytes
-from ..sqlite.receipt_retention import KEPT_SECS
-from ..records.record_files import FOLDER as RECORDS
-from ..records.record_files import clean, forget, record_path, sync, write_marker
-from ..sqlite.schema import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
-from ..store.contract import IndexRow
 
 BATCH = 5000
 
@@ -45,16 +47,28 @@ def _write(target: sqlite3.Connection, rows: list[Row]) -> None:
 
 
 def receipts(old: sqlite3.Connection | None, target: sqlite3.Connection) -> None:
-    """Those in the log of its last day, and of the old ones (a request may have led to a run that was there) what can be read."""
+    """Those in the log of its last day, and of the old ones (a request may have led to a run that
+    was there) what can be read.
+    """
     (newest,) = target.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()
     rows: list[tuple[str, str, str, int, float]] = []
     if old is not None:
         with contextlib.suppress(*UNREADABLE):
-            known = {s for (s,) in target.execute("SELECT DISTINCT stream FROM events WHERE stream LIKE 'job/%'")}
-            rows += (r for r in old.execute("SELECT uid, req_id, jid, serial, at FROM receipts").fetchall() if f"job/{r[2]}" in known)
+            known = {
+                s
+                for (s,) in target.execute(
+                    "SELECT DISTINCT stream FROM events WHERE stream LIKE 'job/%'"
+                )
+            }
+            rows += (
+                r
+                for r in old.execute("SELECT uid, req_id, jid, serial, at FROM receipts").fetchall()
+                if f"job/{r[2]}" in known
+            )
     requests = target.execute(
         "SELECT position, stream, version, type, schema, at, body, checksum FROM events"
-        " WHERE at >= ? AND type IN ('RunRequested', 'StopRequested', 'JobFolded') ORDER BY position", (newest - KEPT_SECS,),
+        " WHERE at >= ? AND type IN ('RunRequested', 'StopRequested', 'JobFolded') ORDER BY position",
+        (newest - KEPT_SECS,),
     )
     for raw in requests.fetchall():
         event, jid = stored(Row(*raw)).event, raw[1].removeprefix("job/")
@@ -94,7 +108,9 @@ def index(target: sqlite3.Connection, progress: Progress) -> int:
 
 
 def records(root: Path, head: int, progress: Progress) -> int:
-    """Write every record that is not right, remove those of jobs that are not in the log, and say in the marker that all are there."""
+    """Write every record that is not right, remove those of jobs that are not in the log, and say
+    in the marker that all are there.
+    """
     folder = root / RECORDS
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     clean(folder)
@@ -103,7 +119,10 @@ def records(root: Path, head: int, progress: Progress) -> int:
     connection = opened(root)
     try:
         for count, (job, last) in enumerate(folded(connection, 2**62), 1):
-            path, right = record_path(folder, job.jid), record_bytes(job, last.position, last.event.at)
+            path, right = (
+                record_path(folder, job.jid),
+                record_bytes(job, last.position, last.event.at),
+            )
             if job.jid not in strangers or not _holds(path, right):
                 write_atomically(str(path), right)
                 written.append(job.jid)

@@ -1,7 +1,9 @@
-"""A new file takes the place of the log's: alone, in one step, with the old one kept aside. What is in it, others say.
+"""A new file takes the place of the log's: alone, in one step, with the old one kept aside. What is
+in it, others say.
 
-The order is: marker of the records to 0, file, witness. A crash in between leaves the old log or the new one, whole: after the
-file was replaced its last row says which log it took the place of (see `opening.successor`), and the next opening goes on.
+The order is: marker of the records to 0, file, witness. A crash in between leaves the old log or
+the new one, whole: after the file was replaced its last row says which log it took the place of
+(see `opening.successor`), and the next opening goes on.
 """
 
 import contextlib
@@ -13,27 +15,36 @@ from pathlib import Path
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import network_file_system
-from ..store.disk_errors import UNREADABLE, describe
-from ..sqlite.opening import owned
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import write_marker
-from ..sqlite.schema import create, open_for_writing
 from ..sqlite.head_file import NAME, Mark, Witness
+from ..sqlite.opening import owned
+from ..sqlite.schema import create, open_for_writing
+from ..store.disk_errors import UNREADABLE, describe
 
 
 @contextlib.contextmanager
 def alone(root: Path, path: Path, doing: str) -> Iterator[Witness]:
-    """Nobody else has the store open meanwhile. Raises Refusal: rootBusy, foreignRoot, networkFileSystem, storageUnavailable."""
+    """Nobody else has the store open meanwhile. Raises Refusal: rootBusy, foreignRoot,
+    networkFileSystem, storageUnavailable.
+    """
     owned(path.parent)
     network = network_file_system(str(path.parent))
     if network is not None:
-        raise Refusal("networkFileSystem", f"{path.parent} lies on {network}, which cannot keep the log safe")
+        raise Refusal(
+            "networkFileSystem", f"{path.parent} lies on {network}, which cannot keep the log safe"
+        )
     try:
         lock = Witness(path.parent)
     except Refusal:
-        raise Refusal("rootBusy", f"the store in {path.parent} is in use; stop the supervisor of {root}, then {doing}") from None
+        raise Refusal(
+            "rootBusy",
+            f"the store in {path.parent} is in use; stop the supervisor of {root}, then {doing}",
+        ) from None
     except OSError as e:
-        raise Refusal("storageUnavailable", f"{path.parent} cannot be locked: {describe(e)}") from None
+        raise Refusal(
+            "storageUnavailable", f"{path.parent} cannot be locked: {describe(e)}"
+        ) from None
     try:
         yield lock
     except (*UNREADABLE, OSError) as e:
@@ -49,7 +60,9 @@ def companions(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[sqlite3.Connection]:
-    """A new file at `path`, with the tables of a store and no row; afterwards it is one file, without companions, on the disk."""
+    """A new file at `path`, with the tables of a store and no row; afterwards it is one file,
+    without companions, on the disk.
+    """
     for leftover in (path, *companions(path)):
         leftover.unlink(missing_ok=True)
     connection = open_for_writing(path)
@@ -85,18 +98,27 @@ def empty_wal(path: Path, *, damaged: bool = False) -> None:
             raise
         return  # what it looked like is kept aside
     if busy:
-        raise Refusal("rootBusy", f"{path} is being read by another process; try again when that is done")
+        raise Refusal(
+            "rootBusy", f"{path} is being read by another process; try again when that is done"
+        )
     sync(path)
 
 
 def keep_aside(path: Path, name: str, *, copy: bool) -> Path:
-    """The folder `<name>-<number>` with what is there now. copy: the files are going to be written to before they are replaced.
+    """The folder `<name>-<number>` with what is there now. copy: the files are going to be written
+    to before they are replaced.
 
-    Without it the log is there under a second name, which costs nothing; one that a crash left behind is used again.
+    Without it the log is there under a second name, which costs nothing; one that a crash left
+    behind is used again.
     """
     number = 1
     while (aside := path.with_name(f"{name}-{number}")).exists():
-        if not copy and path.exists() and (aside / path.name).exists() and (aside / path.name).samefile(path):
+        if (
+            not copy
+            and path.exists()
+            and (aside / path.name).exists()
+            and (aside / path.name).samefile(path)
+        ):
             break
         number += 1
     aside.mkdir(mode=0o700, exist_ok=True)
@@ -126,7 +148,8 @@ def replace(root: Path, path: Path, new: Path, lock: Witness, head: Mark) -> Non
     if (root / RECORDS).exists():
         # they are of the old log; whatever happens now, the next start looks at all of them
         write_marker(root / RECORDS, 0)
-    # the old WAL must not be taken for the new file's: what it held is in the old file, or was kept aside
+    # the old WAL must not be taken for the new file's: what it held is in the old file, or was kept
+    # aside
     for companion in companions(path):
         companion.unlink(missing_ok=True)
     os.replace(new, path)

@@ -1,4 +1,6 @@
-"""Making everything anew that can be derived from the log, which itself stays as it is. Only on a store that is not in use."""
+"""Making everything anew that can be derived from the log, which itself stays as it is. Only on a
+store that is not in use.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -7,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from . import derived_tables as deriving, file_replacement as replacing
-from ..store.checksum_chain import Broken, Row, stored
-from .verification import EVERY, Progress, extent, opened, silent, standing, store_path, whole_rows
+from ..sqlite.head_file import NOTHING, Mark
 from ..sqlite.opening import repair
 from ..sqlite.schema import INSERT_KINDS, checksum_at, insert
-from ..sqlite.head_file import NOTHING, Mark
+from ..store.checksum_chain import Broken, Row, stored
+from . import derived_tables as deriving
+from . import file_replacement as replacing
+from .verification import EVERY, Progress, extent, opened, silent, standing, store_path, whole_rows
 
 
 class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
@@ -31,8 +34,9 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
-    """Index, receipts and records from the log. Raises Refusal: rootBusy while the store is in use; storeDamaged where the log is not
-    whole up to what was witnessed."""
+    """Index, receipts and records from the log. Raises Refusal: rootBusy while the store is in use;
+    storeDamaged where the log is not whole up to what was witnessed.
+    """
     path = store_path(root)
     opened(root).close()
     with replacing.alone(root, path, "rebuild it") as lock:
@@ -55,10 +59,15 @@ def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
 
 
 def trusted(connection: sqlite3.Connection, mark: Mark | None, path: Path) -> Mark:
-    """What the log must at least hold, by the witness. Raises Refusal("storeDamaged") where there is none."""
+    """What the log must at least hold, by the witness. Raises Refusal("storeDamaged") where there
+    is none.
+    """
     if mark is None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
-        raise Refusal("storeDamaged", f"the witness is missing or unreadable; the log ends at position {last}. {repair(path)}")
+        raise Refusal(
+            "storeDamaged",
+            f"the witness is missing or unreadable; the log ends at position {last}. {repair(path)}",
+        )
     return standing(connection, mark)
 
 
@@ -68,10 +77,14 @@ def copy(old: sqlite3.Connection, target: sqlite3.Connection, progress: Progress
     try:
         return store_rows(whole_rows(old), target, of, progress)
     except Broken as e:
-        raise Refusal("storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what is whole") from None
+        raise Refusal(
+            "storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what is whole"
+        ) from None
 
 
-def store_rows(source: Iterable[Row], target: sqlite3.Connection, of: int, progress: Progress) -> Copied:
+def store_rows(
+    source: Iterable[Row], target: sqlite3.Connection, of: int, progress: Progress
+) -> Copied:
     """Write these rows, about `of`, and the kinds of their events."""
     kinds: set[tuple[str, int]] = set()
     head, count = NOTHING, 0
@@ -93,6 +106,12 @@ def store_rows(source: Iterable[Row], target: sqlite3.Connection, of: int, progr
 
 def _as_witnessed(target: sqlite3.Connection, head: Mark, mark: Mark, path: Path) -> None:
     if head.position < mark.position:
-        raise Refusal("storeDamaged", f"the log ends at position {head.position}, but {mark.position} was durable. {repair(path)}")
+        raise Refusal(
+            "storeDamaged",
+            f"the log ends at position {head.position}, but {mark.position} was durable. {repair(path)}",
+        )
     if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
-        raise Refusal("storeDamaged", f"position {mark.position} of the log is not what was witnessed. {repair(path)}")
+        raise Refusal(
+            "storeDamaged",
+            f"position {mark.position} of the log is not what was witnessed. {repair(path)}",
+        )

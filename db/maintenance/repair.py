@@ -1,7 +1,8 @@
-"""What an operator does about a damaged store: look what is whole, say what is lost, then keep the whole part and go on from it.
+"""What an operator does about a damaged store: look what is whole, say what is lost, then keep the
+whole part and go on from it.
 
-`examine` only looks. `repair` keeps all old files aside, keeps of each stream what `salvaging` says, makes everything anew that is
-derived from it, and says in the log that it was set back.
+`examine` only looks. `repair` keeps all old files aside, keeps of each stream what `salvaging`
+says, makes everything anew that is derived from it, and says in the log that it was set back.
 """
 
 import sqlite3
@@ -12,28 +13,31 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from . import derived_tables as deriving, file_replacement as replacing
+from ..records.record_files import FOLDER as RECORDS
 from ..sqlite import head_file as witness
+from ..sqlite.head_file import NOTHING, Mark
+from ..sqlite.opening import verify_kinds
+from ..sqlite.schema import known_layout, open_for_reading
 from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
-from .verification import Progress, check_file, open_file, silent, store_path
-from ..sqlite.opening import verify_kinds
+from . import derived_tables as deriving
+from . import file_replacement as replacing
 from .rebuild import Copied, rebuild, store_rows
-from ..records.record_files import FOLDER as RECORDS
-from .salvage import Loss, Survey, kept, survey
-from ..sqlite.schema import known_layout, open_for_reading
 from .rollback import set_back, used
-from ..sqlite.head_file import NOTHING, Mark
+from .salvage import Loss, Survey, kept, survey
+from .verification import Progress, check_file, open_file, silent, store_path
 
 #: Jobs and streams that are named; more are counted.
 NAMED = 20
 
 
 class Damage(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `examine` found. cut: events are lost (or the log is trusted without its witness); otherwise only what is derived is wrong.
+    """What `examine` found. cut: events are lost (or the log is trusted without its witness);
+    otherwise only what is derived is wrong.
 
-    kept_events: so many are kept; kept_up_to: position up to which nothing is lost; lost_up_to: the last that was given away.
-    jobs_lost: jobs that lose events (named: some of them). losses: what some of the streams lose. reasons: sentences.
+    kept_events: so many are kept; kept_up_to: position up to which nothing is lost; lost_up_to: the
+    last that was given away. jobs_lost: jobs that lose events (named: some of them). losses: what
+    some of the streams lose. reasons: sentences.
     """
 
     path: str
@@ -60,31 +64,47 @@ class Repaired(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def examine(root: Path, progress: Progress = silent) -> Damage:
-    """What is wrong and what would be kept. Raises Refusal: notFound; unknownEvent for a store of a newer version, which is not damaged."""
+    """What is wrong and what would be kept. Raises Refusal: notFound; unknownEvent for a store of a
+    newer version, which is not damaged.
+    """
     path = store_path(root)
     mark = witness.look(path.parent)
     if not path.exists() and mark in (None, NOTHING):
         raise Refusal("notFound", f"there is no event store at {path}")
     _refuse_newer(path)
     report = check_file(path, root / RECORDS, progress)
-    reasons = [f"{p.where}" + ("" if p.position is None else f" at position {p.position}") + f": {p.what}" for p in report.problems]
+    reasons = [
+        f"{p.where}" + ("" if p.position is None else f" at position {p.position}") + f": {p.what}"
+        for p in report.problems
+    ]
     if report.more_problems:
         reasons.append(f"and {report.more_problems} more")
     cut = any(p.where in ("log", "witness") for p in report.problems) or _unreadable(path)
     lost = used(path, mark)
     damage = Damage(
-        path=str(path), reasons=reasons, cut=cut, kept_events=report.events, kept_up_to=report.whole_up_to,
+        path=str(path),
+        reasons=reasons,
+        cut=cut,
+        kept_events=report.events,
+        kept_up_to=report.whole_up_to,
         lost_up_to=max(lost.position, report.whole_up_to),
     )
     if cut:
         found = _survey(path, mark)
         jobs = [x.stream.removeprefix("job/") for x in found.losses if x.stream.startswith("job/")]
-        damage.kept_events, damage.jobs_lost, damage.named, damage.losses = found.events, len(jobs), jobs[:NAMED], found.losses[:NAMED]
+        damage.kept_events, damage.jobs_lost, damage.named, damage.losses = (
+            found.events,
+            len(jobs),
+            jobs[:NAMED],
+            found.losses[:NAMED],
+        )
     return damage
 
 
 def repair(root: Path, *, now: float | None = None, progress: Progress = silent) -> Repaired:
-    """Keep what is whole. Raises Refusal: rootBusy while the store is in use; notFound; unknownEvent."""
+    """Keep what is whole. Raises Refusal: rootBusy while the store is in use; notFound;
+    unknownEvent.
+    """
     path = store_path(root)
     damage = examine(root, progress)
     if not damage.cut:
@@ -98,7 +118,11 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
         new = path.with_name(path.name + ".repaired")
         try:
             with replacing.begun(new) as target:
-                copied = Copied(NOTHING, 0) if old is None else store_rows(_kept(old, lock.mark), target, damage.kept_events, progress)
+                copied = (
+                    Copied(NOTHING, 0)
+                    if old is None
+                    else store_rows(_kept(old, lock.mark), target, damage.kept_events, progress)
+                )
                 at = time.time() if now is None else now
                 end = set_back(target, copied.head, lost, "repaired", at, whole=damage.kept_up_to)
                 deriving.receipts(old, target)

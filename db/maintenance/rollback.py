@@ -1,8 +1,10 @@
-"""A log that goes on from an earlier point: a restored backup, or what was whole of a damaged one. The event that says so.
+"""A log that goes on from an earlier point: a restored backup, or what was whole of a damaged one.
+The event that says so.
 
-What was given away after that point must not be given away again: its position lies behind all that were ever used, and it
-names a serial below which runs of what is lost may have been. Where the log that is replaced cannot be read any more, serials
-rest on the clock alone (see the core's `submission`).
+What was given away after that point must not be given away again: its position lies behind all that
+were ever used, and it names a serial below which runs of what is lost may have been. Where the log
+that is replaced cannot be read any more, serials rest on the clock alone (see the core's
+`submission`).
 """
 
 import contextlib
@@ -11,16 +13,18 @@ from pathlib import Path
 
 import msgspec
 
-from ..store.checksum_chain import row
-from .derived_tables import write_rows
 from ..events.events import SYSTEM, LogSetBack, encode, schema_of, type_of
-from ..store.disk_errors import UNREADABLE
-from ..sqlite.schema import INSERT_KINDS, insert, open_for_reading
 from ..sqlite.head_file import Mark
+from ..sqlite.schema import INSERT_KINDS, insert, open_for_reading
+from ..store.checksum_chain import row
+from ..store.disk_errors import UNREADABLE
+from .derived_tables import write_rows
 
 
 class Used(msgspec.Struct, frozen=True):
-    """The highest position and serial that a log has given away, as far as it can be read. mark: what was witnessed of it."""
+    """The highest position and serial that a log has given away, as far as it can be read. mark:
+    what was witnessed of it.
+    """
 
     position: int = 0
     serial: int = 0
@@ -30,12 +34,21 @@ class Used(msgspec.Struct, frozen=True):
 def used(path: Path, mark: Mark | None) -> Used:
     """Of the log at `path`, in whatever state it is; never raises."""
     position, serial = mark.position if mark else 0, 0
-    with contextlib.suppress(*UNREADABLE, OSError), contextlib.closing(open_for_reading(path)) as connection:
+    with (
+        contextlib.suppress(*UNREADABLE, OSError),
+        contextlib.closing(open_for_reading(path)) as connection,
+    ):
         # each by itself: one of them may be damaged
         for query in ("SELECT max(position) FROM events", "SELECT max(position) FROM jobs"):
             position = max(position, _number(connection, query))
         serial = _number(connection, "SELECT max(serial) FROM jobs")
-        serial = max(serial, _number(connection, "SELECT max(json_extract(body, '$.serial')) FROM events WHERE type = 'RunRequested'"))
+        serial = max(
+            serial,
+            _number(
+                connection,
+                "SELECT max(json_extract(body, '$.serial')) FROM events WHERE type = 'RunRequested'",
+            ),
+        )
     return Used(position, serial, mark)
 
 
@@ -47,15 +60,41 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return found if isinstance(found, int) and 0 < found < 2**53 else 0
 
 
-def set_back(target: sqlite3.Connection, head: Mark, lost: Used, reason: str, now: float, *, whole: int | None = None) -> Mark:
-    """Close the log in `target`, which ends at `head`; returns its new end. whole: up to where nothing is lost, unless all is."""
-    (version,) = target.execute("SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)).fetchone()
+def set_back(
+    target: sqlite3.Connection,
+    head: Mark,
+    lost: Used,
+    reason: str,
+    now: float,
+    *,
+    whole: int | None = None,
+) -> Mark:
+    """Close the log in `target`, which ends at `head`; returns its new end. whole: up to where
+    nothing is lost, unless all is.
+    """
+    (version,) = target.execute(
+        "SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)
+    ).fetchone()
     lost_up_to = max(lost.position, head.position)
     event = LogSetBack(
-        at=now, position=head.position if whole is None else whole, lost_up_to=lost_up_to, serial_floor=lost.serial + 1, reason=reason,
-        witnessed=lost.mark.position if lost.mark else None, checksum=lost.mark.checksum.hex() if lost.mark else None,
+        at=now,
+        position=head.position if whole is None else whole,
+        lost_up_to=lost_up_to,
+        serial_floor=lost.serial + 1,
+        reason=reason,
+        witnessed=lost.mark.position if lost.mark else None,
+        checksum=lost.mark.checksum.hex() if lost.mark else None,
     )
-    closing = row(head.checksum, lost_up_to + 1, SYSTEM, version + 1, type_of(event), schema_of(event), now, encode(event))
+    closing = row(
+        head.checksum,
+        lost_up_to + 1,
+        SYSTEM,
+        version + 1,
+        type_of(event),
+        schema_of(event),
+        now,
+        encode(event),
+    )
     write_rows(target, [closing])
     insert(target, INSERT_KINDS, [(closing.type, closing.schema)])
     return Mark(closing.position, closing.checksum)

@@ -1,13 +1,17 @@
-"""What can be kept of a damaged log: of each stream its beginning, up to its first event that is lost. Reads the damaged file only.
+"""What can be kept of a damaged log: of each stream its beginning, up to its first event that is
+lost. Reads the damaged file only.
 
-A row is whole if its checksum fits the one of the row before it, or if the next row proves what the checksum must have been. What may be
-kept alone:
+A row is whole if its checksum fits the one of the row before it, or if the next row proves what the
+checksum must have been. What may be kept alone:
 
-* Of a job, its events before the first that is damaged or missing. The events that one transaction wrote to a stream lie next to each
-  other and have the same time; of such a transaction all are kept or none, so that half a placement or half an end never stands alone.
-  Only the request of a run may. Where it cannot be seen whether a transaction went on in what is lost, it is dropped.
-* Of an agent and of the system, every whole event: each is a fact for itself. They are numbered anew.
-* Events of different streams do not depend on each other: whoever waits for another run looks at it again at every start.
+* Of a job, its events before the first that is damaged or missing. The events that one transaction
+  wrote to a stream lie next to each other and have the same time; of such a transaction all are
+  kept or none, so that half a placement or half an end never stands alone. Only the request of a
+  run may. Where it cannot be seen whether a transaction went on in what is lost, it is dropped.
+* Of an agent and of the system, every whole event: each is a fact for itself. They are numbered
+  anew.
+* Events of different streams do not depend on each other: whoever waits for another run looks at it
+  again at every start.
 """
 
 import json
@@ -17,17 +21,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..store.checksum_chain import START, Broken, Row, row, verified
 from ..events.events import CHECKPOINTS
-from ..store.disk_errors import UNREADABLE
-from ..sqlite.schema import rows_after
 from ..sqlite.head_file import Mark
+from ..sqlite.schema import rows_after
+from ..store.checksum_chain import START, Broken, Row, row, verified
+from ..store.disk_errors import UNREADABLE
 
 _JOB = "job/"
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stream that loses events. kept: of its events (folded ones included); up_to: position of the last of these, 0 for none.
+    """A stream that loses events. kept: of its events (folded ones included); up_to: position of
+    the last of these, 0 for none.
 
     lost: so many events at least.
     """
@@ -39,7 +44,9 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What would be kept: so many events. cuts: per job stream that loses something, the first version that is not kept."""
+    """What would be kept: so many events. cuts: per job stream that loses something, the first
+    version that is not kept.
+    """
 
     events: int
     losses: list[Loss]
@@ -47,7 +54,8 @@ class Survey(msgspec.Struct, kw_only=True):
 
 
 class _Seen(NamedTuple):
-    """The last whole event of a job. begun: the version at which the transaction that wrote it began, as far as times show it.
+    """The last whole event of a job. begun: the version at which the transaction that wrote it
+    began, as far as times show it.
 
     Where that may be kept alone, the version after it.
     """
@@ -97,7 +105,9 @@ class _Books:
         self.before = r.stream
 
     def damaged(self, raw: tuple[Any, ...]) -> None:
-        """What is in such a row may be wrong. It is believed where it fits what is known of its stream."""
+        """What is in such a row may be wrong. It is believed where it fits what is known of its
+        stream.
+        """
         position, stream, version = raw[0], _text(raw[1]), raw[2]
         if position != self.position + 1:
             self.gap()
@@ -105,10 +115,20 @@ class _Books:
         known = stream in self.seen or stream in self.index
         if stream.startswith(_JOB) and isinstance(version, int) and known:
             seen = self.seen.get(stream)
-            expected = self.last[stream] + 1 if stream in self.cuts else 1 if seen is None else seen.version + 1
+            expected = (
+                self.last[stream] + 1
+                if stream in self.cuts
+                else 1
+                if seen is None
+                else seen.version + 1
+            )
             if stream in self.cuts or version == expected:
                 # it began another transaction if both of its times say so
-                self._lose(stream, min(version, expected), half=seen is not None and (raw[5] == seen.at or raw[5] != _time_in(raw[6])))
+                self._lose(
+                    stream,
+                    min(version, expected),
+                    half=seen is not None and (raw[5] == seen.at or raw[5] != _time_in(raw[6])),
+                )
                 self.before = None
                 return
         elif stream == "system" or stream.startswith("agent/"):
@@ -135,16 +155,23 @@ class _Books:
             self._lose(stream, self.seen[stream].version + 1)
 
     def survey(self) -> Survey:
-        kept = {s: seen.version for s, seen in self.seen.items()} | {s: v - 1 for s, v in self.cuts.items()}
+        kept = {s: seen.version for s, seen in self.seen.items()} | {
+            s: v - 1 for s, v in self.cuts.items()
+        }
         losses = [
-            Loss(stream=s, kept=kept[s], up_to=self.up_to[s], lost=max(1, self.last[s] - kept[s])) for s in sorted(self.cuts)
+            Loss(stream=s, kept=kept[s], up_to=self.up_to[s], lost=max(1, self.last[s] - kept[s]))
+            for s in sorted(self.cuts)
         ]
         losses += [Loss(stream=s, kept=0, up_to=0, lost=n) for s, n in sorted(self.others.items())]
         return Survey(events=0, losses=losses, cuts=self.cuts)
 
     def _lose(self, stream: str, version: int, *, half: bool = False) -> None:
         """half: what is lost may be of the same transaction as the last event that was seen."""
-        self.last[stream] = max(self.last.get(stream, 0), version, self.seen[stream].version if stream in self.seen else 0)
+        self.last[stream] = max(
+            self.last.get(stream, 0),
+            version,
+            self.seen[stream].version if stream in self.seen else 0,
+        )
         if stream in self.cuts:
             return
         seen = self.seen.get(stream)
@@ -183,7 +210,13 @@ def kept(connection: sqlite3.Connection, mark: Mark | None, found: Survey) -> It
             if version >= found.cuts.get(r.stream, version + 1):
                 continue
         else:
-            version = versions[r.stream] + 1 if r.stream in versions else version if r.type in CHECKPOINTS else 1
+            version = (
+                versions[r.stream] + 1
+                if r.stream in versions
+                else version
+                if r.type in CHECKPOINTS
+                else 1
+            )
             versions[r.stream] = version
         made = row(previous, r.position, r.stream, version, r.type, r.schema, r.at, r.body.encode())
         yield made
@@ -191,14 +224,19 @@ def kept(connection: sqlite3.Connection, mark: Mark | None, found: Survey) -> It
 
 
 def _follows(r: Row, seen: _Seen | None) -> bool:
-    return r.version == 1 or r.type in CHECKPOINTS if seen is None else r.version == seen.version + 1
+    return (
+        r.version == 1 or r.type in CHECKPOINTS if seen is None else r.version == seen.version + 1
+    )
 
 
-def _judged(connection: sqlite3.Connection, mark: Mark | None) -> Iterator[Row | tuple[Any, ...] | None]:
+def _judged(
+    connection: sqlite3.Connection, mark: Mark | None
+) -> Iterator[Row | tuple[Any, ...] | None]:
     """In order of position: whole rows; damaged ones, raw; None where something cannot be read."""
     previous: Any = START
     last = 0
-    #: a row whose checksum does not fit, and what the checksum of its content is: the next row tells which of the two is wrong
+    #: a row whose checksum does not fit, and what the checksum of its content is: the next row
+    #: tells which of the two is wrong
     held: tuple[tuple[Any, ...], Row | None] | None = None
     for raw in _readable(connection):
         if raw is None:
@@ -208,7 +246,11 @@ def _judged(connection: sqlite3.Connection, mark: Mark | None) -> Iterator[Row |
             continue
         found = _verified(raw, previous, last)
         if held is not None:
-            by_content = None if found is not None or held[1] is None else _verified(raw, held[1].checksum, last)
+            by_content = (
+                None
+                if found is not None or held[1] is None
+                else _verified(raw, held[1].checksum, last)
+            )
             yield held[1] if by_content is not None and held[1] is not None else held[0]
             held, found = None, found or by_content
         if found is not None:
@@ -219,11 +261,17 @@ def _judged(connection: sqlite3.Connection, mark: Mark | None) -> Iterator[Row |
     yield from _unproven(held, mark)
 
 
-def _unproven(held: tuple[tuple[Any, ...], Row | None] | None, mark: Mark | None) -> Iterator[Row | tuple[Any, ...]]:
+def _unproven(
+    held: tuple[tuple[Any, ...], Row | None] | None, mark: Mark | None
+) -> Iterator[Row | tuple[Any, ...]]:
     """A row with a wrong checksum and no row after it: the witness may have seen the right one."""
     if held is not None:
         raw, by_content = held
-        proven = by_content is not None and mark is not None and (by_content.position, by_content.checksum) == mark
+        proven = (
+            by_content is not None
+            and mark is not None
+            and (by_content.position, by_content.checksum) == mark
+        )
         yield by_content if by_content is not None and proven else raw
 
 
@@ -237,7 +285,9 @@ def _verified(raw: tuple[Any, ...], previous: Any, after: int) -> Row | None:
 def _content(raw: tuple[Any, ...], previous: Any) -> Row | None:
     """The row that its columns but the checksum make."""
     try:
-        return row(previous, raw[0], raw[1].decode(), raw[2], raw[3].decode(), raw[4], raw[5], raw[6])
+        return row(
+            previous, raw[0], raw[1].decode(), raw[2], raw[3].decode(), raw[4], raw[5], raw[6]
+        )
     except Exception:  # of whatever type a damaged column is
         return None
 

@@ -1,6 +1,8 @@
-"""Reading a store without a supervisor: verify all of it, tell a story, export it. Nothing here writes; `rebuilding` does.
+"""Reading a store without a supervisor: verify all of it, tell a story, export it. Nothing here
+writes; `rebuilding` does.
 
-All of it works on a store in use as well, on what is durable at that moment, and says so. Every function takes the root.
+All of it works on a store in use as well, on what is durable at that moment, and says so. Every
+function takes the root.
 """
 
 import sqlite3
@@ -12,23 +14,30 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
-from ..sqlite import head_file as witness
-from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..events.events import CHECKPOINTS, JobFolded
-from ..store.disk_errors import UNREADABLE, not_opened
-from ..store.job_index import index_row
 from ..events.job_fold import evolve
-from ..sqlite.name_table import differences
-from ..sqlite.opening import repair, successor
+from ..events.state import Job
 from ..records.job_record import record_bytes
-from ..sqlite.reader import Reader
-from ..sqlite.reader import index_row as read_index_row
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import read_marker, record_path
-from ..sqlite.schema import FILE, JOB_COLUMNS, ROW_COLUMNS, known_layout, open_for_reading, rows_after
-from ..events.state import Job
-from ..store.contract import IndexRow, Stored
+from ..sqlite import head_file as witness
 from ..sqlite.head_file import Mark
+from ..sqlite.name_table import differences
+from ..sqlite.opening import repair, successor
+from ..sqlite.reader import Reader
+from ..sqlite.reader import index_row as read_index_row
+from ..sqlite.schema import (
+    FILE,
+    JOB_COLUMNS,
+    ROW_COLUMNS,
+    known_layout,
+    open_for_reading,
+    rows_after,
+)
+from ..store.checksum_chain import START, Broken, Row, follow, stored
+from ..store.contract import IndexRow, Stored
+from ..store.disk_errors import UNREADABLE, not_opened
+from ..store.job_index import index_row
 
 #: Called with (what is being done, how much of it, how much there is) now and then.
 Progress = Callable[[str, int, int], None]
@@ -38,7 +47,9 @@ LISTED = 100
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """where: `log`, `witness`, `stream`, `index`, `record` or `file`. position: in the log, where it has one."""
+    """where: `log`, `witness`, `stream`, `index`, `record` or `file`. position: in the log, where
+    it has one.
+    """
 
     where: str
     what: str
@@ -52,7 +63,9 @@ class _Position(msgspec.Struct):
 
 
 class Report(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `check` found. whole_up_to: position up to which the log is as it was written (what `db repair` keeps)."""
+    """What `check` found. whole_up_to: position up to which the log is as it was written (what `db
+    repair` keeps).
+    """
 
     path: str
     in_use: bool
@@ -85,7 +98,9 @@ def silent(what: str, done: int, of: int) -> None:
 
 
 def check(root: Path, progress: Progress = silent) -> Report:
-    """Verify the chain, the witness, versions, index and records. Raises Refusal where there is no store, or it may not be read."""
+    """Verify the chain, the witness, versions, index and records. Raises Refusal where there is no
+    store, or it may not be read.
+    """
     return check_file(store_path(root), root / RECORDS, progress)
 
 
@@ -125,7 +140,9 @@ def opened(root: Path) -> sqlite3.Connection:
 
 
 def standing(connection: sqlite3.Connection, mark: Mark) -> Mark:
-    """What the log must hold: what was witnessed; or all of it, where it took the place of the log that was."""
+    """What the log must hold: what was witnessed; or all of it, where it took the place of the log
+    that was.
+    """
     return successor(connection, mark) or mark
 
 
@@ -134,7 +151,10 @@ def open_file(path: Path) -> sqlite3.Connection:
     if not path.exists():
         mark = witness.look(path.parent)
         if mark is not None and mark != witness.NOTHING:
-            raise Refusal("storeDamaged", f"{path} is missing, but position {mark.position} was durable. {repair(path)}")
+            raise Refusal(
+                "storeDamaged",
+                f"{path} is missing, but position {mark.position} was durable. {repair(path)}",
+            )
         raise Refusal("notFound", f"there is no event store at {path}")
     try:
         connection = open_for_reading(path)
@@ -153,7 +173,9 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def extent(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many events there seem to be, and the last position; 0 where that cannot be read: what is whole, reading the rows tells."""
+    """How many events there seem to be, and the last position; 0 where that cannot be read: what is
+    whole, reading the rows tells.
+    """
     numbers = []
     for query in ("SELECT count(*) FROM events", "SELECT coalesce(max(position), 0) FROM events"):
         try:
@@ -174,7 +196,9 @@ def whole_rows(connection: sqlite3.Connection) -> Iterator[Row]:
         raise Broken(position + 1, f"it cannot be read: {e}") from None
 
 
-def _check_log(connection: sqlite3.Connection, report: Report, mark: Mark | None, progress: Progress) -> None:
+def _check_log(
+    connection: sqlite3.Connection, report: Report, mark: Mark | None, progress: Progress
+) -> None:
     of, end = extent(connection)
     kinds = set()
     if mark is None:
@@ -189,7 +213,9 @@ def _check_log(connection: sqlite3.Connection, report: Report, mark: Mark | None
             if mark is not None and row.position == mark.position:
                 seen = True
                 if row.checksum != mark.checksum:
-                    report.add("witness", "this row is not the one that was witnessed", row.position)
+                    report.add(
+                        "witness", "this row is not the one that was witnessed", row.position
+                    )
             _check_event(row, report)
             if report.events % EVERY == 0:
                 progress("events", report.events, of)
@@ -197,7 +223,11 @@ def _check_log(connection: sqlite3.Connection, report: Report, mark: Mark | None
         report.add("log", e.what, e.position)
     if mark is not None and not seen and report.whole_up_to >= end:
         other = end >= mark.position
-        what = "is not in this log: it is another one than was witnessed" if other else f"was durable, but the log ends at {end}"
+        what = (
+            "is not in this log: it is another one than was witnessed"
+            if other
+            else f"was durable, but the log ends at {end}"
+        )
         report.add("witness", f"position {mark.position} {what}", mark.position)
     missing = kinds - set(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(missing):
@@ -213,7 +243,9 @@ def _check_event(row: Row, report: Report) -> None:
         report.add("log", e.sentence, row.position)
 
 
-def _check_streams(connection: sqlite3.Connection, report: Report, records: Path | None, progress: Progress) -> None:
+def _check_streams(
+    connection: sqlite3.Connection, report: Report, records: Path | None, progress: Progress
+) -> None:
     """Versions are continuous, and index and records are what the fold says."""
     (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
     indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
@@ -243,16 +275,30 @@ def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
         return None  # not what it should be, whatever it is
 
 
-def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = None) -> Iterator[tuple[Job, Stored]]:
-    """Every job in the log up to a position, with its last event; one at a time, since not all fit in memory."""
+def folded(
+    connection: sqlite3.Connection, up_to: int, report: Report | None = None
+) -> Iterator[tuple[Job, Stored]]:
+    """Every job in the log up to a position, with its last event; one at a time, since not all fit
+    in memory.
+    """
     job: Job | None = None
     last: Stored | None = None
     stream, version = "", 0
     rows = connection.execute(
-        f"SELECT {ROW_COLUMNS} FROM events WHERE position <= ? ORDER BY events.stream, events.version", (up_to,)
+        f"SELECT {ROW_COLUMNS} FROM events WHERE position <= ? ORDER BY events.stream, events.version",
+        (up_to,),
     )
     for raw in rows:
-        row = Row(raw[0], raw[1].decode(), raw[2], raw[3].decode(), raw[4], raw[5], raw[6].decode(), raw[7])
+        row = Row(
+            raw[0],
+            raw[1].decode(),
+            raw[2],
+            raw[3].decode(),
+            raw[4],
+            raw[5],
+            raw[6].decode(),
+            raw[7],
+        )
         if row.stream != stream:
             if job is not None and last is not None:
                 yield job, last
@@ -261,14 +307,26 @@ def folded(connection: sqlite3.Connection, up_to: int, report: Report | None = N
         # a checkpoint stands for all before it, and is the first there is
         version = row.version if version == 0 and row.type in CHECKPOINTS else version + 1
         if row.version != version and report is not None:
-            report.add("stream", f"{stream} has version {row.version} where {version} should be", row.position)
+            report.add(
+                "stream",
+                f"{stream} has version {row.version} where {version} should be",
+                row.position,
+            )
             version = row.version
         try:
             last = stored(row)
             job = evolve(job, last.event) if job is not None else None  # type: ignore[arg-type]
-            if isinstance(last.event, JobFolded) and report is not None and _misplaced(last.event.job, row):
+            if (
+                isinstance(last.event, JobFolded)
+                and report is not None
+                and _misplaced(last.event.job, row)
+            ):
                 what = f"version {last.event.job.version} of {last.event.job.jid}"
-                report.add("stream", f"the checkpoint of {stream} version {row.version} holds {what}", row.position)
+                report.add(
+                    "stream",
+                    f"the checkpoint of {stream} version {row.version} holds {what}",
+                    row.position,
+                )
         except Refusal:
             if report is None:
                 raise
@@ -283,7 +341,9 @@ def _misplaced(job: Job, row: Row) -> bool:
 
 
 def _new_job(stream: str, row: Row, report: Report | None) -> Job | None:
-    """The job of this stream, None where it is another's. The name comes from an index of the file, which may be damaged."""
+    """The job of this stream, None where it is another's. The name comes from an index of the file,
+    which may be damaged.
+    """
     if not stream.startswith("job/"):
         return None
     try:
@@ -316,7 +376,11 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
     if position < last.position:
         report.records_behind += 1
     elif not report.in_use or position == last.position:
-        report.add("record", f"{job.jid}.json is not what its events say (position {position})", last.position)
+        report.add(
+            "record",
+            f"{job.jid}.json is not what its events say (position {position})",
+            last.position,
+        )
 
 
 def events_of(root: Path, stream: str) -> list[Stored]:
@@ -330,7 +394,9 @@ def events_of(root: Path, stream: str) -> list[Stored]:
 
 
 def export(root: Path, after: int = 0) -> Iterator[str]:
-    """Every event with position > `after` as a line of JSON (no line end). Raises Refusal at the first row that is not whole."""
+    """Every event with position > `after` as a line of JSON (no line end). Raises Refusal at the
+    first row that is not whole.
+    """
     connection = opened(root)
     try:
         connection.execute("BEGIN")
@@ -338,14 +404,22 @@ def export(root: Path, after: int = 0) -> Iterator[str]:
             if row.position > after:
                 yield _line(row)
     except Broken as e:
-        raise Refusal("storeDamaged", f"{store_path(root)}: the log is damaged at {e}. {repair(store_path(root))}") from None
+        raise Refusal(
+            "storeDamaged",
+            f"{store_path(root)}: the log is damaged at {e}. {repair(store_path(root))}",
+        ) from None
     finally:
         connection.close()
 
 
 def _line(row: Row) -> str:
     line: dict[str, Any] = {
-        "position": row.position, "stream": row.stream, "version": row.version, "type": row.type, "schema": row.schema,
-        "checksum": row.checksum.hex(), "event": msgspec.Raw(row.body.encode()),
+        "position": row.position,
+        "stream": row.stream,
+        "version": row.version,
+        "type": row.type,
+        "schema": row.schema,
+        "checksum": row.checksum.hex(),
+        "event": msgspec.Raw(row.body.encode()),
     }
     return msgspec.json.encode(line).decode()

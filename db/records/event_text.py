@@ -12,7 +12,36 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import Token, printable, short_op
-from ..events.events import AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptDecided, AttemptEnded, DependencyEnded, Event, JobFolded, LateStopRequested, LogCompacted, LogSetBack, RunEnded, RunPurged, RunRequested, StopRequested, SupervisorStarted, SupervisorStopped, SystemFolded, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted, type_of
+from ..events.events import (
+    AgentFolded,
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    Event,
+    JobFolded,
+    LateStopRequested,
+    LogCompacted,
+    LogSetBack,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    SupervisorStarted,
+    SupervisorStopped,
+    SystemFolded,
+    TaskEnded,
+    TaskExited,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+    type_of,
+)
 from ..store.contract import Stored
 
 #: Of sentences that users or jobs chose, so much is shown.
@@ -25,10 +54,17 @@ def story(events: Sequence[Stored]) -> list[str]:
 
 
 def data(events: Sequence[Stored]) -> list[dict[str, Any]]:
-    """The same as plain data: position, stream, version, type, at, gap (seconds, null for the first), time (UTC), text, event."""
+    """The same as plain data: position, stream, version, type, at, gap (seconds, null for the
+    first), time (UTC), text, event.
+    """
     return [
         {
-            "position": s.position, "stream": s.stream, "version": s.version, "type": type_of(s.event), "at": s.event.at, **line,
+            "position": s.position,
+            "stream": s.stream,
+            "version": s.version,
+            "type": type_of(s.event),
+            "at": s.event.at,
+            **line,
             "event": msgspec.to_builtins(s.event),
         }
         for s, line in zip(events, _lines(events), strict=True)
@@ -37,7 +73,10 @@ def data(events: Sequence[Stored]) -> list[dict[str, Any]]:
 
 def _lines(events: Sequence[Stored]) -> list[dict[str, Any]]:
     gaps = [None, *(b.event.at - a.event.at for a, b in itertools.pairwise(events))]
-    return [{"time": _time(s.event.at), "gap": gap, "text": sentence(s.event)} for s, gap in zip(events, gaps, strict=False)]
+    return [
+        {"time": _time(s.event.at), "gap": gap, "text": sentence(s.event)}
+        for s, gap in zip(events, gaps, strict=False)
+    ]
 
 
 def _time(at: float) -> str:
@@ -55,13 +94,28 @@ def _gap(gap: float | None) -> str:
 def sentence(event: Event) -> str:
     """What happened."""
     match event:
-        case RunRequested() | StopRequested() | LateStopRequested() | RunEnded() | RunPurged() | DependencyEnded():
+        case (
+            RunRequested()
+            | StopRequested()
+            | LateStopRequested()
+            | RunEnded()
+            | RunPurged()
+            | DependencyEnded()
+        ):
             return _of_run(event)
         case AttemptDecided() | AttemptEnded():
             return _of_attempt(event)
-        case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded():
+        case (
+            TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded()
+        ):
             return _of_task(event)
-        case AgentStartRequested() | AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone():
+        case (
+            AgentStartRequested()
+            | AgentStarted()
+            | AgentStartFailed()
+            | AgentSignInNeeded()
+            | AgentGone()
+        ):
             return _of_agent(event)
         case JobFolded() | AgentFolded() | SystemFolded():
             return _of_checkpoint(event)
@@ -70,9 +124,17 @@ def sentence(event: Event) -> str:
         case LogSetBack():
             behind = event.lost_up_to > event.position
             if event.reason == "repaired":
-                lost = f"of what came after it, up to {event.lost_up_to}, some is lost" if behind else "nothing is known to be lost"
+                lost = (
+                    f"of what came after it, up to {event.lost_up_to}, some is lost"
+                    if behind
+                    else "nothing is known to be lost"
+                )
                 return f"a damaged log was repaired: it was whole up to position {event.position}; {lost}"
-            lost = f"what came after it, up to {event.lost_up_to}, is lost" if behind else "nothing is known to be lost"
+            lost = (
+                f"what came after it, up to {event.lost_up_to}, is lost"
+                if behind
+                else "nothing is known to be lost"
+            )
             return f"a backup was restored: the log goes on from position {event.position}; {lost}"
         case SupervisorStarted():
             return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
@@ -87,9 +149,13 @@ def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
     folded = f"{were} folded into this one on {_time(event.folded_at)[:10]}; the first was of {_time(event.since)}"
     match event:
         case JobFolded(job=job):
-            run = f"run {job.run.serial} is {job.status}" if job.run is not None else "it had no run"
+            run = (
+                f"run {job.run.serial} is {job.status}" if job.run is not None else "it had no run"
+            )
             more = "; parts of it are not kept" if event.trimmed else ""
-            return f"{run} ({len(job.history) + job.history_dropped} runs before it); {folded}{more}"
+            return (
+                f"{run} ({len(job.history) + job.history_dropped} runs before it); {folded}{more}"
+            )
         case AgentFolded(agent=agent):
             return f"agent {agent.key} was at attempt {agent.attempt}; {folded}"
         case SystemFolded():
@@ -105,14 +171,29 @@ def _of_attempt(event: AttemptDecided | AttemptEnded) -> str:
             by = "" if event.role is None else f" by {event.role}/{event.index}"
             return f"{attempt} is decided{by}, it {'succeeds' if event.succeeded else 'fails'}: {_said(event.reason)}"
         case AttemptEnded():
-            again = "" if event.retry is None else f"; another one follows after {event.retry.delay_secs:g} s: {_said(event.retry.reason)}"
-            no = "" if event.not_retried is None else f"; no other follows: {_said(event.not_retried)}"
+            again = (
+                ""
+                if event.retry is None
+                else f"; another one follows after {event.retry.delay_secs:g} s: {_said(event.retry.reason)}"
+            )
+            no = (
+                ""
+                if event.not_retried is None
+                else f"; no other follows: {_said(event.not_retried)}"
+            )
             return f"{attempt} ended: {_said(event.reason)}{again}{no}"
         case _:
             assert_never(event)
 
 
-def _of_run(event: RunRequested | StopRequested | LateStopRequested | RunEnded | RunPurged | DependencyEnded) -> str:
+def _of_run(
+    event: RunRequested
+    | StopRequested
+    | LateStopRequested
+    | RunEnded
+    | RunPurged
+    | DependencyEnded,
+) -> str:
     match event:
         case RunRequested():
             spec = event.spec
@@ -132,7 +213,9 @@ def _of_run(event: RunRequested | StopRequested | LateStopRequested | RunEnded |
             return f"run {event.serial} waited for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
         case RunEnded():
             why = f" ({event.reason})" if event.reason else ""
-            return f"run {event.serial} is {event.status}{why}" + (f": {_said(event.error)}" if event.error else "")
+            return f"run {event.serial} is {event.status}{why}" + (
+                f": {_said(event.error)}" if event.error else ""
+            )
         case RunPurged():
             return f"run {event.serial} was purged: its run directory is not kept any longer"
         case _:
@@ -146,7 +229,9 @@ def _asked(event: RunRequested) -> str:
     return (f": {roles}" if roles else "") + waits
 
 
-def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded) -> str:
+def _of_task(
+    event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded,
+) -> str:
     match event:
         case TaskPlaced():
             return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
@@ -156,13 +241,17 @@ def _of_task(event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | Task
             pid = f"pid {event.pid} on " if event.pid else "on "
             return f"{_task(event.token)} started: {pid}{event.host}"
         case TaskExited():
-            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            stopped = (
+                f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            )
             return f"{_task(event.token)}: its command ended: {_said(event.exit.sentence())}{stopped}; something of it is still there"
         case TaskHeld():
             how = _said(event.exit.sentence())
             return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"
         case TaskEnded():
-            stopped = f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            stopped = (
+                f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+            )
             return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}{_by_slurm(event)}"
         case _:
             assert_never(event)
@@ -175,7 +264,11 @@ def _meaning(event: TaskEnded) -> str:
 
 def _queue(batch: BatchState) -> str:
     """Where it was put."""
-    asked = [f"{what} {_said(name)}" for what, name in (("partition", batch.partition), ("account", batch.account)) if name]
+    asked = [
+        f"{what} {_said(name)}"
+        for what, name in (("partition", batch.partition), ("account", batch.account))
+        if name
+    ]
     return f" ({', '.join(asked)})" if asked else ""
 
 
@@ -189,7 +282,9 @@ def _by_slurm(event: TaskEnded) -> str:
     return f"; Slurm job {batch.job_id} was {_said(batch.state) or 'known no more'}{by}{on}"
 
 
-def _of_agent(event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone) -> str:
+def _of_agent(
+    event: AgentStartRequested | AgentStarted | AgentStartFailed | AgentSignInNeeded | AgentGone,
+) -> str:
     match event:
         case AgentStartRequested():
             return f"agent {event.agent_key} is to start (attempt {event.attempt})"

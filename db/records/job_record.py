@@ -1,16 +1,18 @@
-"""The record of a job, as a value: what an operator reads with `cat` and `jq`. Pure, and the same bytes for the same job.
+"""The record of a job, as a value: what an operator reads with `cat` and `jq`. Pure, and the same
+bytes for the same job.
 
-Field names and their meaning are those of the job system this one follows (`computeJobSerial`, `dbUpdateTime`, ...); times are
-unix seconds. Environment and command are left out: they may hold what not every reader of the folder should see.
+Field names and their meaning are those of the job system this one follows (`computeJobSerial`,
+`dbUpdateTime`, ...); times are unix seconds. Environment and command are left out: they may hold
+what not every reader of the folder should see.
 """
 
 from typing import Any
 
 import msgspec
 
+from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import split_jid
-from ...protocol.api.requests import RunSpec
 from ...protocol.jobs.status import PURGED, RUNNING
 from ..events.state import Attempt, Job, PastRun, Run, Stop, Task
 from .resource_usage import result_usage
@@ -22,9 +24,16 @@ def record(job: Job, position: int, at: float) -> dict[str, Any]:
     """The record; `position` and `at` are those of the last event in the job's stream."""
     uid, sid, model = split_jid(job.jid)
     out: dict[str, Any] = {
-        "computeJid": job.jid, "uid": uid, "simulationId": sid, "computeModel": model, "status": job.status,
-        "dbUpdateTime": at, "lastUpdateTime": int(at), "position": position,
-        "history": [_past(p) for p in job.history], "historyDropped": job.history_dropped,
+        "computeJid": job.jid,
+        "uid": uid,
+        "simulationId": sid,
+        "computeModel": model,
+        "status": job.status,
+        "dbUpdateTime": at,
+        "lastUpdateTime": int(at),
+        "position": position,
+        "history": [_past(p) for p in job.history],
+        "historyDropped": job.history_dropped,
     }
     if job.run is not None:
         out |= _run(job.run)
@@ -44,27 +53,52 @@ def _run(run: Run) -> dict[str, Any]:
     report = (run.exit.report if run.exit else None) or {}
     late = {} if run.late_stop is None else {"lateStop": _stop(run.late_stop)}
     return _said(late, _batch(run)) | {
-        "alert": report.get("alert"), "attempts": [attempt(a, spec) for a in run.attempts], "canceledAfterSecs": _canceled_after(run),
-        "computeJobEnd": run.ended_at, "computeJobHash": spec.compute_job_hash, "computeJobQueued": run.queued_at,
-        "computeJobSerial": run.serial, "computeJobStart": run.started_at,
-        "driverDetails": {"type": spec.driver, "host": (last.host or last.agent_key.host) if last else None},
-        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run),
-        "error": run.error, "isParallel": spec.job_run_mode == "parallel", "jobRunMode": spec.job_run_mode,
-        "jobStatusMessage": message, "queueState": state, "reason": run.reason, "reqId": run.req_id, "runDir": run.run_dir,
-        "parallelStatus": report if report and run.status != PURGED else None, "activePlan": spec.active_plan,
-        "simName": spec.sim_name, "simulationType": spec.simulation_type, "stop": _stop(run.stop),
-        "usage": usage(run), "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
+        "alert": report.get("alert"),
+        "attempts": [attempt(a, spec) for a in run.attempts],
+        "canceledAfterSecs": _canceled_after(run),
+        "computeJobEnd": run.ended_at,
+        "computeJobHash": spec.compute_job_hash,
+        "computeJobQueued": run.queued_at,
+        "computeJobSerial": run.serial,
+        "computeJobStart": run.started_at,
+        "driverDetails": {
+            "type": spec.driver,
+            "host": (last.host or last.agent_key.host) if last else None,
+        },
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
+        "roles": roles(run),
+        "error": run.error,
+        "isParallel": spec.job_run_mode == "parallel",
+        "jobRunMode": spec.job_run_mode,
+        "jobStatusMessage": message,
+        "queueState": state,
+        "reason": run.reason,
+        "reqId": run.req_id,
+        "runDir": run.run_dir,
+        "parallelStatus": report if report and run.status != PURGED else None,
+        "activePlan": spec.active_plan,
+        "simName": spec.sim_name,
+        "simulationType": spec.simulation_type,
+        "stop": _stop(run.stop),
+        "usage": usage(run),
+        "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
     }
 
 
 def usage(run: Run) -> dict[str, Any] | None:
     """What the latest attempt took, once all its tasks are over; None before."""
     tasks = run.attempts[-1].tasks if run.attempts else ()
-    return None if not tasks or any(t.exit is None for t in tasks) else result_usage([t.exit for t in tasks])
+    return (
+        None
+        if not tasks or any(t.exit is None for t in tasks)
+        else result_usage([t.exit for t in tasks])
+    )
 
 
 def roles(run: Run) -> dict[str, dict[str, int]] | None:
-    """Of each role, how many of its tasks of the latest attempt are in which state; None for a run without roles."""
+    """Of each role, how many of its tasks of the latest attempt are in which state; None for a run
+    without roles.
+    """
     if not run.spec.roles:
         return None
     out = {role.name: {"tasks": role.tasks, **dict.fromkeys(STATES, 0)} for role in run.spec.roles}
@@ -89,13 +123,19 @@ def task_state(task: Task) -> str:
 
 
 def _what(run: Run) -> tuple[str | None, str]:
-    """queueState, and a sentence. Which slot a run waits for is not in the log: that, the supervisor knows."""
+    """queueState, and a sentence. Which slot a run waits for is not in the log: that, the
+    supervisor knows.
+    """
     if run.ending:
         exited = next(t.exited for t in run.ending if t.exited is not None)
         return "ending", f"its command ended ({exited.sentence()}); something of it is still there"
     if not run.active:
         over = run.status if run.reason in (None, "exit") else f"{run.status} ({run.reason})"
-        return ("stopping", f"{over}; its processes are being ended") if run.live_tasks else (None, over)
+        return (
+            ("stopping", f"{over}; its processes are being ended")
+            if run.live_tasks
+            else (None, over)
+        )
     if run.stop is not None:
         return "stopping", f"being stopped ({run.stop.reason})"
     if run.live_tasks and all(t.held is not None for t in run.live_tasks):
@@ -105,7 +145,10 @@ def _what(run: Run) -> tuple[str | None, str]:
     if run.status == RUNNING:
         return None, "running"
     if run.waits_for:
-        return "dependency", f"waiting for the end of {len(run.waits_for)} other run{'s' * (len(run.waits_for) > 1)}"
+        return (
+            "dependency",
+            f"waiting for the end of {len(run.waits_for)} other run{'s' * (len(run.waits_for) > 1)}",
+        )
     if run.retry is not None:
         return "retry_wait", f"attempt {run.attempt + 1} follows: {run.retry.reason}"
     if not run.live_tasks:
@@ -134,38 +177,68 @@ def _canceled_after(run: Run) -> float | None:
 
 
 def _stop(s: Stop | None) -> dict[str, Any] | None:
-    return None if s is None else {"at": s.at, "by": s.by, "graceSecs": s.grace_secs, "note": s.note, "reason": s.reason}
+    return (
+        None
+        if s is None
+        else {"at": s.at, "by": s.by, "graceSecs": s.grace_secs, "note": s.note, "reason": s.reason}
+    )
 
 
 def attempt(a: Attempt, spec: RunSpec | None = None) -> dict[str, Any]:
     """One attempt, as records and replies have it."""
     decided, retry = a.decided, a.retry
     return {
-        "number": a.number, "endedAt": a.ended_at, "reason": a.reason, "tasks": [task(t, spec) for t in a.tasks],
-        "decided": None if decided is None else {
-            "at": decided.at, "succeeded": decided.succeeded, "reason": decided.reason, "role": decided.role, "index": decided.index,
+        "number": a.number,
+        "endedAt": a.ended_at,
+        "reason": a.reason,
+        "tasks": [task(t, spec) for t in a.tasks],
+        "decided": None
+        if decided is None
+        else {
+            "at": decided.at,
+            "succeeded": decided.succeeded,
+            "reason": decided.reason,
+            "role": decided.role,
+            "index": decided.index,
         },
-        "retry": None if retry is None else {"behavior": retry.behavior, "delaySecs": retry.delay_secs, "reason": retry.reason},
+        "retry": None
+        if retry is None
+        else {"behavior": retry.behavior, "delaySecs": retry.delay_secs, "reason": retry.reason},
         "notRetried": a.not_retried,
     }
 
 
 def task(t: Task, spec: RunSpec | None = None) -> dict[str, Any]:
-    """One execution, as records and replies have it. spec: of its run, where the image of its container is wanted."""
+    """One execution, as records and replies have it. spec: of its run, where the image of its
+    container is wanted.
+    """
     diagnosis = t.diagnosis
     exited = {} if t.exited is None else {"exited": msgspec.to_builtins(t.exited)}
     return _said(_container(t, spec) | exited, t.batch_said) | {
-        "role": t.token.role, "index": t.token.index, "state": task_state(t), "address": _address(t),
-        "ports": {label: list(ports) for label, ports in t.ports.items()}, "gpus": list(t.gpus),
+        "role": t.token.role,
+        "index": t.token.index,
+        "state": task_state(t),
+        "address": _address(t),
+        "ports": {label: list(ports) for label, ports in t.ports.items()},
+        "gpus": list(t.gpus),
         "heldUntil": None if t.held is None or not t.live else t.held.at + t.held.secs,
         "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
-        "token": str(t.token), "agentKey": str(t.agent_key), "opId": t.op_id, "placedAt": t.placed_at, "pid": t.pid, "host": t.host,
-        "startedAt": t.started_at, "endedAt": t.ended_at, "exit": None if t.exit is None else msgspec.to_builtins(t.exit),
+        "token": str(t.token),
+        "agentKey": str(t.agent_key),
+        "opId": t.op_id,
+        "placedAt": t.placed_at,
+        "pid": t.pid,
+        "host": t.host,
+        "startedAt": t.started_at,
+        "endedAt": t.ended_at,
+        "exit": None if t.exit is None else msgspec.to_builtins(t.exit),
     }
 
 
 def _address(t: Task) -> str:
-    """Where it can be reached, as far as that is known: with a batch scheduler the name of its node, as soon as it has one."""
+    """Where it can be reached, as far as that is known: with a batch scheduler the name of its
+    node, as soon as it has one.
+    """
     return t.address if not t.address.startswith("@") else t.host or ""
 
 
@@ -175,7 +248,9 @@ def _said(out: dict[str, Any], batch: BatchState | None) -> dict[str, Any]:
 
 
 def _container(t: Task, spec: RunSpec | None) -> dict[str, Any]:
-    """Of a task in a container of its own: the image that was asked for, None for the pool's. Of others nothing."""
+    """Of a task in a container of its own: the image that was asked for, None for the pool's. Of
+    others nothing.
+    """
     if spec is None or t.agent_key.kind != "container":
         return {}
     return {"image": next((r.image for r in spec.roles if r.name == t.token.role), None)}
@@ -183,8 +258,19 @@ def _container(t: Task, spec: RunSpec | None) -> dict[str, Any]:
 
 def _past(p: PastRun) -> dict[str, Any]:
     return {
-        "alert": None, "computeJobEnd": p.ended_at, "computeJobHash": p.compute_job_hash, "computeJobQueued": p.queued_at,
-        "computeJobSerial": p.serial, "computeJobStart": p.started_at, "computeModel": p.compute_model, "error": p.error,
-        "exitCode": p.exit_code, "exitSignal": p.exit_signal, "isParallel": p.job_run_mode == "parallel", "jobRunMode": p.job_run_mode,
-        "liveTasks": [task(t) for t in p.live_tasks], "reason": p.reason, "status": p.status,
+        "alert": None,
+        "computeJobEnd": p.ended_at,
+        "computeJobHash": p.compute_job_hash,
+        "computeJobQueued": p.queued_at,
+        "computeJobSerial": p.serial,
+        "computeJobStart": p.started_at,
+        "computeModel": p.compute_model,
+        "error": p.error,
+        "exitCode": p.exit_code,
+        "exitSignal": p.exit_signal,
+        "isParallel": p.job_run_mode == "parallel",
+        "jobRunMode": p.job_run_mode,
+        "liveTasks": [task(t) for t in p.live_tasks],
+        "reason": p.reason,
+        "status": p.status,
     }

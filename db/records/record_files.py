@@ -1,7 +1,9 @@
-"""The records on file: `<root>/supervisor-job/<computeJid>.json`, written whole in a thread of their own, some at a time.
+"""The records on file: `<root>/supervisor-job/<computeJid>.json`, written whole in a thread of
+their own, some at a time.
 
-Nothing here decides anything and nobody waits for it: a record can always be made again from the log. `catch_up` does so at
-start for the jobs that changed since the marker, the position up to which all records are known to be on the disk.
+Nothing here decides anything and nobody waits for it: a record can always be made again from the
+log. `catch_up` does so at start for the jobs that changed since the marker, the position up to
+which all records are known to be on the disk.
 """
 
 import contextlib
@@ -16,12 +18,22 @@ from typing import NamedTuple
 from ...runtime.filesystems import write_atomically
 from ..events.events import job_stream
 from ..events.job_fold import evolve
-from .job_record import record, record_bytes
 from ..events.state import Job
 from ..store.contract import EventStore
+from .job_record import record, record_bytes
 
 __all__ = [
-    "FOLDER", "RecordWriter", "catch_up", "clean", "forget", "read_marker", "record", "record_bytes", "record_path", "sync", "write_marker",
+    "FOLDER",
+    "RecordWriter",
+    "catch_up",
+    "clean",
+    "forget",
+    "read_marker",
+    "record",
+    "record_bytes",
+    "record_path",
+    "sync",
+    "write_marker",
 ]
 
 FOLDER = "supervisor-job"
@@ -30,9 +42,11 @@ _POINTS = ("record.written", "record.renamed")
 MARKER = ".position"
 #: Seconds between two rounds of writing: short jobs are written once, at their end.
 EVERY_SECS = 0.5
-#: The kernel writes a file back within half a minute; records older than this are taken to be on the disk.
+#: The kernel writes a file back within half a minute; records older than this are taken to be on
+#: the disk.
 SETTLED_SECS = 60.0
-#: Seconds between two writes of the marker, and before a record that could not be written is tried again.
+#: Seconds between two writes of the marker, and before a record that could not be written is tried
+#: again.
 MARKER_SECS, RETRY_SECS = 20.0, 2.0
 #: More files than this are synced at once with everything else on the machine, not one by one.
 SYNCED_ONE_BY_ONE = 1000
@@ -48,10 +62,17 @@ class _Dirty(NamedTuple):
 
 
 class RecordWriter:
-    """`mark` and `catch_up` are called from the owner's thread. complain: a sentence for the log, called from the writing thread."""
+    """`mark` and `catch_up` are called from the owner's thread. complain: a sentence for the log,
+    called from the writing thread.
+    """
 
     def __init__(
-        self, folder: Path, complain: Callable[[str], None], *, every: float = EVERY_SECS, retry: float = RETRY_SECS,
+        self,
+        folder: Path,
+        complain: Callable[[str], None],
+        *,
+        every: float = EVERY_SECS,
+        retry: float = RETRY_SECS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +81,12 @@ class RecordWriter:
         self.failures = 0
         #: records written
         self.written = 0
-        self._complain, self._every, self._retry, self._monotonic = complain, every, retry, monotonic
+        self._complain, self._every, self._retry, self._monotonic = (
+            complain,
+            every,
+            retry,
+            monotonic,
+        )
         self._marker = read_marker(folder)
         self._lock = threading.Lock()
         self._dirty: dict[str, _Dirty] = {}
@@ -98,7 +124,9 @@ class RecordWriter:
             self._settling.clear()
 
     def flush(self) -> int:
-        """Write what is behind, now; returns how many records could not be written. For the writing thread, and after its end."""
+        """Write what is behind, now; returns how many records could not be written. For the writing
+        thread, and after its end.
+        """
         with self._lock:
             batch, self._dirty = self._dirty, {}
             seen = self._seen
@@ -152,12 +180,16 @@ class RecordWriter:
             self._settle()
 
     def _failed(self, failed: list[tuple[_Dirty, OSError]]) -> None:
-        """Keep them for later, and take back what was said about positions that are not on file after all."""
+        """Keep them for later, and take back what was said about positions that are not on file
+        after all.
+        """
         self.failures += len(failed)
         with self._lock:
             for dirty, _ in failed:
                 newer = self._dirty.get(dirty.job.jid)
-                self._dirty[dirty.job.jid] = dirty if newer is None else newer._replace(since=min(dirty.since, newer.since))
+                self._dirty[dirty.job.jid] = (
+                    dirty if newer is None else newer._replace(since=min(dirty.since, newer.since))
+                )
         limit = min(dirty.since for dirty, _ in failed) - 1
         self._settling = deque((when, min(position, limit)) for when, position in self._settling)
         first, error = failed[0]
@@ -172,7 +204,9 @@ class RecordWriter:
         settled = None
         while self._settling and self._settling[0][0] <= now - SETTLED_SECS:
             settled = self._settling.popleft()[1]
-        self._recent = {jid: when for jid, when in self._recent.items() if when > now - SETTLED_SECS}
+        self._recent = {
+            jid: when for jid, when in self._recent.items() if when > now - SETTLED_SECS
+        }
         if settled is None:
             return
         self._marker_at = now + MARKER_SECS
@@ -188,7 +222,9 @@ class RecordWriter:
 
 
 def catch_up(store: EventStore, records: RecordWriter) -> int:
-    """Mark the jobs that changed after what is known to be on file; returns how many. Raises Refusal when the log cannot be read."""
+    """Mark the jobs that changed after what is known to be on file; returns how many. Raises
+    Refusal when the log cannot be read.
+    """
     head = store.head()
     if records.marker > head:
         records.forget_marker()
@@ -214,7 +250,9 @@ def record_path(folder: Path, jid: str) -> Path:
 
 
 def read_marker(folder: Path) -> int:
-    """The position in the marker; 0 where there is none, or it makes no sense: then all records are made again."""
+    """The position in the marker; 0 where there is none, or it makes no sense: then all records are
+    made again.
+    """
     try:
         text = (folder / MARKER).read_text(encoding="ascii")
         return max(0, int(text))

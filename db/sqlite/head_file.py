@@ -1,7 +1,8 @@
-"""The second witness of what is durable: a small file with the last position and its checksum, written after every commit.
+"""The second witness of what is durable: a small file with the last position and its checksum,
+written after every commit.
 
-Two slots are written in place by turns, each with its own checksum, so that a torn write leaves the one before it. The
-file is also what an open store holds locked. Nothing here knows SQLite.
+Two slots are written in place by turns, each with its own checksum, so that a torn write leaves the
+one before it. The file is also what an open store holds locked. Nothing here knows SQLite.
 """
 
 import errno
@@ -41,7 +42,10 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _unpacked(data: bytes) -> Mark | None:
-    if len(data) != _SIZE or blake2b(data[: _SLOT.size], digest_size=16).digest() != data[_SLOT.size :]:
+    if (
+        len(data) != _SIZE
+        or blake2b(data[: _SLOT.size], digest_size=16).digest() != data[_SLOT.size :]
+    ):
         return None
     magic, position, checksum = _SLOT.unpack(data[: _SLOT.size])
     return Mark(position, checksum) if magic == _MAGIC else None
@@ -52,7 +56,9 @@ def _marks(fd: int) -> list[Mark | None]:
 
 
 def look(folder: Path) -> Mark | None:
-    """The newest mark on file; None when there is no file or no slot of it is whole. Raises OSError."""
+    """The newest mark on file; None when there is no file or no slot of it is whole. Raises
+    OSError.
+    """
     try:
         fd = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -64,31 +70,41 @@ def look(folder: Path) -> Mark | None:
 
 
 def held(folder: Path) -> bool:
-    """Is the store open in some process now? Asks without taking the lock, so nobody who opens it is disturbed. Raises OSError."""
+    """Is the store open in some process now? Asks without taking the lock, so nobody who opens it
+    is disturbed. Raises OSError.
+    """
     try:
         fd = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+        answer = fcntl.fcntl(
+            fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        )
     finally:
         os.close(fd)
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 class Witness:
-    """The file, open and locked by this process. `new`: it was empty, so nothing was ever durable here."""
+    """The file, open and locked by this process. `new`: it was empty, so nothing was ever durable
+    here.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises Refusal("rootBusy") while another one holds it, OSError when it cannot be opened."""
         # O_DSYNC: a write returns when it is on the disk
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600)
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(
+                self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            )
         except OSError as e:
             self.close()
             if e.errno in (errno.EAGAIN, errno.EACCES):
-                raise Refusal("rootBusy", f"the store in {folder} is open in another process") from None
+                raise Refusal(
+                    "rootBusy", f"the store in {folder} is open in another process"
+                ) from None
             raise
         self.new = os.fstat(self._fd).st_size == 0
         marks = _marks(self._fd)
@@ -96,7 +112,9 @@ class Witness:
         self._turn = 1 if self.mark is not None and marks[0] == self.mark else 0
 
     def write(self, position: int, checksum: bytes) -> None:
-        """Durable when it returns. Raises OSError: then nobody knows, and it must not be tried again."""
+        """Durable when it returns. Raises OSError: then nobody knows, and it must not be tried
+        again.
+        """
         data = _packed(Mark(position, checksum))
         if os.pwrite(self._fd, data, _OFFSETS[self._turn]) != _SIZE:
             raise OSError(errno.EIO, "the witness was written in part")

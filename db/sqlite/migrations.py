@@ -1,4 +1,6 @@
-"""From the layout of an older version to this one's, in one transaction: killed at any moment, the file is of the one or of the other."""
+"""From the layout of an older version to this one's, in one transaction: killed at any moment, the
+file is of the one or of the other.
+"""
 
 import sqlite3
 import time
@@ -18,7 +20,9 @@ def quiet(sentence: str) -> None:
 
 
 def bring_up(connection: sqlite3.Connection, layout: int, say: Say = quiet) -> None:
-    """Make a file of `layout` one of this version's. Raises sqlite3.Error, and has changed nothing then."""
+    """Make a file of `layout` one of this version's. Raises sqlite3.Error, and has changed nothing
+    then.
+    """
     if layout == LAYOUT:
         return
     said = time.monotonic()
@@ -27,7 +31,9 @@ def bring_up(connection: sqlite3.Connection, layout: int, say: Say = quiet) -> N
         nonlocal said
         if time.monotonic() >= said + SLOW_SECS:
             said = time.monotonic()
-            say(f"the event store of an earlier version gets its index of names: {done} of {of} events")
+            say(
+                f"the event store of an earlier version gets its index of names: {done} of {of} events"
+            )
 
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -1,8 +1,10 @@
-"""Opening the store: nothing is taken for granted. What was witnessed as durable must be there, or the start is refused.
+"""Opening the store: nothing is taken for granted. What was witnessed as durable must be there, or
+the start is refused.
 
-In order: whose it is, the lock, then the layout, the tail of the log against the witness and the kinds of events in it, first
-without writing a byte: what is refused is left as it was found. A file of an older layout gets what it lacks. Then everything that
-can be read is put on the disk for good (a killed process may have left it in the page cache) before anything is built on it.
+In order: whose it is, the lock, then the layout, the tail of the log against the witness and the
+kinds of events in it, first without writing a byte: what is refused is left as it was found. A file
+of an older layout gets what it lacks. Then everything that can be read is put on the disk for good
+(a killed process may have left it in the page cache) before anything is built on it.
 """
 
 import contextlib
@@ -13,13 +15,21 @@ from typing import NamedTuple
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import foreign_owner, user_name
-from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..events.events import SYSTEM, LogCompacted, LogSetBack, decode, known
-from ..store.disk_errors import UNREADABLE, not_opened
-from .migrations import Say, bring_up, quiet
-from .schema import ROW_COLUMNS, create, known_layout, last_before, open_for_reading, open_for_writing, rows_after
+from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import Stored
+from ..store.disk_errors import UNREADABLE, not_opened
 from .head_file import NAME, NOTHING, Mark, Witness, look
+from .migrations import Say, bring_up, quiet
+from .schema import (
+    ROW_COLUMNS,
+    create,
+    known_layout,
+    last_before,
+    open_for_reading,
+    open_for_writing,
+    rows_after,
+)
 
 #: Rows before the witness that are verified at every start.
 TAIL = 500
@@ -46,8 +56,8 @@ def repair(path: Path) -> str:
 
 
 def open_store(path: Path, say: Say = quiet) -> Opened:
-    """The store at `path`, created where nothing ever was. Raises Refusal and has written nothing then: rootBusy, storageUnavailable,
-    storeDamaged, unknownEvent, foreignRoot.
+    """The store at `path`, created where nothing ever was. Raises Refusal and has written nothing
+    then: rootBusy, storageUnavailable, storeDamaged, unknownEvent, foreignRoot.
 
     say: told how far it is, should it take long.
     """
@@ -67,11 +77,16 @@ def open_store(path: Path, say: Say = quiet) -> Opened:
 
 
 def owned(folder: Path) -> None:
-    """Raises Refusal("foreignRoot") where a folder, or the nearest one above it that is there, belongs to somebody else."""
+    """Raises Refusal("foreignRoot") where a folder, or the nearest one above it that is there,
+    belongs to somebody else.
+    """
     there = next((p for p in (folder, folder.parent) if p.exists()), None)
     owner = None if there is None else foreign_owner(str(there))
     if owner is not None:
-        raise Refusal("foreignRoot", f"{there} belongs to {owner}, and this process runs as {user_name(os.geteuid())}; nothing was written")
+        raise Refusal(
+            "foreignRoot",
+            f"{there} belongs to {owner}, and this process runs as {user_name(os.geteuid())}; nothing was written",
+        )
 
 
 def _open(path: Path, witness: Witness, say: Say) -> Opened:
@@ -119,7 +134,8 @@ def _look(path: Path, mark: Mark) -> None:
                 _refuse_foreign_file(connection, path, mark)
     except (Refusal, *UNREADABLE, OSError) as e:
         if fresh:
-            # SQLite's own, made anew whenever the file is opened: a refusal leaves the folder as it was
+            # SQLite's own, made anew whenever the file is opened: a refusal leaves the folder as it
+            # was
             index.unlink(missing_ok=True)
         if isinstance(e, Refusal):
             raise
@@ -127,15 +143,24 @@ def _look(path: Path, mark: Mark) -> None:
 
 
 def system_events(path: Path) -> list[Stored] | None:
-    """The events of the system, read without changing a file. None where they cannot be read: opening the store says why."""
+    """The events of the system, read without changing a file. None where they cannot be read:
+    opening the store says why.
+    """
     if not _there(path) or _to_be_rolled_back(path):
         return None
     index = Path(f"{path}-shm")
     fresh = not index.exists()
     try:
         with contextlib.closing(open_for_reading(path, alone=True)) as connection:
-            rows = connection.execute(f"SELECT {ROW_COLUMNS} FROM events WHERE stream = ? ORDER BY version", (SYSTEM,)).fetchall()
-            return [stored(Row(r[0], r[1].decode(), r[2], r[3].decode(), r[4], r[5], r[6].decode(), r[7])) for r in rows]
+            rows = connection.execute(
+                f"SELECT {ROW_COLUMNS} FROM events WHERE stream = ? ORDER BY version", (SYSTEM,)
+            ).fetchall()
+            return [
+                stored(
+                    Row(r[0], r[1].decode(), r[2], r[3].decode(), r[4], r[5], r[6].decode(), r[7])
+                )
+                for r in rows
+            ]
     except (Refusal, AttributeError, UnicodeDecodeError, TypeError, *UNREADABLE, OSError):
         return None
     finally:
@@ -155,7 +180,9 @@ def _last_receipt(connection: sqlite3.Connection) -> int:
 
 def _refuse_foreign_file(connection: sqlite3.Connection, path: Path, mark: Mark) -> None:
     if mark != NOTHING or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise _damaged(path, f"the file holds no event store, but position {mark.position} was durable")
+        raise _damaged(
+            path, f"the file holds no event store, but position {mark.position} was durable"
+        )
 
 
 def _make_folder(folder: Path) -> None:
@@ -173,7 +200,8 @@ def _there(path: Path) -> bool:
 
 
 def _to_be_rolled_back(path: Path) -> bool:
-    """Was the power cut while the first page was written? Until the WAL there is a rollback journal, without which it means nothing.
+    """Was the power cut while the first page was written? Until the WAL there is a rollback
+    journal, without which it means nothing.
 
     Who opens the file for writing rolls it back; who only looks cannot.
     """
@@ -181,7 +209,9 @@ def _to_be_rolled_back(path: Path) -> bool:
 
 
 def _believed(path: Path, witness: Witness) -> Mark:
-    """What the witness says; for a new store it is written before the log exists, so a log without it has lost it."""
+    """What the witness says; for a new store it is written before the log exists, so a log without
+    it has lost it.
+    """
     there = _there(path)
     if witness.new and not there:
         try:
@@ -193,12 +223,17 @@ def _believed(path: Path, witness: Witness) -> Mark:
     if witness.mark is None:
         raise _witness_lost(path)
     if not there and witness.mark != NOTHING:
-        raise _damaged(path, f"the log is missing, but position {witness.mark.position} was durable")
+        raise _damaged(
+            path, f"the log is missing, but position {witness.mark.position} was durable"
+        )
     return witness.mark
 
 
 def _witness_lost(path: Path) -> Refusal:
-    return _damaged(path, f"the witness {path.parent / NAME} is missing or unreadable, so nobody can say whether the log is complete")
+    return _damaged(
+        path,
+        f"the witness {path.parent / NAME} is missing or unreadable, so nobody can say whether the log is complete",
+    )
 
 
 def _damaged(path: Path, what: str) -> Refusal:
@@ -208,25 +243,36 @@ def _damaged(path: Path, what: str) -> Refusal:
 def successor(connection: sqlite3.Connection, mark: Mark) -> Mark | None:
     """The end of a log that took the place of the one that `mark` is of: its last row says so.
 
-    The file is replaced first and the witness after it; a crash between the two leaves a witness of the log that was replaced.
+    The file is replaced first and the witness after it; a crash between the two leaves a witness of
+    the log that was replaced.
     """
     try:
-        raw = connection.execute(f"SELECT {ROW_COLUMNS} FROM events ORDER BY position DESC LIMIT 1").fetchone()
+        raw = connection.execute(
+            f"SELECT {ROW_COLUMNS} FROM events ORDER BY position DESC LIMIT 1"
+        ).fetchone()
         if raw is None or raw[3] not in (b"LogCompacted", b"LogSetBack"):
             return None
         event = decode(raw[3].decode(), raw[4], raw[6])
     except (Refusal, TypeError, *UNREADABLE):
         return None  # not what it should be, which reading the log will tell
     match event:
-        case LogCompacted(position=position, checksum=checksum) | LogSetBack(witnessed=position, checksum=checksum):
-            names = checksum is not None and (position, checksum) == (mark.position, mark.checksum.hex())
+        case (
+            LogCompacted(position=position, checksum=checksum)
+            | LogSetBack(witnessed=position, checksum=checksum)
+        ):
+            names = checksum is not None and (position, checksum) == (
+                mark.position,
+                mark.checksum.hex(),
+            )
             return Mark(raw[0], raw[7]) if names else None
         case _:
             return None
 
 
 def verify_tail(connection: sqlite3.Connection, mark: Mark, path: Path) -> Mark:
-    """The head of the log, after the rows around and behind the witnessed position were verified. Raises Refusal."""
+    """The head of the log, after the rows around and behind the witnessed position were verified.
+    Raises Refusal.
+    """
     taken_over = successor(connection, mark)
     mark = taken_over or mark
     start, previous = (0, START) if taken_over else last_before(connection, mark.position, TAIL)
@@ -247,14 +293,18 @@ def verify_tail(connection: sqlite3.Connection, mark: Mark, path: Path) -> Mark:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         if last > mark.position:
             raise _other_log(path, mark)
-        raise _damaged(path, f"the log ends at position {last}, but {mark.position} was durable: it was cut, or is an older copy")
+        raise _damaged(
+            path,
+            f"the log ends at position {last}, but {mark.position} was durable: it was cut, or is an older copy",
+        )
     return head
 
 
 def _other_log(path: Path, mark: Mark) -> Refusal:
     return _damaged(
-        path, f"position {mark.position} of the log is not what was witnessed here: the file is of another root, or a copy that went on"
-        " elsewhere; if the right file is at hand, put that back"
+        path,
+        f"position {mark.position} of the log is not what was witnessed here: the file is of another root, or a copy that went on"
+        " elsewhere; if the right file is at hand, put that back",
     )
 
 
@@ -264,7 +314,8 @@ def verify_kinds(connection: sqlite3.Connection, path: Path) -> frozenset[tuple[
     for type_, schema in sorted(kinds, key=repr):
         if not known(type_, schema):
             raise Refusal(
-                "unknownEvent", f"{path} holds events {type_!r} version {schema}, which this version does not know"
+                "unknownEvent",
+                f"{path} holds events {type_!r} version {schema}, which this version does not know"
                 f" (if none that did has ever run here: 'jobscribe db check --root {path.absolute().parent.parent}')",
             )
     return kinds

@@ -1,7 +1,8 @@
-"""Reads of the SQLite store: point reads by index, each row verified against the one before it in the log.
+"""Reads of the SQLite store: point reads by index, each row verified against the one before it in
+the log.
 
-Nothing is shown behind `head`: what a reader sees is what a restart would find. A row that does not verify is a Refusal,
-never left out.
+Nothing is shown behind `head`: what a reader sees is what a restart would find. A row that does not
+verify is a Refusal, never left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,17 +12,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..store.checksum_chain import START, Broken, follow, stored, verified
 from ..events.events import CHECKPOINTS
+from ..store.checksum_chain import START, Broken, follow, stored, verified
+from ..store.contract import IndexRow, Name, Receipt, Stored, Tally
 from ..store.disk_errors import UNREADABLE, not_opened
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
-from ..store.contract import IndexRow, Name, Receipt, Stored, Tally
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
-_STREAM = (
-    f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
-)
+_STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
 #: From one stream to the next by the index, however many events each of them has.
 _AGENTS = (
     "WITH RECURSIVE s(stream) AS (SELECT min(stream) FROM events WHERE stream > 'agent/' AND stream < 'agent0' UNION ALL"
@@ -60,9 +59,16 @@ class Reader:
             try:
                 row = verified(tuple(raw), START if previous is None else previous, raw[0])
                 # a checkpoint stands for all before it, and is the first there is
-                right = row.version > after and not out if row.type in CHECKPOINTS else row.version == version + 1
+                right = (
+                    row.version > after and not out
+                    if row.type in CHECKPOINTS
+                    else row.version == version + 1
+                )
                 if row.stream != stream or not right:
-                    raise Broken(row.position, f"version {row.version} of {row.stream} where {version + 1} of {stream} should be")
+                    raise Broken(
+                        row.position,
+                        f"version {row.version} of {row.stream} where {version + 1} of {stream} should be",
+                    )
             except Broken as e:
                 raise self._damaged(e) from None
             version = row.version
@@ -73,7 +79,9 @@ class Reader:
     def _no_less(self, stream: str, version: int, head: int) -> None:
         """A damaged index hides rows: what `jobs` says of the stream must have been found."""
         query = "SELECT j.position, e.version FROM jobs AS j LEFT JOIN events AS e ON e.position = j.position WHERE j.jid = ?"
-        for position, last in self._rows(query, (stream.removeprefix("job/"),)) if stream.startswith("job/") else ():
+        for position, last in (
+            self._rows(query, (stream.removeprefix("job/"),)) if stream.startswith("job/") else ()
+        ):
             listed = isinstance(position, int) and isinstance(last, int)
             if not listed or (position <= head and version < last):
                 what = f"{stream} has version {last!r} at {position!r} by one index, {version} by the other"
@@ -86,7 +94,10 @@ class Reader:
             return []
         try:
             start, previous = last_before(self._connection, after)
-            out = [stored(row) for row in follow(rows_after(self._connection, start, head, limit), previous, start)]
+            out = [
+                stored(row)
+                for row in follow(rows_after(self._connection, start, head, limit), previous, start)
+            ]
         except Broken as e:
             raise self._damaged(e) from None
         except UNREADABLE as e:
@@ -96,10 +107,23 @@ class Reader:
         return out
 
     def busy_jids(self) -> list[str]:
-        # all rows, without an index that could be damaged and hide one: a job that is not listed here is forgotten
-        return [jid for (jid,) in self._rows("SELECT jid FROM jobs NOT INDEXED WHERE busy ORDER BY position", ())]
+        # all rows, without an index that could be damaged and hide one: a job that is not listed
+        # here is forgotten
+        return [
+            jid
+            for (jid,) in self._rows(
+                "SELECT jid FROM jobs NOT INDEXED WHERE busy ORDER BY position", ()
+            )
+        ]
 
-    def jobs(self, uid: str | None, status: str | None, active: bool | None, before: int | None, limit: int) -> list[IndexRow]:
+    def jobs(
+        self,
+        uid: str | None,
+        status: str | None,
+        active: bool | None,
+        before: int | None,
+        limit: int,
+    ) -> list[IndexRow]:
         """Index rows, newest change first."""
         where, values = ["position < ?"], [2**62 if before is None else before]
         conditions: list[tuple[str, Any]] = [("uid = ?", uid), ("status = ?", status)]
@@ -108,21 +132,27 @@ class Reader:
                 where.append(text)
                 values.append(value)
         if active is not None:
-            where.append("status IN ('pending', 'running')" if active else "status NOT IN ('pending', 'running')")
+            where.append(
+                "status IN ('pending', 'running')"
+                if active
+                else "status NOT IN ('pending', 'running')"
+            )
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
         return [self._right(index_row, r) for r in self._rows(query, (*values, limit))]
 
     def find_jobs(self, prefix: str, limit: int) -> list[IndexRow]:
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid >= ? AND jid < ? ORDER BY jid LIMIT ?"
-        return [self._right(index_row, r) for r in self._rows(query, (prefix, prefix + _LAST, limit))]
+        return [
+            self._right(index_row, r) for r in self._rows(query, (prefix, prefix + _LAST, limit))
+        ]
 
     def tally(self, prefix: str) -> list[Tally]:
-        query = (
-            "SELECT status, reason, busy, COUNT(*), MAX(position) FROM jobs WHERE jid >= ? AND jid < ? GROUP BY status, reason, busy"
-        )
+        query = "SELECT status, reason, busy, COUNT(*), MAX(position) FROM jobs WHERE jid >= ? AND jid < ? GROUP BY status, reason, busy"
         return [self._right(_tally, r) for r in self._rows(query, (prefix, prefix + _LAST))]
 
-    def group(self, prefix: str, statuses: Sequence[str] | None, after: str | None, limit: int) -> list[IndexRow]:
+    def group(
+        self, prefix: str, statuses: Sequence[str] | None, after: str | None, limit: int
+    ) -> list[IndexRow]:
         where, values = ["jid >= ?", "jid < ?"], [prefix, prefix + _LAST]
         if statuses is not None:
             where.append(f"status IN ({','.join('?' * len(statuses))})")
@@ -142,10 +172,17 @@ class Reader:
         return [self._right(_name, r) for r in self._rows(query, (*values, limit))]
 
     def agents(self) -> list[str]:
-        return [stream.removeprefix("agent/") for (stream,) in self._rows(_AGENTS, ()) if isinstance(stream, str)]
+        return [
+            stream.removeprefix("agent/")
+            for (stream,) in self._rows(_AGENTS, ())
+            if isinstance(stream, str)
+        ]
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
-        rows = self._rows("SELECT uid, req_id, jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?", (uid, req_id))
+        rows = self._rows(
+            "SELECT uid, req_id, jid, serial, at FROM receipts WHERE uid = ? AND req_id = ?",
+            (uid, req_id),
+        )
         return self._right(_receipt, rows[0]) if rows else None
 
     def _right(self, make: Callable[[tuple[Any, ...]], T], row: tuple[Any, ...]) -> T:
@@ -163,7 +200,9 @@ class Reader:
             raise self._refusal(e) from None
 
     def _damaged(self, what: Broken) -> Refusal:
-        return Refusal("storeDamaged", f"{self._path}: the log is damaged at {what}. {repair(self._path)}")
+        return Refusal(
+            "storeDamaged", f"{self._path}: the log is damaged at {what}. {repair(self._path)}"
+        )
 
     def _refusal(self, error: Exception) -> Refusal:
         return not_opened(error, str(self._path), lambda: repair(self._path))
@@ -171,11 +210,15 @@ class Reader:
 
 def index_row(r: tuple[Any, ...]) -> IndexRow:
     """A row of the table `jobs`. Raises msgspec.ValidationError where a column has the wrong type."""
-    return msgspec.convert(dict(zip(_INDEX_FIELDS, (*r[:7], r[7] == 1, *r[8:]), strict=True)), IndexRow)
+    return msgspec.convert(
+        dict(zip(_INDEX_FIELDS, (*r[:7], r[7] == 1, *r[8:]), strict=True)), IndexRow
+    )
 
 
 def _tally(r: tuple[Any, ...]) -> Tally:
-    return msgspec.convert(dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), Tally)
+    return msgspec.convert(
+        dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), Tally
+    )
 
 
 def _name(r: tuple[Any, ...]) -> Name:

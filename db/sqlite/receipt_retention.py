@@ -1,6 +1,7 @@
 """How long receipts are kept: at least a day, whatever the clock does.
 
-What this process wrote is aged on the monotonic clock; only what an earlier process left is judged by its wall time.
+What this process wrote is aged on the monotonic clock; only what an earlier process left is judged
+by its wall time.
 """
 
 import sqlite3
@@ -16,7 +17,9 @@ EVERY_SECS = 3600.0
 class Ages:
     """Removes receipts that are old enough, about once an hour. Used in the writer's thread."""
 
-    def __init__(self, connection: sqlite3.Connection, inherited: int, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, inherited: int, monotonic: Callable[[], float]
+    ) -> None:
         self._connection, self._monotonic = connection, monotonic
         self._next = monotonic() + EVERY_SECS
         self._inherited = inherited
@@ -43,8 +46,13 @@ class Ages:
         if old:
             c.execute("DELETE FROM receipts WHERE number <= ?", (old,))
         elif self._newest_at is not None:
-            c.execute("DELETE FROM receipts WHERE number <= ? AND at < ?", (self._inherited, self._newest_at - KEPT_SECS))
+            c.execute(
+                "DELETE FROM receipts WHERE number <= ? AND at < ?",
+                (self._inherited, self._newest_at - KEPT_SECS),
+            )
 
     def _last(self) -> int:
-        ((number,),) = self._connection.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
+        ((number,),) = self._connection.execute(
+            "SELECT coalesce(max(number), 0) FROM receipts"
+        ).fetchall()
         return int(number)

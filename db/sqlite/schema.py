@@ -1,7 +1,9 @@
-"""The SQLite file: its tables, how it is opened, and the statements that more than one module needs.
+"""The SQLite file: its tables, how it is opened, and the statements that more than one module
+needs.
 
-`events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the same transaction.
-Layout 1 had no `names`: a file of that layout gets them when it is opened for writing (see `layouts`).
+`events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the
+same transaction. Layout 1 had no `names`: a file of that layout gets them when it is opened for
+writing (see `layouts`).
 """
 
 import os
@@ -44,16 +46,16 @@ CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL
 """
 
 #: Text as bytes: what a damaged file holds need not be UTF-8.
-ROW_COLUMNS = (
-    "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
-)
+ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
 JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
 
 Inserts = dict[int, str]
 
 
 def _inserts(head: str, columns: int) -> Inserts:
-    """The statement for 64, 16, 4 and 1 rows: each is one step for SQLite, and so one time of giving up the interpreter's lock."""
+    """The statement for 64, 16, 4 and 1 rows: each is one step for SQLite, and so one time of
+    giving up the interpreter's lock.
+    """
     places = "(" + ",".join("?" * columns) + ")"
     return {n: head + " VALUES " + ",".join([places] * n) for n in (64, 16, 4, 1)}
 
@@ -65,19 +67,27 @@ INSERT_KINDS = _inserts("INSERT OR IGNORE INTO kinds", 2)
 INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
 
 
-def insert(connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]) -> None:
+def insert(
+    connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]
+) -> None:
     """All rows, in as few steps as there are statements for."""
     start = 0
     for count, statement in statements.items():
         while len(rows) - start >= count:
-            connection.execute(statement, [value for row in rows[start : start + count] for value in row])
+            connection.execute(
+                statement, [value for row in rows[start : start + count] for value in row]
+            )
             start += count
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The file, created with mode 0600 where it is not there, in WAL mode with full sync. Raises sqlite3.Error, OSError, Refusal."""
+    """The file, created with mode 0600 where it is not there, in WAL mode with full sync. Raises
+    sqlite3.Error, OSError, Refusal.
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0, cached_statements=64)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=5.0, cached_statements=64
+    )
     try:
         # Checkpoints are made by the writer, which looks at their errors; SQLite's own are silent.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -90,7 +100,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         known_layout(connection, path)
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise Refusal("storageUnavailable", f"{path} cannot be put into WAL mode; it is in mode {mode}")
+            raise Refusal(
+                "storageUnavailable", f"{path} cannot be put into WAL mode; it is in mode {mode}"
+            )
     except BaseException:
         connection.close()
         raise
@@ -100,11 +112,14 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     """The file as others write it; changes nothing. Raises sqlite3.Error.
 
-    alone: nobody else has it open. Then, where no WAL was left, not even the files beside it are touched.
+    alone: nobody else has it open. Then, where no WAL was left, not even the files beside it are
+    touched.
     """
     still = alone and not _wal_of(path)
     mode = "?immutable=1" if still else "?mode=ro"
-    connection = sqlite3.connect(path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0)
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0
+    )
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -124,10 +139,14 @@ def _wal_of(path: Path) -> int:
 
 
 def known_layout(connection: sqlite3.Connection, path: Path) -> int:
-    """The layout of the file, 0 for an empty one; a newer one is refused. Whether it is a store at all, reading it shows."""
+    """The layout of the file, 0 for an empty one; a newer one is refused. Whether it is a store at
+    all, reading it shows.
+    """
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout > LAYOUT:
-        raise Refusal("unknownEvent", f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}")
+        raise Refusal(
+            "unknownEvent", f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}"
+        )
     return int(layout)
 
 
@@ -152,7 +171,9 @@ def make_tables(connection: sqlite3.Connection, statements: str) -> None:
             connection.execute(statement)
 
 
-def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1) -> Iterable[tuple[Any, ...]]:
+def rows_after(
+    connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1
+) -> Iterable[tuple[Any, ...]]:
     """Raw rows of the log in order of position; all of them, or at most `limit`."""
     last = 2**62 if up_to is None else up_to
     query = f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
@@ -161,12 +182,16 @@ def rows_after(connection: sqlite3.Connection, after: int, up_to: int | None = N
 
 def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
     """The checksum of the row at `position`; None where there is none."""
-    row = connection.execute("SELECT checksum FROM events WHERE position = ?", (position,)).fetchall()
+    row = connection.execute(
+        "SELECT checksum FROM events WHERE position = ?", (position,)
+    ).fetchall()
     return row[0][0] if row else None
 
 
 def last_before(connection: sqlite3.Connection, position: int, back: int = 0) -> tuple[int, Any]:
-    """Position and checksum of the last row up to `position`, or of the one `back` rows before it; the log's start for none."""
+    """Position and checksum of the last row up to `position`, or of the one `back` rows before it;
+    the log's start for none.
+    """
     query = "SELECT position, checksum FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1 OFFSET ?"
     rows = connection.execute(query, (position, back)).fetchall()
     return (rows[0][0], rows[0][1]) if rows else (0, START)

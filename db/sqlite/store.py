@@ -1,4 +1,5 @@
-"""The event store in a SQLite file: the owner's side of it. Writing is in `writer`, reading in `reading`, opening in `opening`.
+"""The event store in a SQLite file: the owner's side of it. Writing is in `writer`, reading in
+`reading`, opening in `opening`.
 
 No method waits for the disk but those that read, `close`, and making it.
 """
@@ -8,25 +9,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...protocol.errors import Refusal
+from ..store.contract import Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
 from ..store.group_commit import Heard, Point, nowhere, waiting
 from .migrations import Say, quiet
 from .opening import open_store
 from .reader import Reader
-from ..store.contract import Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
 from .writer import Writer
 
 
 class SqliteStore:
-    """An `EventStore`. `path` is the file (`<root>/db/events.sqlite`), whose folder is the store's own and holds the witness.
+    """An `EventStore`. `path` is the file (`<root>/db/events.sqlite`), whose folder is the store's
+    own and holds the witness.
 
-    deliver: as `loop.call_soon_threadsafe`, called from the writer's thread, once for each group of batches.
-    point: called at the places named in `batches.POINTS`, in the writer's thread; what it raises counts as the disk's answer.
-    say: told how far it is, should opening take long.
-    Raises Refusal: rootBusy, storageUnavailable, storeDamaged, unknownEvent.
+    deliver: as `loop.call_soon_threadsafe`, called from the writer's thread, once for each group of
+    batches. point: called at the places named in `batches.POINTS`, in the writer's thread; what it
+    raises counts as the disk's answer. say: told how far it is, should opening take long. Raises
+    Refusal: rootBusy, storageUnavailable, storeDamaged, unknownEvent.
     """
 
     def __init__(
-        self, path: Path, deliver: Deliver, *, monotonic: Callable[[], float] = time.monotonic, point: Point = nowhere, say: Say = quiet
+        self,
+        path: Path,
+        deliver: Deliver,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        point: Point = nowhere,
+        say: Say = quiet,
     ) -> None:
         self.path = path
         self._deliver = deliver
@@ -69,7 +77,13 @@ class SqliteStore:
         return self._open().busy_jids()
 
     def jobs(
-        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        uid: str | None = None,
+        status: str | None = None,
+        active: bool | None = None,
+        before: int | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         return self._open().jobs(uid, status, active, before, limit)
 
@@ -80,7 +94,12 @@ class SqliteStore:
         return self._open().tally(prefix)
 
     def group(
-        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+        self,
+        prefix: str,
+        *,
+        statuses: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         return self._open().group(prefix, statuses, after, limit)
 
@@ -101,7 +120,8 @@ class SqliteStore:
             self._reader.close()
             self._writer.close()
         else:
-            # The last one out copies the WAL into the file; after a failed sync nobody may, so the reader, who cannot, is last.
+            # The last one out copies the WAL into the file; after a failed sync nobody may, so the
+            # reader, who cannot, is last.
             self._writer.close()
             self._reader.close()
 

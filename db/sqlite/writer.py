@@ -1,9 +1,11 @@
-"""The one thread that writes the store. Whatever waits goes into one transaction; it is told when all of it is durable.
+"""The one thread that writes the store. Whatever waits goes into one transaction; it is told when
+all of it is durable.
 
-The order for every group: commit (synced), witness (synced), head, then one call of `deliver`. A failed commit refuses the
-group and all that was appended before `resume`; where the disk's word is not to be trusted any more, the writer is `dead`.
-Encoding is done before and telling after, in the owner's thread; SQLite gets few large statements, since each one takes the
-interpreter's lock from the event loop once.
+The order for every group: commit (synced), witness (synced), head, then one call of `deliver`. A
+failed commit refuses the group and all that was appended before `resume`; where the disk's word is
+not to be trusted any more, the writer is `dead`. Encoding is done before and telling after, in the
+owner's thread; SQLite gets few large statements, since each one takes the interpreter's lock from
+the event loop once.
 """
 
 import contextlib
@@ -16,27 +18,43 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..store.group_commit import Group, Heard, Point, Waiting, tell
+from ..store.contract import Appended, Deliver, Done, IndexRow, Stored
 from ..store.disk_errors import describe, passing
+from ..store.group_commit import Group, Heard, Point, Waiting, tell
+from .head_file import Mark
 from .opening import Opened
 from .receipt_retention import Ages
-from .schema import INSERT_EVENTS, INSERT_JOBS, INSERT_KINDS, INSERT_NAMES, INSERT_RECEIPTS, checksum_at, insert
-from ..store.contract import Appended, Deliver, Done, IndexRow, Stored
-from .head_file import Mark
+from .schema import (
+    INSERT_EVENTS,
+    INSERT_JOBS,
+    INSERT_KINDS,
+    INSERT_NAMES,
+    INSERT_RECEIPTS,
+    checksum_at,
+    insert,
+)
 
 #: Events in one transaction: more would make others wait, and hardly be faster.
 GROUP = 2048
 #: Streams whose version is remembered; of others it is looked up.
 VERSIONS_KEPT = 20_000
-#: Estimated pages in the WAL from which it is copied into the file: when nothing waits, and in any case.
+#: Estimated pages in the WAL from which it is copied into the file: when nothing waits, and in any
+#: case.
 CHECKPOINT_IDLE, CHECKPOINT_BUSY = 2000, 8000
 
 
 class Writer:
-    """Started by the owner's thread, which calls `put`, `resumed`, `stopped` and `close`; the rest happens in the thread of its own."""
+    """Started by the owner's thread, which calls `put`, `resumed`, `stopped` and `close`; the rest
+    happens in the thread of its own.
+    """
 
     def __init__(
-        self, opened: Opened, deliver: Deliver, listeners: list[Heard], monotonic: Callable[[], float], point: Point
+        self,
+        opened: Opened,
+        deliver: Deliver,
+        listeners: list[Heard],
+        monotonic: Callable[[], float],
+        point: Point,
     ) -> None:
         self._connection, self._witness = opened.connection, opened.witness
         self._deliver, self._listeners, self._point = deliver, listeners, point
@@ -62,19 +80,25 @@ class Writer:
         self._queue.put(batch)
 
     def resumed(self, era: int) -> int:
-        """The era from which batches are accepted again: the same one when nothing failed in it. Raises Refusal."""
+        """The era from which batches are accepted again: the same one when nothing failed in it.
+        Raises Refusal.
+        """
         if self.dead is not None:
             raise self.dead
         return max(era, self._failed_era + 1)
 
     def stopped(self) -> Refusal | None:
-        """Write what waits and end the thread; returns why the file must not be touched any more, if so."""
+        """Write what waits and end the thread; returns why the file must not be touched any more,
+        if so.
+        """
         self._queue.put(None)
         self._thread.join()
         return self.dead
 
     def close(self) -> None:
-        """Give back file and witness of a writer that stopped. Raises what `deliver` raised, if it did."""
+        """Give back file and witness of a writer that stopped. Raises what `deliver` raised, if it
+        did.
+        """
         try:
             with contextlib.closing(self._connection):
                 if self.dead is None:
@@ -131,12 +155,16 @@ class Writer:
             self._undelivered = e
 
     def _commit(self, batches: list[Waiting]) -> Group:
-        """The batches, durable, or refused alone in what is returned; raises whatever kept the disk from taking them."""
+        """The batches, durable, or refused alone in what is returned; raises whatever kept the disk
+        from taking them.
+        """
         if self.dead is not None:
             raise self.dead
         self._point("taken")
         self._look_up(batches)
-        group = Group(self._log.position, self._log.checksum, lambda stream: self._versions.get(stream, 0))
+        group = Group(
+            self._log.position, self._log.checksum, lambda stream: self._versions.get(stream, 0)
+        )
         for batch in batches:
             group.admit(batch)
         if group.empty:
@@ -160,7 +188,9 @@ class Writer:
         return group
 
     def _look_up(self, batches: list[Waiting]) -> None:
-        """Versions of streams that are not at hand, in one query: streams that are not there cost nothing more."""
+        """Versions of streams that are not at hand, in one query: streams that are not there cost
+        nothing more.
+        """
         streams = {w[0] for b in batches for w in b.writes if w[0] not in self._versions}
         if streams:
             found = self._connection.execute(
@@ -175,7 +205,9 @@ class Writer:
         c.execute("BEGIN IMMEDIATE")
         insert(c, INSERT_EVENTS, group.rows)
         insert(c, INSERT_JOBS, [_columns(r) for r in group.index.values()])
-        insert(c, INSERT_RECEIPTS, [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in group.receipts])
+        insert(
+            c, INSERT_RECEIPTS, [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in group.receipts]
+        )
         insert(c, INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names])
         insert(c, INSERT_KINDS, sorted(kinds))
         c.execute("COMMIT")
@@ -190,14 +222,19 @@ class Writer:
             if not passing(error) or not self._undone():
                 self._die(f"the event store cannot be written: {describe(error)}")
             else:
-                self._failure = Refusal("storageUnavailable", f"the event store cannot be written: {describe(error)}")
+                self._failure = Refusal(
+                    "storageUnavailable", f"the event store cannot be written: {describe(error)}"
+                )
         if self.dead is not None:
             self._failure = self.dead
         # last, since `resumed` is read in another thread
         self._failed_era = max(era, self._failed_era)
 
     def _die(self, sentence: str) -> None:
-        self.dead = Refusal("storageUnavailable", sentence + "; nothing is written until the supervisor has been started again")
+        self.dead = Refusal(
+            "storageUnavailable",
+            sentence + "; nothing is written until the supervisor has been started again",
+        )
 
     def _undone(self) -> bool:
         """Is the log again as it was before the transaction that failed?"""
@@ -206,7 +243,10 @@ class Writer:
             if c.in_transaction:
                 c.execute("ROLLBACK")
             ((last,),) = c.execute("SELECT coalesce(max(position), 0) FROM events").fetchall()
-            return bool(last == self._log.position and (last == 0 or checksum_at(c, last) == self._log.checksum))
+            return bool(
+                last == self._log.position
+                and (last == 0 or checksum_at(c, last) == self._log.checksum)
+            )
         except sqlite3.Error:
             return False
 
@@ -221,13 +261,25 @@ class Writer:
                 self._pages = 0
             self._ages.prune()
         except sqlite3.Error as e:
-            # No room for it now: the WAL holds everything, and it is tried again. A failed sync is the end, as everywhere.
+            # No room for it now: the WAL holds everything, and it is tried again. A failed sync is
+            # the end, as everywhere.
             if not passing(e):
                 self._die(f"the event store cannot be written: {describe(e)}")
 
 
 def _columns(r: IndexRow) -> tuple[object, ...]:
     return (
-        r.jid, r.uid, r.status, r.serial, r.simulation_type, r.kind, r.driver, r.busy, r.queued_at, r.started_at, r.ended_at, r.reason,
+        r.jid,
+        r.uid,
+        r.status,
+        r.serial,
+        r.simulation_type,
+        r.kind,
+        r.driver,
+        r.busy,
+        r.queued_at,
+        r.started_at,
+        r.ended_at,
+        r.reason,
         r.position,
     )

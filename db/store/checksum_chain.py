@@ -1,7 +1,8 @@
 """The log as rows, each bound to the one before it by a checksum. Pure: no file, no clock.
 
-A row's checksum covers everything in it and the checksum before it, so one value, the last, stands for the whole log.
-Whatever was read from a file may have any type: verifying never raises anything but `Broken`.
+A row's checksum covers everything in it and the checksum before it, so one value, the last, stands
+for the whole log. Whatever was read from a file may have any type: verifying never raises anything
+but `Broken`.
 """
 
 import struct
@@ -39,37 +40,68 @@ class Broken(Exception):
         self.position, self.what = position, what
 
 
-def link(previous: bytes, position: int, stream: bytes, version: int, type_: bytes, schema: int, at: float, body: bytes) -> bytes:
+def link(
+    previous: bytes,
+    position: int,
+    stream: bytes,
+    version: int,
+    type_: bytes,
+    schema: int,
+    at: float,
+    body: bytes,
+) -> bytes:
     """The checksum of a row, 16 bytes."""
     numbers = _NUMBERS.pack(position, version, schema, at, len(stream), len(type_), len(body))
     return blake2b(b"".join((previous, numbers, stream, type_, body)), digest_size=16).digest()
 
 
-def row(previous: bytes, position: int, stream: str, version: int, type_: str, schema: int, at: float, body: bytes) -> Row:
+def row(
+    previous: bytes,
+    position: int,
+    stream: str,
+    version: int,
+    type_: str,
+    schema: int,
+    at: float,
+    body: bytes,
+) -> Row:
     """The row that follows the one with the checksum `previous`."""
     checksum = link(previous, position, stream.encode(), version, type_.encode(), schema, at, body)
     return Row(position, stream, version, type_, schema, at, body.decode(), checksum)
 
 
 def verified(raw: tuple[Any, ...], previous: Any, expected: int) -> Row:
-    """`raw` (columns as `Row`, text as bytes) as the row that follows, at position `expected` or later; raises Broken.
+    """`raw` (columns as `Row`, text as bytes) as the row that follows, at position `expected` or
+    later; raises Broken.
 
-    After a compaction there are gaps. A row that fits the one before it proves that between the two nothing is missing.
+    After a compaction there are gaps. A row that fits the one before it proves that between the two
+    nothing is missing.
     """
     position, stream, version, type_, schema, at, body, checksum = raw
     try:
         right = link(previous, position, stream, version, type_, schema, at, body)
-        row_ = Row(position, stream.decode(), version, type_.decode(), schema, at, body.decode(), right)
+        row_ = Row(
+            position, stream.decode(), version, type_.decode(), schema, at, body.decode(), right
+        )
     except (TypeError, AttributeError, ValueError, struct.error, OverflowError):
-        raise Broken(expected, "a column has the wrong type, or the row before it is missing") from None
+        raise Broken(
+            expected, "a column has the wrong type, or the row before it is missing"
+        ) from None
     if right != checksum or position < expected:
         gap = position != expected
-        raise Broken(expected, f"the next row in the log is at position {position!r}" if gap else "its checksum does not fit")
+        raise Broken(
+            expected,
+            f"the next row in the log is at position {position!r}"
+            if gap
+            else "its checksum does not fit",
+        )
     return row_
 
 
 def follow(raws: Iterable[tuple[Any, ...]], previous: Any, after: int) -> Iterator[Row]:
-    """The rows from position `after` + 1 on, as long as each follows the one before; raises Broken where one does not."""
+    """The rows from position `after` + 1 on, as long as each follows the one before; raises Broken
+    where one does not.
+    """
     for raw in raws:
         row_ = verified(raw, previous, after + 1)
         yield row_
@@ -79,6 +111,11 @@ def follow(raws: Iterable[tuple[Any, ...]], previous: Any, after: int) -> Iterat
 def stored(row_: Row) -> Stored:
     """The event in a row. Raises Refusal("unknownEvent")."""
     try:
-        return Stored(row_.position, row_.stream, row_.version, decode(row_.type, row_.schema, row_.body.encode()))
+        return Stored(
+            row_.position,
+            row_.stream,
+            row_.version,
+            decode(row_.type, row_.schema, row_.body.encode()),
+        )
     except Refusal as e:
         raise Refusal(e.code, f"position {row_.position} ({row_.stream}): {e.sentence}") from None

@@ -1,15 +1,18 @@
-"""The event store's contract, and the plain values that go in and out of it. Nothing here does any I/O.
+"""The event store's contract, and the plain values that go in and out of it. Nothing here does any
+I/O.
 
-A store is used from one thread (an event loop's, or a simulator's). `append` returns at once; its `done` is called later
-through the `deliver` that the store was made with, exactly once, in the order of the appends.
+A store is used from one thread (an event loop's, or a simulator's). `append` returns at once; its
+`done` is called later through the `deliver` that the store was made with, exactly once, in the
+order of the appends.
 
 Guarantees, for every store that passes tests/contracts/test_event_store.py:
 
 * A batch is one transaction: all of it is durable or nothing of it.
 * `done(Appended)` only after everything in the batch, and all before it, is durable.
 * A wrong `expected_version` is a Conflict: that batch alone is refused.
-* When a commit fails, every batch that was appended but not yet done is refused with `storageUnavailable` (it may have
-  been decided on top of what failed), and so is every further one until `resume()`.
+* When a commit fails, every batch that was appended but not yet done is refused with
+  `storageUnavailable` (it may have been decided on top of what failed), and so is every further one
+  until `resume()`.
 * After a failed fsync nothing is written any more: `resume()` raises Refusal("storageUnavailable").
 """
 
@@ -23,7 +26,9 @@ from ..events.events import Event
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Events for one stream, which must be at `expected_version` (its number of events) before them."""
+    """Events for one stream, which must be at `expected_version` (its number of events) before
+    them.
+    """
 
     stream: str
     expected_version: int
@@ -31,7 +36,9 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What lists show of a job and what finds the live ones. Written in the same transaction as the events, and derived from them."""
+    """What lists show of a job and what finds the live ones. Written in the same transaction as the
+    events, and derived from them.
+    """
 
     jid: str
     uid: str
@@ -71,7 +78,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Name(msgspec.Struct, frozen=True, order=True):
-    """What a job or an agent is found by besides its own name. what: `op`, `request`, `slurm` or `container`. stream: whose it is."""
+    """What a job or an agent is found by besides its own name. what: `op`, `request`, `slurm` or
+    `container`. stream: whose it is.
+    """
 
     name: str
     what: str
@@ -93,7 +102,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An event in the log. Positions count from 1 over all streams, versions from 1 within a stream."""
+    """An event in the log. Positions count from 1 over all streams, versions from 1 within a
+    stream.
+    """
 
     position: int
     stream: str
@@ -125,7 +136,9 @@ class EventStore(Protocol):
         """Queue a transaction. Never blocks on the disk."""
 
     def resume(self) -> None:
-        """Accept appends again after a failed commit; the caller has forgotten what was not durable. Raises Refusal."""
+        """Accept appends again after a failed commit; the caller has forgotten what was not
+        durable. Raises Refusal.
+        """
 
     def read(self, stream: str, after: int = 0) -> list[Stored]:
         """Durable events of a stream with version > `after`, oldest first. Raises Refusal."""
@@ -134,7 +147,9 @@ class EventStore(Protocol):
         """Durable events of all streams with position > `after`, oldest first, at most `limit`."""
 
     def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
-        """Call `heard` with newly durable events in order, before the `done` of their batch; returns what ends it."""
+        """Call `heard` with newly durable events in order, before the `done` of their batch;
+        returns what ends it.
+        """
 
     def head(self) -> int:
         """Position of the last durable event; 0 for none."""
@@ -143,9 +158,17 @@ class EventStore(Protocol):
         """Jobs for which something is owed, oldest last change first."""
 
     def jobs(
-        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        uid: str | None = None,
+        status: str | None = None,
+        active: bool | None = None,
+        before: int | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
-        """Index rows, newest change first, with position < `before`. active: status pending or running (or not)."""
+        """Index rows, newest change first, with position < `before`. active: status pending or
+        running (or not).
+        """
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         """Jobs whose jid begins with `prefix`."""
@@ -154,11 +177,18 @@ class EventStore(Protocol):
         """The jobs whose jid begins with `prefix`, counted by status, reason and busy; in no order."""
 
     def group(
-        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+        self,
+        prefix: str,
+        *,
+        statuses: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
-        """Jobs whose jid begins with `prefix`, shorter jids before longer ones, so that numbers at their ends are in order.
+        """Jobs whose jid begins with `prefix`, shorter jids before longer ones, so that numbers at
+        their ends are in order.
 
-        after: only what comes behind this jid, which need not be there. statuses: only jobs with one of these.
+        after: only what comes behind this jid, which need not be there. statuses: only jobs with
+        one of these.
         """
 
     def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:

@@ -1,11 +1,13 @@
-"""Disks that fail on order: `Faults` says which commit fails and how; `FailingStore` is any store on such a disk."""
+"""Disks that fail on order: `Faults` says which commit fails and how; `FailingStore` is any store
+on such a disk.
+"""
 
 import errno
 import os
 from collections.abc import Callable, Sequence
 
-from .group_commit import POINTS, Point
 from .contract import Batch, Done, EventStore, IndexRow, Name, Receipt, Stored, Tally
+from .group_commit import POINTS, Point
 
 
 class Faults:
@@ -19,8 +21,12 @@ class Faults:
         #: how often it failed
         self.failed = 0
 
-    def fail(self, nth: int = 1, *, forever: bool = False, fatal: bool = False, at: str = "taken") -> None:
-        """Fail the `nth` commit from now (and all after it: `forever`). fatal: as a failed fsync does; else the disk is full."""
+    def fail(
+        self, nth: int = 1, *, forever: bool = False, fatal: bool = False, at: str = "taken"
+    ) -> None:
+        """Fail the `nth` commit from now (and all after it: `forever`). fatal: as a failed fsync
+        does; else the disk is full.
+        """
         if at not in POINTS or nth < 1:
             raise ValueError(f"no such fault: {nth} at {at!r}")
         self._left, self._forever, self._fatal, self._at = nth, forever, fatal, at
@@ -71,7 +77,13 @@ class FailingStore:
         return self._store.busy_jids()
 
     def jobs(
-        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        uid: str | None = None,
+        status: str | None = None,
+        active: bool | None = None,
+        before: int | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         return self._store.jobs(uid=uid, status=status, active=active, before=before, limit=limit)
 
@@ -82,7 +94,12 @@ class FailingStore:
         return self._store.tally(prefix)
 
     def group(
-        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+        self,
+        prefix: str,
+        *,
+        statuses: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         return self._store.group(prefix, statuses=statuses, after=after, limit=limit)
 

@@ -1,6 +1,8 @@
-"""What becomes of batches: made ready when they are appended, admitted into one transaction, told together. Pure.
+"""What becomes of batches: made ready when they are appended, admitted into one transaction, told
+together. Pure.
 
-All stores share this, so that versions, positions, checksums and the order of telling are the same everywhere.
+All stores share this, so that versions, positions, checksums and the order of telling are the same
+everywhere.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,16 +11,18 @@ from typing import NamedTuple
 import msgspec
 
 from ...protocol.errors import Refusal
-from .checksum_chain import Row, row
 from ..events.events import Event, decode, encode, job_stream, schema_of, type_of
-from .name_index import names_of
+from .checksum_chain import Row, row
 from .contract import Appended, Batch, Conflict, Done, IndexRow, Name, Receipt, Stored
+from .name_index import names_of
 
 Heard = Callable[[Sequence[Stored]], None]
-#: Named places on the way of a group of batches; see `POINTS`. What it raises is what a disk would have said there.
+#: Named places on the way of a group of batches; see `POINTS`. What it raises is what a disk would
+#: have said there.
 Point = Callable[[str], None]
 
-#: taken: nothing of the group is written; committed: it is in the log; witnessed: it is durable by all means; delivered: it was told.
+#: taken: nothing of the group is written; committed: it is in the log; witnessed: it is durable by
+#: all means; delivered: it was told.
 POINTS = ("taken", "committed", "witnessed", "delivered")
 
 
@@ -36,7 +40,9 @@ class Fact(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A batch on its way to the disk. refusal: why it can never be stored. era: how often the store had been resumed."""
+    """A batch on its way to the disk. refusal: why it can never be stored. era: how often the store
+    had been resumed.
+    """
 
     writes: tuple[tuple[str, int, tuple[Fact, ...]], ...]
     index_rows: tuple[IndexRow, ...]
@@ -51,19 +57,34 @@ class Waiting(NamedTuple):
 
 
 def waiting(batch: Batch, done: Done, era: int) -> Waiting:
-    """The batch, encoded and proven to be readable: what could not be read back must never reach the log."""
+    """The batch, encoded and proven to be readable: what could not be read back must never reach
+    the log.
+    """
     try:
-        writes = tuple((w.stream, w.expected_version, tuple(_fact(e) for e in w.events)) for w in batch.writes)
+        writes = tuple(
+            (w.stream, w.expected_version, tuple(_fact(e) for e in w.events)) for w in batch.writes
+        )
         for text in (*(w.stream for w in batch.writes), *(r.jid for r in batch.index)):
             text.encode()
     except Refusal as e:
-        return Waiting((), (), (), done, era, Refusal("internal", f"an event cannot be stored: {e.sentence}"))
+        return Waiting(
+            (), (), (), done, era, Refusal("internal", f"an event cannot be stored: {e.sentence}")
+        )
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as e:
-        return Waiting((), (), (), done, era, Refusal("internal", f"an event cannot be stored: {str(e)[:200]}"))
+        return Waiting(
+            (), (), (), done, era, Refusal("internal", f"an event cannot be stored: {str(e)[:200]}")
+        )
     streams = {w.stream for w in batch.writes if w.events}
     for index_row in batch.index:
         if job_stream(index_row.jid) not in streams:
-            return Waiting((), (), (), done, era, Refusal("internal", f"an index row for {index_row.jid} without an event of it"))
+            return Waiting(
+                (),
+                (),
+                (),
+                done,
+                era,
+                Refusal("internal", f"an index row for {index_row.jid} without an event of it"),
+            )
     return Waiting(writes, batch.index, batch.receipts, done, era)
 
 
@@ -73,7 +94,9 @@ def _fact(event: Event) -> Fact:
 
 
 def last_positions(batch: Batch, first: int) -> dict[str, int]:
-    """Position of the last event of each stream in a batch whose first event got the position `first`."""
+    """Position of the last event of each stream in a batch whose first event got the position
+    `first`.
+    """
     out: dict[str, int] = {}
     for write in batch.writes:
         first += len(write.events)
@@ -83,7 +106,9 @@ def last_positions(batch: Batch, first: int) -> dict[str, int]:
 
 
 class Group:
-    """The batches of one transaction, after the log's `position` and `checksum`; `version_of` knows the streams before it."""
+    """The batches of one transaction, after the log's `position` and `checksum`; `version_of` knows
+    the streams before it.
+    """
 
     def __init__(self, position: int, checksum: bytes, version_of: Callable[[str], int]) -> None:
         self.position, self.checksum = position, checksum
@@ -112,9 +137,13 @@ class Group:
                 version += 1
                 self._add(stream, version, fact)
             self.versions[stream] = version
-        last = {r.stream: r.position for r in self.rows[len(self.rows) - (self.position - first + 1) :]}
+        last = {
+            r.stream: r.position for r in self.rows[len(self.rows) - (self.position - first + 1) :]
+        }
         for index_row in w.index_rows:
-            self.index[index_row.jid] = msgspec.structs.replace(index_row, position=last[job_stream(index_row.jid)])
+            self.index[index_row.jid] = msgspec.structs.replace(
+                index_row, position=last[job_stream(index_row.jid)]
+            )
         self.receipts += w.receipts
         self.results.append((w.done, Appended(first, self.position)))
 
@@ -130,7 +159,16 @@ class Group:
 
     def _add(self, stream: str, version: int, fact: Fact) -> None:
         self.position += 1
-        row_ = row(self.checksum, self.position, stream, version, fact.type, fact.schema, fact.event.at, fact.body)
+        row_ = row(
+            self.checksum,
+            self.position,
+            stream,
+            version,
+            fact.type,
+            fact.schema,
+            fact.event.at,
+            fact.body,
+        )
         self.checksum = row_.checksum
         self.rows.append(row_)
         self.heard.append(Stored(self.position, stream, version, fact.event))
@@ -141,8 +179,14 @@ class Group:
         return [(done, refusal) for done, _ in self.results]
 
 
-def tell(listeners: Iterable[Heard], heard: Sequence[Stored], results: Iterable[tuple[Done, Appended | Refusal]]) -> None:
-    """Tell listeners, then everybody who waits. One that raises does not keep the others from being told."""
+def tell(
+    listeners: Iterable[Heard],
+    heard: Sequence[Stored],
+    results: Iterable[tuple[Done, Appended | Refusal]],
+) -> None:
+    """Tell listeners, then everybody who waits. One that raises does not keep the others from being
+    told.
+    """
     errors: list[Exception] = []
     if heard:
         for listener in tuple(listeners):

@@ -1,20 +1,24 @@
-"""The event store in memory, for tests and the simulator: the same contract, and a disk that does as it is told.
+"""The event store in memory, for tests and the simulator: the same contract, and a disk that does
+as it is told.
 
-Nothing is durable before `commit`, which `append` calls itself unless the store was made with `hold`. `crash` is kill -9.
+Nothing is durable before `commit`, which `append` calls itself unless the store was made with
+`hold`. `crash` is kill -9.
 """
 
 from collections.abc import Callable, Sequence
 
 from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE
-from .group_commit import Group, Heard, Point, Waiting, nowhere, tell, waiting
 from .checksum_chain import START, Row
-from .disk_errors import describe, passing
 from .contract import Appended, Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
+from .disk_errors import describe, passing
+from .group_commit import Group, Heard, Point, Waiting, nowhere, tell, waiting
 
 
 class MemoryStore:
-    """An `EventStore`. hold: batches wait until somebody calls `commit`. point: as in SqliteStore; what it raises, the disk said."""
+    """An `EventStore`. hold: batches wait until somebody calls `commit`. point: as in SqliteStore;
+    what it raises, the disk said.
+    """
 
     def __init__(self, deliver: Deliver, *, hold: bool = False, point: Point = nowhere) -> None:
         self._deliver, self._hold, self._point = deliver, hold, point
@@ -35,7 +39,9 @@ class MemoryStore:
     # ---- the disk
 
     def commit(self) -> None:
-        """Everything that waits becomes durable in one transaction, and is told in one call of `deliver`."""
+        """Everything that waits becomes durable in one transaction, and is told in one call of
+        `deliver`.
+        """
         batches, self._waiting = self._waiting, []
         if not batches:
             return
@@ -49,14 +55,19 @@ class MemoryStore:
         self._point("delivered")
 
     def crash(self, *, doubtful: bool = False) -> "MemoryStore":
-        """A store as another process would find it: what was durable, and nobody listening. This one is of no use any more.
+        """A store as another process would find it: what was durable, and nobody listening. This
+        one is of no use any more.
 
         doubtful: what the sync that failed was for is there after all.
         """
         after = MemoryStore(self._deliver, hold=self._hold, point=self._point)
         after._rows, after._log = list(self._rows), list(self._log)
         after._streams = {name: list(events) for name, events in self._streams.items()}
-        after._index, after._receipts, after._names = dict(self._index), dict(self._receipts), set(self._names)
+        after._index, after._receipts, after._names = (
+            dict(self._index),
+            dict(self._receipts),
+            set(self._names),
+        )
         if doubtful and self._doubtful is not None:
             after._keep(self._doubtful)
         self._closed = True
@@ -67,8 +78,14 @@ class MemoryStore:
         """Batches that are not durable yet."""
         return len(self._waiting)
 
-    def _written(self, batches: list[Waiting]) -> tuple[list[Stored], list[tuple[Done, Appended | Refusal]]]:
-        group = Group(len(self._log), self._rows[-1].checksum if self._rows else START, lambda s: len(self._streams.get(s, ())))
+    def _written(
+        self, batches: list[Waiting]
+    ) -> tuple[list[Stored], list[tuple[Done, Appended | Refusal]]]:
+        group = Group(
+            len(self._log),
+            self._rows[-1].checksum if self._rows else START,
+            lambda s: len(self._streams.get(s, ())),
+        )
         for batch in batches:
             group.admit(batch)
         try:
@@ -82,7 +99,8 @@ class MemoryStore:
             self._point("committed")
             self._point("witnessed")
         except Exception as e:
-            # written, but nobody may rely on it: as a real store, it shows nothing of it and stays shut
+            # written, but nobody may rely on it: as a real store, it shows nothing of it and stays
+            # shut
             self._drop(group, index, names)
             return [], group.refused(self._failed(e, fatal=True))
         return group.heard, group.results
@@ -101,7 +119,9 @@ class MemoryStore:
         self._rows, self._log = self._rows[:count], self._log[:count]
         self._names -= names
         for s in group.heard:
-            self._streams[s.stream] = [old for old in self._streams[s.stream] if old.position <= count]
+            self._streams[s.stream] = [
+                old for old in self._streams[s.stream] if old.position <= count
+            ]
         for r in group.receipts:
             self._receipts.pop((r.uid, r.req_id), None)
         for jid, row in index.items():
@@ -113,7 +133,9 @@ class MemoryStore:
 
     def _failed(self, error: Exception, *, fatal: bool) -> Refusal:
         self._dead = self._dead or fatal
-        self._failure = Refusal("storageUnavailable", f"the event store cannot be written: {describe(error)}")
+        self._failure = Refusal(
+            "storageUnavailable", f"the event store cannot be written: {describe(error)}"
+        )
         return self._failure
 
     # ---- the contract
@@ -154,19 +176,30 @@ class MemoryStore:
         return [r.jid for r in sorted(self._index.values(), key=lambda r: r.position) if r.busy]
 
     def jobs(
-        self, *, uid: str | None = None, status: str | None = None, active: bool | None = None, before: int | None = None, limit: int = 100
+        self,
+        *,
+        uid: str | None = None,
+        status: str | None = None,
+        active: bool | None = None,
+        before: int | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         self._check()
         rows = [
-            r for r in self._index.values()
-            if (uid is None or r.uid == uid) and (status is None or r.status == status) and (before is None or r.position < before)
+            r
+            for r in self._index.values()
+            if (uid is None or r.uid == uid)
+            and (status is None or r.status == status)
+            and (before is None or r.position < before)
             and (active is None or (r.status in ACTIVE) == active)
         ]
         return sorted(rows, key=lambda r: -r.position)[:limit]
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         self._check()
-        return sorted((r for r in self._index.values() if r.jid.startswith(prefix)), key=lambda r: r.jid)[:limit]
+        return sorted(
+            (r for r in self._index.values() if r.jid.startswith(prefix)), key=lambda r: r.jid
+        )[:limit]
 
     def tally(self, prefix: str) -> list[Tally]:
         self._check()
@@ -175,28 +208,47 @@ class MemoryStore:
             if r.jid.startswith(prefix):
                 alike.setdefault((r.status, r.reason, r.busy), []).append(r.position)
         return [
-            Tally(status=status, reason=reason, busy=busy, count=len(positions), position=max(positions))
+            Tally(
+                status=status,
+                reason=reason,
+                busy=busy,
+                count=len(positions),
+                position=max(positions),
+            )
             for (status, reason, busy), positions in alike.items()
         ]
 
     def group(
-        self, prefix: str, *, statuses: Sequence[str] | None = None, after: str | None = None, limit: int = 100
+        self,
+        prefix: str,
+        *,
+        statuses: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[IndexRow]:
         self._check()
         rows = [
-            r for r in self._index.values()
-            if r.jid.startswith(prefix) and (statuses is None or r.status in statuses)
+            r
+            for r in self._index.values()
+            if r.jid.startswith(prefix)
+            and (statuses is None or r.status in statuses)
             and (after is None or (len(r.jid), r.jid) > (len(after), after))
         ]
         return sorted(rows, key=lambda r: (len(r.jid), r.jid))[:limit]
 
     def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
         self._check()
-        return sorted(n for n in self._names if n.name.startswith(prefix) and uid in (None, n.uid))[:limit]
+        return sorted(n for n in self._names if n.name.startswith(prefix) and uid in (None, n.uid))[
+            :limit
+        ]
 
     def agents(self) -> list[str]:
         self._check()
-        return sorted(stream.removeprefix("agent/") for stream, events in self._streams.items() if stream.startswith("agent/") and events)
+        return sorted(
+            stream.removeprefix("agent/")
+            for stream, events in self._streams.items()
+            if stream.startswith("agent/") and events
+        )
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         self._check()

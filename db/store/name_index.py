@@ -1,7 +1,8 @@
-"""By what a job or an agent is found besides its own name: opIds, reqIds, jobs of Slurm, containers. The table `names`.
+"""By what a job or an agent is found besides its own name: opIds, reqIds, jobs of Slurm,
+containers. The table `names`.
 
-A name belongs to a stream. The table has the names of all events in the log, each once, and nothing else; where events were folded
-into a checkpoint, those that the checkpoint still has.
+A name belongs to a stream. The table has the names of all events in the log, each once, and nothing
+else; where events were folded into a checkpoint, those that the checkpoint still has.
 """
 
 from collections.abc import Iterator
@@ -9,20 +10,42 @@ from typing import Any
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import ExitInfo
-from ..events.events import AgentFolded, AgentStarted, Event, JobFolded, LateStopRequested, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskSubmitted
+from ..events.events import (
+    AgentFolded,
+    AgentStarted,
+    Event,
+    JobFolded,
+    LateStopRequested,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskSubmitted,
+)
 from ..events.state import Run, Task
 from .contract import Name
 
 #: A container's name that is longer was given by nobody.
 LONGEST = 256
 NAMED_EVENTS = (
-    "RunRequested", "StopRequested", "LateStopRequested", "TaskPlaced", "TaskSubmitted", "TaskHeld", "TaskEnded", "JobFolded",
-    "AgentStarted", "AgentFolded",
+    "RunRequested",
+    "StopRequested",
+    "LateStopRequested",
+    "TaskPlaced",
+    "TaskSubmitted",
+    "TaskHeld",
+    "TaskEnded",
+    "JobFolded",
+    "AgentStarted",
+    "AgentFolded",
 )
 
 
 def names_of(stream: str, event: Event) -> list[Name]:
-    """What this event of that stream can be found by. An event of another type than those in `NAMED_EVENTS` has none."""
+    """What this event of that stream can be found by. An event of another type than those in
+    `NAMED_EVENTS` has none.
+    """
     return [Name(name, what, stream) for what, name in _named(event) if name is not None]
 
 
@@ -38,7 +61,10 @@ def _named(event: Event) -> list[tuple[str, str | None]]:
             return [("slurm", _job_id(event.exit))]
         case JobFolded(job=job):
             earlier = [t for past in job.history for t in past.live_tasks]
-            return [*(_of_run(job.run) if job.run is not None else ()), *(n for t in earlier for n in _of_task(t))]
+            return [
+                *(_of_run(job.run) if job.run is not None else ()),
+                *(n for t in earlier for n in _of_task(t)),
+            ]
         case AgentStarted(handle=handle):
             return [("container", _container(handle))]
         case AgentFolded(agent=agent):

@@ -1,4 +1,6 @@
-"""Where agents on a cluster find the supervisor: what its agents.json says, as each kind of link needs it. Functions of data."""
+"""Where agents on a cluster find the supervisor: what its agents.json says, as each kind of link
+needs it. Functions of data.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +13,9 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """said: the address file there. ca: a file here, whose text goes there. through: a socket there leads to host and port."""
+    """said: the address file there. ca: a file here, whose text goes there. through: a socket there
+    leads to host and port.
+    """
 
     said: dict[str, Any]
     ca: str | None = None
@@ -30,10 +34,19 @@ def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
             return Link(said=said, ca=ca)
         case "tls":
             if parts.scheme != "wss":
-                raise Refusal("agentUnavailable", f"cluster {cluster.name} has the link `tls`, which the supervisor's listener for agents "
-                                                  "has not: give it a certificate, or choose the link `ssh`")
+                raise Refusal(
+                    "agentUnavailable",
+                    f"cluster {cluster.name} has the link `tls`, which the supervisor's listener for agents "
+                    "has not: give it a certificate, or choose the link `ssh`",
+                )
             if cluster.supervisor is not None:
                 said["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
             return Link(said=said, ca=ca)
         case "ssh":
-            return Link(said=said, ca=ca, through=True, host=parts.hostname or "127.0.0.1", port=parts.port or 443)
+            return Link(
+                said=said,
+                ca=ca,
+                through=True,
+                host=parts.hostname or "127.0.0.1",
+                port=parts.port or 443,
+            )

@@ -1,7 +1,8 @@
-"""Agents on login nodes of clusters: one per user and cluster, under a keeper that lives on whatever becomes of this process or of ssh.
+"""Agents on login nodes of clusters: one per user and cluster, under a keeper that lives on
+whatever becomes of this process or of ssh.
 
-What is done there is done by `agent/remote` (a line of JSON in, a line out), through a channel: of this machine's own, or a user's ssh
-connection, which there is only after the user has signed in.
+What is done there is done by `agent/remote` (a line of JSON in, a line out), through a channel: of
+this machine's own, or a user's ssh connection, which there is only after the user has signed in.
 """
 
 import asyncio
@@ -21,17 +22,19 @@ from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from .. import untrusted_files as evidence_files
 from ..contracts import AgentSpec, Capabilities, Capacity, Found, Handle
-from . import agent_address as addresses, log_archive as logs
+from . import agent_address as addresses
+from . import log_archive as logs
 from .login_node.channel import Channel, ChannelError, local_channel
-from .login_node.socket_folder import socket_path
 from .login_node.site import Codes, Logs, Looked, Piece, Site, Started, ask, look, read_as, told
+from .login_node.socket_folder import socket_path
 
 if TYPE_CHECKING:
     from .ssh.sign_in import Credentials
 
 #: How often a lease is counted up, and when it counts as left (see agent/lease).
 _RENEW_SECS, _LEFT_SECS = 5.0, 30.0
-#: Code that lay there so lately is not looked for again (seconds): a sign-in is followed by a start.
+#: Code that lay there so lately is not looked for again (seconds): a sign-in is followed by a
+#: start.
 _LOOKED_SECS = 60.0
 #: An agent has nothing to clean up: what it knows of jobs is on disk.
 _SIGN_OUT_GRACE_SECS = 2.0
@@ -46,16 +49,40 @@ class SbatchDriver:
     capabilities = Capabilities(tasks="keeper", same_machine=False)
 
     def __init__(
-        self, clusters: Clusters, root: Path, user_root: str, *, deployment: str, address: Callable[[], Mapping[str, Any]], log: Log,
-        redactor: Redactor, agent_settings: dict[str, Any] | None = None, keeper_settings: dict[str, Any] | None = None,
+        self,
+        clusters: Clusters,
+        root: Path,
+        user_root: str,
+        *,
+        deployment: str,
+        address: Callable[[], Mapping[str, Any]],
+        log: Log,
+        redactor: Redactor,
+        agent_settings: dict[str, Any] | None = None,
+        keeper_settings: dict[str, Any] | None = None,
         signed_in: Callable[[AgentKey], None] = lambda key: None,
     ) -> None:
-        """address: what the supervisor's agents.json says. signed_in: called when a user's sign-in at a cluster has succeeded."""
-        self._clusters, self._root, self._user_root, self._deployment = clusters, root, user_root, deployment
-        self._read_address, self._log, self._redactor, self._signed_in = address, log, redactor, signed_in
+        """address: what the supervisor's agents.json says. signed_in: called when a user's sign-in
+        at a cluster has succeeded.
+        """
+        self._clusters, self._root, self._user_root, self._deployment = (
+            clusters,
+            root,
+            user_root,
+            deployment,
+        )
+        self._read_address, self._log, self._redactor, self._signed_in = (
+            address,
+            log,
+            redactor,
+            signed_in,
+        )
         self._agent_settings = agent_settings or {}
         self._keeper_settings = keeper_settings or {}
-        self._lease = {"renewSecs": _RENEW_SECS, "leftSecs": _LEFT_SECS} | self._keeper_settings.get("lease", {})
+        self._lease = {
+            "renewSecs": _RENEW_SECS,
+            "leftSecs": _LEFT_SECS,
+        } | self._keeper_settings.get("lease", {})
         self._codes = Codes()
         self._channels: dict[tuple[str, str], Channel] = {}
         #: by uid and cluster: through which channel what was seen there, and when (monotonic)
@@ -74,7 +101,14 @@ class SbatchDriver:
                 site = await self._site(key.uid, cluster, channel, secs=_LOOKED_SECS)
                 request = await self._request(spec, cluster, channel, site)
                 left = self._lease["leftSecs"]
-                answer = await ask(channel, cluster, site, "start", request, cluster.start_secs + 3 * left + _END_SECS)
+                answer = await ask(
+                    channel,
+                    cluster,
+                    site,
+                    "start",
+                    request,
+                    cluster.start_secs + 3 * left + _END_SECS,
+                )
             except (Refusal, ChannelError) as e:
                 self._forget(key)
                 if isinstance(e, Refusal):
@@ -84,10 +118,19 @@ class SbatchDriver:
                 self._forget(key)
         await self._keep_logs(key, answer)
         if "error" in answer:
-            raise Refusal("agentUnavailable", self._redactor.text(f"cluster {cluster.name}: {answer['error']}"))
+            raise Refusal(
+                "agentUnavailable",
+                self._redactor.text(f"cluster {cluster.name}: {answer['error']}"),
+            )
         there = read_as(Started, answer, cluster)
-        self._log("agent {}: keeper pid {} on {}, {}", str(key), there.pid, told(there.host),
-                  "started" if there.started else "which was there already", uid=key.uid)
+        self._log(
+            "agent {}: keeper pid {} on {}, {}",
+            str(key),
+            there.pid,
+            told(there.host),
+            "started" if there.started else "which was there already",
+            uid=key.uid,
+        )
         handle = {k: v for k, v in msgspec.to_builtins(there).items() if k != "started"}
         return {"folder": site.folder(key), **handle, "key": str(key), "user": channel.user}
 
@@ -105,14 +148,25 @@ class SbatchDriver:
         try:
             site = await self._site(key.uid, cluster, channel)
             request: dict[str, Any] = {
-                "folder": site.folder(key), "handle": handle, "leftSecs": self._lease["leftSecs"], "move": cluster.link == "ssh",
+                "folder": site.folder(key),
+                "handle": handle,
+                "leftSecs": self._lease["leftSecs"],
+                "move": cluster.link == "ssh",
             }
-            with contextlib.suppress(Refusal, OSError, ValueError):  # an address that is not known now changes nothing there
+            with contextlib.suppress(
+                Refusal, OSError, ValueError
+            ):  # an address that is not known now changes nothing there
                 request |= await self._addressed(cluster, channel, site, key)
-            answer = await ask(channel, cluster, site, "find", request, cluster.call_secs + self._lease["leftSecs"])
+            answer = await ask(
+                channel, cluster, site, "find", request, cluster.call_secs + self._lease["leftSecs"]
+            )
             said = read_as(Looked, answer, cluster)
         except (Refusal, ChannelError) as e:
-            return Found(state="unknown", detail=e.sentence, sign_in=cluster.access == "ssh" and channel.closed)
+            return Found(
+                state="unknown",
+                detail=e.sentence,
+                sign_in=cluster.access == "ssh" and channel.closed,
+            )
         return Found(state=said.state, detail=told(said.detail))
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -123,29 +177,56 @@ class SbatchDriver:
         except (Refusal, ChannelError) as e:
             raise Refusal("agentUnavailable", e.sentence) from None
 
-    async def _stop(self, handle: Handle, grace_secs: float, key: AgentKey, cluster: Cluster, channel: Channel) -> None:
+    async def _stop(
+        self, handle: Handle, grace_secs: float, key: AgentKey, cluster: Cluster, channel: Channel
+    ) -> None:
         site = await self._site(key.uid, cluster, channel)
-        request = {"folder": site.folder(key), "handle": handle, "grace": grace_secs, "leftSecs": self._lease["leftSecs"]}
-        await ask(channel, cluster, site, "stop", request, cluster.call_secs + grace_secs + self._lease["leftSecs"] + _END_SECS)
+        request = {
+            "folder": site.folder(key),
+            "handle": handle,
+            "grace": grace_secs,
+            "leftSecs": self._lease["leftSecs"],
+        }
+        await ask(
+            channel,
+            cluster,
+            site,
+            "stop",
+            request,
+            cluster.call_secs + grace_secs + self._lease["leftSecs"] + _END_SECS,
+        )
 
-    async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, key: AgentKey, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         cluster = self._cluster(key.host)
         try:
             channel = self._channel(key.uid, cluster)
             site = await self._site(key.uid, cluster, channel)
             if cluster.access == "account":
                 parts = ("run", *name.split("/"))
-                return await asyncio.to_thread(evidence_files.read, Path(site.folder(key)), parts, offset, limit)
-            request = {"folder": site.folder(key), "name": f"run/{name}", "offset": offset, "limit": limit}
+                return await asyncio.to_thread(
+                    evidence_files.read, Path(site.folder(key)), parts, offset, limit
+                )
+            request = {
+                "folder": site.folder(key),
+                "name": f"run/{name}",
+                "offset": offset,
+                "limit": limit,
+            }
             piece = read_as(Piece, await ask(channel, cluster, site, "tail", request), cluster)
         except Refusal as e:
-            raise Refusal(e.code if e.code == "signInNeeded" else "agentUnavailable", e.sentence) from None
+            raise Refusal(
+                e.code if e.code == "signInNeeded" else "agentUnavailable", e.sentence
+            ) from None
         except ChannelError as e:
             raise Refusal("agentUnavailable", e.sentence) from None
         return piece.data[:limit], piece.size
 
     def capacity(self) -> Capacity:
-        """All clusters together: what runs there at once is Slurm's to say, and a limit of each cluster's own."""
+        """All clusters together: what runs there at once is Slurm's to say, and a limit of each
+        cluster's own.
+        """
         return Capacity(sequential=0, parallel=sum(c.runs for c in self._clusters.clusters))
 
     async def check(self) -> list[str]:
@@ -174,7 +255,9 @@ class SbatchDriver:
         return f"sign in to the cluster {cluster.name} with your account there"
 
     def signed_in_as(self, key: AgentKey) -> str | None:
-        """The unix user whose connection there is; of clusters without sign-in, who the agent runs as."""
+        """The unix user whose connection there is; of clusters without sign-in, who the agent runs
+        as.
+        """
         cluster = self._clusters.named(key.host)
         if cluster is None:
             return None
@@ -187,14 +270,23 @@ class SbatchDriver:
         """Raises Refusal("signInRefused" | "signInUnreachable" | "badRequest")."""
         there = self._clusters.named(cluster)
         if there is None:
-            raise Refusal("badRequest", f"there is no cluster {cluster}; there are: {', '.join(c.name for c in self._clusters.clusters)}")
+            raise Refusal(
+                "badRequest",
+                f"there is no cluster {cluster}; there are: {', '.join(c.name for c in self._clusters.clusters)}",
+            )
         if there.access != "ssh":
-            raise Refusal("badRequest", f"nobody signs in to the cluster {there.name}: its runs are started without")
+            raise Refusal(
+                "badRequest",
+                f"nobody signs in to the cluster {there.name}: its runs are started without",
+            )
         try:
             from .ssh.sign_in import connect
         except ImportError as e:
-            raise Refusal("signInUnreachable", f"sign-in needs a package that is not installed here ({e.name}): "
-                                               "pip install 'jobscribe[sbatch]'") from None
+            raise Refusal(
+                "signInUnreachable",
+                f"sign-in needs a package that is not installed here ({e.name}): "
+                "pip install 'jobscribe[sbatch]'",
+            ) from None
         async with self._locks[uid, there.name]:
             channel = await connect(there, credentials, self._log)
             before = self._channels.pop((uid, there.name), None)
@@ -207,14 +299,18 @@ class SbatchDriver:
             await self._linked_again(key, there, channel)
         self._signed_in(key)
 
-    async def sign_out(self, key: AgentKey, handle: Handle | None, dismiss: Callable[[], Awaitable[bool]]) -> bool:
-        """Forget the user's connection and end the agent; what Slurm has goes on. Is nothing of the agent left, as far as is known?
+    async def sign_out(
+        self, key: AgentKey, handle: Handle | None, dismiss: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Forget the user's connection and end the agent; what Slurm has goes on. Is nothing of the
+        agent left, as far as is known?
 
         dismiss: asks an agent that is connected to end, and says whether it has gone.
         """
         cluster = self._cluster(key.host)
         async with self._locks[key.uid, key.host]:
-            # from now on nobody finds a way there: else a run that waits would have the agent started again
+            # from now on nobody finds a way there: else a run that waits would have the agent
+            # started again
             channel = self._channels.pop((key.uid, key.host), None)
             try:
                 if await dismiss() or handle is None:
@@ -239,18 +335,27 @@ class SbatchDriver:
         await channel.close()
 
     async def _linked_again(self, key: AgentKey, cluster: Cluster, channel: Channel) -> None:
-        """An agent that is there waits for its way here. Where that cannot be made, its start will say why."""
+        """An agent that is there waits for its way here. Where that cannot be made, its start will
+        say why.
+        """
         try:
             site = await self._site(key.uid, cluster, channel)
             address = await self._addressed(cluster, channel, site, key)
             await ask(channel, cluster, site, "reach", {"folder": site.folder(key), **address})
         except (Refusal, ChannelError, OSError, ValueError) as e:
-            self._log("no link to {} yet: {}", str(key), e.sentence if isinstance(e, Refusal | ChannelError) else e, uid=key.uid)
+            self._log(
+                "no link to {} yet: {}",
+                str(key),
+                e.sentence if isinstance(e, Refusal | ChannelError) else e,
+                uid=key.uid,
+            )
 
     # ---- operators
 
     async def check_cluster(self, cluster: str, uid: str | None = None) -> list[str]:
-        """Sentences about what would keep this cluster from working, seen as this user (None: any that can be)."""
+        """Sentences about what would keep this cluster from working, seen as this user (None: any
+        that can be).
+        """
         there = self._clusters.named(cluster)
         if there is None:
             return [f"there is no cluster {cluster}"]
@@ -258,10 +363,21 @@ class SbatchDriver:
         try:
             channel = self._channel(who, there)
             site = await self._site(who, there, channel, secs=0.0)
-            said = await ask(channel, there, site, "check", {
-                "base": site.base, "userRoot": there.user_root, "environment": there.environment, "now": time.time(),
-                "options": _options(there), "secs": there.call_secs,
-            }, 6 * there.call_secs)
+            said = await ask(
+                channel,
+                there,
+                site,
+                "check",
+                {
+                    "base": site.base,
+                    "userRoot": there.user_root,
+                    "environment": there.environment,
+                    "now": time.time(),
+                    "options": _options(there),
+                    "secs": there.call_secs,
+                },
+                6 * there.call_secs,
+            )
         except Refusal as e:
             return [e.sentence]
         except ChannelError as e:
@@ -273,7 +389,9 @@ class SbatchDriver:
     def _cluster(self, name: str) -> Cluster:
         cluster = self._clusters.named(name)
         if cluster is None:
-            raise Refusal("agentUnavailable", f"the cluster {name} is not in the clusters' file any more")
+            raise Refusal(
+                "agentUnavailable", f"the cluster {name} is not in the clusters' file any more"
+            )
         return cluster
 
     def _known(self, cluster: Cluster) -> list[str]:
@@ -282,7 +400,11 @@ class SbatchDriver:
             case "account":
                 return [""]
             case "ssh":
-                return [uid for uid, name in self._channels if name == cluster.name and self._live(uid, cluster) is not None]
+                return [
+                    uid
+                    for uid, name in self._channels
+                    if name == cluster.name and self._live(uid, cluster) is not None
+                ]
             case _:
                 return sorted(cluster.users)
 
@@ -296,7 +418,9 @@ class SbatchDriver:
         if live is not None:
             return live
         if cluster.access == "ssh":
-            raise Refusal("signInNeeded", f"nobody is signed in to the cluster {cluster.name} as this user")
+            raise Refusal(
+                "signInNeeded", f"nobody is signed in to the cluster {cluster.name} as this user"
+            )
         channel = self._channels[uid, cluster.name] = local_channel(cluster, uid)
         return channel
 
@@ -307,10 +431,16 @@ class SbatchDriver:
         cluster = self._cluster(key.host)
         return key, cluster, self._channel(key.uid, cluster)
 
-    async def _site(self, uid: str, cluster: Cluster, channel: Channel, *, secs: float = float("inf")) -> Site:
+    async def _site(
+        self, uid: str, cluster: Cluster, channel: Channel, *, secs: float = float("inf")
+    ) -> Site:
         """secs: code that was sent may have been taken away since; it was seen no longer ago."""
         known = self._sites.get((uid, cluster.name))
-        if known is not None and known[0] is channel and (known[1].code is None or time.monotonic() - known[2] < secs):
+        if (
+            known is not None
+            and known[0] is channel
+            and (known[1].code is None or time.monotonic() - known[2] < secs)
+        ):
             return known[1]
         site = await look(channel, cluster, self._deployment, self._codes)
         self._sites[uid, cluster.name] = channel, site, time.monotonic()
@@ -323,26 +453,42 @@ class SbatchDriver:
 
     # ---- what a start is told
 
-    async def _request(self, spec: AgentSpec, cluster: Cluster, channel: Channel, site: Site) -> dict[str, Any]:
+    async def _request(
+        self, spec: AgentSpec, cluster: Cluster, channel: Channel, site: Site
+    ) -> dict[str, Any]:
         key, folder = spec.key, site.folder(spec.key)
         for secret in (spec.token, spec.agent_id):
             self._redactor.add(secret)
         own_file = cluster.access == "account" and cluster.link == "direct"
         agent = {
-            **self._agent_settings, "agentKey": str(key), "agentId": spec.agent_id, "token": spec.token, "cacheDir": f"{site.base}/agent",
+            **self._agent_settings,
+            "agentKey": str(key),
+            "agentId": spec.agent_id,
+            "token": spec.token,
+            "cacheDir": f"{site.base}/agent",
             "addressFile": str(self._root / "agents.json") if own_file else f"{folder}/agents.json",
-            "batch": {"cluster": msgspec.to_builtins(_for_agents(cluster)), "deployment": self._deployment},
+            "batch": {
+                "cluster": msgspec.to_builtins(_for_agents(cluster)),
+                "deployment": self._deployment,
+            },
             "paths": [[self._user_root, cluster.user_root or f"{site.base}/user"]],
         }
         keeper = {k: v for k, v in self._keeper_settings.items() if k != "lease"}
         return {
-            "base": site.base, "key": str(key), "python": site.python, "secs": cluster.start_secs, "leftSecs": self._lease["leftSecs"],
-            "move": cluster.link == "ssh", "code": site.code,
+            "base": site.base,
+            "key": str(key),
+            "python": site.python,
+            "secs": cluster.start_secs,
+            "leftSecs": self._lease["leftSecs"],
+            "move": cluster.link == "ssh",
+            "code": site.code,
             "config": {**keeper, "agent": agent, "lease": {"renewSecs": self._lease["renewSecs"]}},
             **await self._addressed(cluster, channel, site, key),
         }
 
-    async def _addressed(self, cluster: Cluster, channel: Channel, site: Site, key: AgentKey) -> dict[str, Any]:
+    async def _addressed(
+        self, cluster: Cluster, channel: Channel, site: Site, key: AgentKey
+    ) -> dict[str, Any]:
         """The address for the agent; a link through the connection is made."""
         link = addresses.link(cluster, await asyncio.to_thread(self._read_address))
         if link.through:
@@ -352,17 +498,29 @@ class SbatchDriver:
                 await channel.forward(path, link.host, link.port)
                 made = self._forwards[key] = channel, link.host, link.port, path
             link.said["link"] = made[3]
-        return {"address": link.said, "ca": None if link.ca is None else await asyncio.to_thread(Path(link.ca).read_text)}
+        return {
+            "address": link.said,
+            "ca": None if link.ca is None else await asyncio.to_thread(Path(link.ca).read_text),
+        }
 
     async def _keep_logs(self, key: AgentKey, answer: dict[str, Any]) -> None:
         if "before" not in answer:
             return
-        how = answer.get("error") or ("started" if answer.get("started") else "another start was faster")
+        how = answer.get("error") or (
+            "started" if answer.get("started") else "another start was faster"
+        )
         try:
             said = read_as(Logs, answer, self._cluster(key.host))
             before, output = said.before, said.output + f"{how}\n".encode()
             await asyncio.to_thread(
-                logs.keep, self._user_root, key.uid, key.host, before, output, self._redactor, now=time.time(),
+                logs.keep,
+                self._user_root,
+                key.uid,
+                key.host,
+                before,
+                output,
+                self._redactor,
+                now=time.time(),
             )
         except (Refusal, OSError) as e:
             self._log("the logs of {} cannot be kept: {}", str(key), e, uid=key.uid)
@@ -376,5 +534,10 @@ def _for_agents(cluster: Cluster) -> Cluster:
 def _options(cluster: Cluster) -> list[str]:
     """The defaults of a cluster, as options of sbatch."""
     d = cluster.defaults
-    named = {"partition": d.partition, "account": d.account, "qos": d.qos, "constraint": d.constraint}
+    named = {
+        "partition": d.partition,
+        "account": d.account,
+        "qos": d.qos,
+        "constraint": d.constraint,
+    }
     return [f"--{name}={value}" for name, value in named.items() if value is not None]

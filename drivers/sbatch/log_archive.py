@@ -1,6 +1,7 @@
-"""What an agent's log on the cluster said before each start, and what the start itself said, kept beside the user's runs here.
+"""What an agent's log on the cluster said before each start, and what the start itself said, kept
+beside the user's runs here.
 
-    <user_root>/<uid>/agent-sbatch/<host>/<YYYYmmddHHMMSS>-remote.log and -start.log
+<user_root>/<uid>/agent-sbatch/<host>/<YYYYmmddHHMMSS>-remote.log and -start.log
 """
 
 import contextlib
@@ -15,7 +16,16 @@ KEPT, MOST_BYTES = 20, 1 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def keep(user_root: str, uid: str, host: str, remote: bytes, start: bytes, redactor: Redactor, *, now: float) -> None:
+def keep(
+    user_root: str,
+    uid: str,
+    host: str,
+    remote: bytes,
+    start: bytes,
+    redactor: Redactor,
+    *,
+    now: float,
+) -> None:
     """The user may write to his folder: no link is followed. Raises OSError."""
     fd = _folder(user_root, (uid, "agent-sbatch", host))
     try:
@@ -35,7 +45,7 @@ def _shown(data: bytes, redactor: Redactor) -> bytes:
     text = redactor.text(data.decode("utf-8", "replace")).encode()
     if len(text) <= MOST_BYTES:
         return text
-    return b"...\n" + text[-(MOST_BYTES - 4):].partition(b"\n")[2]
+    return b"...\n" + text[-(MOST_BYTES - 4) :].partition(b"\n")[2]
 
 
 def _folder(root: str, parts: Sequence[str]) -> int:
@@ -61,7 +71,12 @@ def _there(fd: int, name: str) -> bool:
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    fd = os.open(
+        name,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=folder,
+    )
     with open(fd, "wb") as f:
         f.write(data)
 

@@ -1,7 +1,8 @@
 """Arrays: which indices one submission stands for, and the run of each of them.
 
-All runs of an array share one simulation id; the run of index n has the computeModel `<model>_<n>`. What they have in common is the
-*group*, `<uid>-<sid>`: everything below it is found by the beginning of its computeJid.
+All runs of an array share one simulation id; the run of index n has the computeModel `<model>_<n>`.
+What they have in common is the *group*, `<uid>-<sid>`: everything below it is found by the
+beginning of its computeJid.
 """
 
 import re
@@ -34,7 +35,9 @@ _EXAMPLE = "indices look like 0-9,20,30-40:2%5 (first-last:step, at most 5 at on
 
 
 class Indices(msgspec.Struct, frozen=True):
-    """The indices of an array, ascending, each once. at_once: so many of its runs at a time; None: as many as there is room for."""
+    """The indices of an array, ascending, each once. at_once: so many of its runs at a time; None:
+    as many as there is room for.
+    """
 
     numbers: tuple[int, ...]
     at_once: int | None = None
@@ -43,14 +46,20 @@ class Indices(msgspec.Struct, frozen=True):
 def parse_indices(text: str) -> Indices:
     """What `0-9,20,30-40:2%5` says. Raises Refusal("badRequest")."""
     if len(text) > MAX_TEXT:
-        raise Refusal("badRequest", f"the text of an array's indices has at most {MAX_TEXT} characters; this one has {len(text)}")
+        raise Refusal(
+            "badRequest",
+            f"the text of an array's indices has at most {MAX_TEXT} characters; this one has {len(text)}",
+        )
     listed, percent, limit = text.partition("%")
     at_once = _at_once(limit) if percent else None
     numbers: set[int] = set()
     for part in listed.split(","):
         numbers.update(_range(part))
         if len(numbers) > MAX_BULK:
-            raise Refusal("badRequest", f"an array has at most {MAX_BULK} indices; use a larger step, or several arrays")
+            raise Refusal(
+                "badRequest",
+                f"an array has at most {MAX_BULK} indices; use a larger step, or several arrays",
+            )
     return Indices(tuple(sorted(numbers)), at_once)
 
 
@@ -69,22 +78,33 @@ def text_of(indices: Indices) -> str:
 
 
 def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
-    """The run of each index, in their order. Raises Refusal("badRequest") where they cannot be told apart or named."""
+    """The run of each index, in their order. Raises Refusal("badRequest") where they cannot be told
+    apart or named.
+    """
     numbers = indices.numbers
     if not numbers or len(numbers) > MAX_BULK:
-        raise Refusal("badRequest", f"an array has 1 to {MAX_BULK} indices; this one has {len(numbers)}")
+        raise Refusal(
+            "badRequest", f"an array has 1 to {MAX_BULK} indices; this one has {len(numbers)}"
+        )
     for name in VARIABLES:
         if name in spec.env:
-            raise Refusal("badRequest", f"{name} is set for each run of an array; take it out of the environment that is asked for")
+            raise Refusal(
+                "badRequest",
+                f"{name} is set for each run of an array; take it out of the environment that is asked for",
+            )
     _check_names(spec, numbers)
     shared = {
-        **dict.fromkeys(_COUNT, str(len(numbers))), **dict.fromkeys(_MIN, str(min(numbers))), **dict.fromkeys(_MAX, str(max(numbers))),
+        **dict.fromkeys(_COUNT, str(len(numbers))),
+        **dict.fromkeys(_MIN, str(min(numbers))),
+        **dict.fromkeys(_MAX, str(max(numbers))),
         **dict.fromkeys(_GROUP, spec.simulation_id),
     }
     at_once = spec.at_once if indices.at_once is None else indices.at_once
     return tuple(
         msgspec.structs.replace(
-            spec, compute_model=model_of(spec.compute_model, n), env={**spec.env, **shared, **dict.fromkeys(_INDEX, str(n))},
+            spec,
+            compute_model=model_of(spec.compute_model, n),
+            env={**spec.env, **shared, **dict.fromkeys(_INDEX, str(n))},
             at_once=at_once,
         )
         for n in numbers
@@ -114,7 +134,10 @@ def _check_names(spec: RunSpec, numbers: Iterable[int]) -> None:
     """The longest name has to be one; no number may be out of range."""
     low, high = min(numbers), max(numbers)
     if low < 0 or high > MAX_INDEX:
-        raise Refusal("badRequest", f"an index of an array is 0 to {MAX_INDEX}; got {low if low < 0 else high}")
+        raise Refusal(
+            "badRequest",
+            f"an index of an array is 0 to {MAX_INDEX}; got {low if low < 0 else high}",
+        )
     try:
         compute_jid(spec.uid, spec.simulation_id, model_of(spec.compute_model, high))
     except Refusal:
@@ -125,7 +148,11 @@ def _check_names(spec: RunSpec, numbers: Iterable[int]) -> None:
 def _range(part: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
-        what = "a piece of it is empty" if not part else f"'{printable(part[:40])}' is neither an index nor a range"
+        what = (
+            "a piece of it is empty"
+            if not part
+            else f"'{printable(part[:40])}' is neither an index nor a range"
+        )
         raise Refusal("badRequest", f"{what}; {_EXAMPLE}")
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
@@ -138,11 +165,20 @@ def _range(part: str) -> range:
         raise Refusal("badRequest", f"{part} has step 0; a step is 1 or more")
     found = range(first, last + 1, step)
     if len(found) > MAX_BULK:
-        raise Refusal("badRequest", f"an array has at most {MAX_BULK} indices; {part} alone has {len(found)}")
+        raise Refusal(
+            "badRequest", f"an array has at most {MAX_BULK} indices; {part} alone has {len(found)}"
+        )
     return found
 
 
 def _at_once(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not 1 <= int(text) <= MAX_AT_ONCE:
-        raise Refusal("badRequest", f"after % comes how many runs at once, 1 to {MAX_AT_ONCE}; got '{printable(text[:40])}'")
+    if (
+        not (text.isascii() and text.isdigit())
+        or len(text) > 9
+        or not 1 <= int(text) <= MAX_AT_ONCE
+    ):
+        raise Refusal(
+            "badRequest",
+            f"after % comes how many runs at once, 1 to {MAX_AT_ONCE}; got '{printable(text[:40])}'",
+        )
     return int(text)

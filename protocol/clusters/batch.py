@@ -1,7 +1,9 @@
-"""Runs that a batch scheduler (Slurm) starts: what can be asked of it, what it says of one job of its own, what a cluster offers.
+"""Runs that a batch scheduler (Slurm) starts: what can be asked of it, what it says of one job of
+its own, what a cluster offers.
 
-Shapes only. How Slurm is asked and what its words mean stands in `agent/slurm`; which clusters there are in `clusters`. Memory is
-counted in MiB (2**20 bytes), times in seconds, moments in unix seconds.
+Shapes only. How Slurm is asked and what its words mean stands in `agent/slurm`; which clusters
+there are in `clusters`. Memory is counted in MiB (2**20 bytes), times in seconds, moments in unix
+seconds.
 """
 
 from typing import Annotated, Literal
@@ -12,13 +14,19 @@ import msgspec
 SlurmName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}\Z")]
 #: A name as in the pool of clusters; it is the host of agent keys.
 ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}\Z")]
-#: `feature&feature`, `[a|b]*2`: what sbatch takes, and nothing that a shell or another directive could be made of.
+#: `feature&feature`, `[a|b]*2`: what sbatch takes, and nothing that a shell or another directive
+#: could be made of.
 Expression = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,:|&()\[\]*=@+-]{1,256}\Z")]
 #: An environment module: `gcc/12.2`.
 Module = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}\Z")]
-#: One more option of sbatch, without its dashes: `exclusive`, `reservation=maint`. Which are allowed the cluster says. No blank is in it,
-#: behind which another option could stand.
-Directive = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,63}(=[A-Za-z0-9_.,:;@%+/=\[\](){}*?&|!~<>^-]{1,256})?\Z")]
+#: One more option of sbatch, without its dashes: `exclusive`, `reservation=maint`. Which are
+#: allowed the cluster says. No blank is in it, behind which another option could stand.
+Directive = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z][a-z0-9-]{0,63}(=[A-Za-z0-9_.,:;@%+/=\[\](){}*?&|!~<>^-]{1,256})?\Z"
+    ),
+]
 #: A job id of Slurm's, with the task of an array or the part of a heterogeneous job.
 SlurmJobId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}([_+][0-9]{1,10})?\Z")]
 #: Unix seconds, without NaN and infinity, which JSON does not have.
@@ -34,12 +42,13 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Wishes(_Part, frozen=True, kw_only=True):
-    """What one run asks of its cluster. Where it does not say, the cluster's defaults count, then Slurm's own.
+    """What one run asks of its cluster. Where it does not say, the cluster's defaults count, then
+    Slurm's own.
 
-    tasks: processes that `srun` starts (ranks); cores: of each of them. memory_mb: of each node. gpus: of each node.
-    The time limit is the run's.
-    setup: lines of sh that come before the command, on the node. signal_secs: so long before the time limit the job gets SIGUSR1.
-    cluster `None`: the first one.
+    tasks: processes that `srun` starts (ranks); cores: of each of them. memory_mb: of each node.
+    gpus: of each node. The time limit is the run's. setup: lines of sh that come before the
+    command, on the node. signal_secs: so long before the time limit the job gets SIGUSR1. cluster
+    `None`: the first one.
     """
 
     cluster: ClusterName | None = None
@@ -63,10 +72,11 @@ class Wishes(_Part, frozen=True, kw_only=True):
 class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """One job of Slurm's, as it was told last. job_id `None`: it was not accepted yet.
 
-    state: Slurm's word (`PENDING`, `RUNNING`, `NODE_FAIL`...); reason: its reason, as it says it; sentence: what that means, for a person.
-    nodes: as Slurm writes them (`n[1-3]`). starts_at: what it expects. unknown_since: nobody could be asked since then.
-    restarts: how often Slurm has started it again. run_dir: where it runs, if not where the supervisor thinks. node: of these the one
-    where this task is, if it is one of several.
+    state: Slurm's word (`PENDING`, `RUNNING`, `NODE_FAIL`...); reason: its reason, as it says it;
+    sentence: what that means, for a person. nodes: as Slurm writes them (`n[1-3]`). starts_at: what
+    it expects. unknown_since: nobody could be asked since then. restarts: how often Slurm has
+    started it again. run_dir: where it runs, if not where the supervisor thinks. node: of these the
+    one where this task is, if it is one of several.
     """
 
     cluster: ClusterName
@@ -114,9 +124,11 @@ class Partition(_Part, frozen=True, kw_only=True):
 
 
 class ClusterNews(_Part, frozen=True, kw_only=True):
-    """What an agent has found out about its cluster. partitions: empty while Slurm cannot be asked, or has none.
+    """What an agent has found out about its cluster. partitions: empty while Slurm cannot be asked,
+    or has none.
 
-    accounts, qos: what this user may charge to and ask for, by Slurm's accounting; None: it cannot be asked.
+    accounts, qos: what this user may charge to and ask for, by Slurm's accounting; None: it cannot
+    be asked.
     """
 
     cluster: ClusterName

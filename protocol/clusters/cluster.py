@@ -21,9 +21,11 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LoginHost(_Part, frozen=True, kw_only=True):
-    """One machine to sign in at. key: as in known_hosts, `ssh-ed25519 AAAA...`; several may stand behind one name.
+    """One machine to sign in at. key: as in known_hosts, `ssh-ed25519 AAAA...`; several may stand
+    behind one name.
 
-    via: the name of another one to go through first (ProxyJump), as `host[:port]`, with keys of its own.
+    via: the name of another one to go through first (ProxyJump), as `host[:port]`, with keys of its
+    own.
     """
 
     host: str
@@ -49,24 +51,29 @@ class Limits(_Part, frozen=True, kw_only=True):
 class Cluster(_Part, frozen=True, kw_only=True):
     """One cluster.
 
-    access: `account`: the supervisor's own unix user submits everybody's jobs; `sudo`, `runuser`: it becomes the user's own,
-    as `users` says (uid: unix user); `ssh`: users sign in at `login` as themselves.
-    folder: where agent, code, evidence and run directories lie, on the shared file system; `$SCRATCH`, `$HOME`, `~` and `$USER` are
-    the cluster's. A part `jobscribe-<deployment>` is added. user_root: where users' run directories are, if the cluster sees those of
-    the supervisor.
-    pythons: tried in this order; Python 3.11 or later. wheels: folder with wheels for pythons that are unlike
-    the supervisor's.
-    link: how its agents reach the supervisor: `tls` dials out (supervisor: `host:port`, where it is not the listener's own address), `ssh`
-    through the user's own connection, `direct` on this machine.
-    runs, runs_per_user: at once, queued by Slurm or running. poll_secs: Slurm is asked no more often, and at least every poll_max_secs.
-    limit_slack_secs: Slurm ends what is over its time limit; what it has not ended so long after that is ended by us.
-    setup: lines of sh before every command. directives: names of further options of sbatch that runs may ask for.
+    access: `account`: the supervisor's own unix user submits everybody's jobs; `sudo`, `runuser`:
+    it becomes the user's own, as `users` says (uid: unix user); `ssh`: users sign in at `login` as
+    themselves. folder: where agent, code, evidence and run directories lie, on the shared file
+    system; `$SCRATCH`, `$HOME`, `~` and `$USER` are the cluster's. A part `jobscribe-<deployment>`
+    is added. user_root: where users' run directories are, if the cluster sees those of the
+    supervisor. pythons: tried in this order; Python 3.11 or later. wheels: folder with wheels for
+    pythons that are unlike the supervisor's. link: how its agents reach the supervisor: `tls` dials
+    out (supervisor: `host:port`, where it is not the listener's own address), `ssh` through the
+    user's own connection, `direct` on this machine. runs, runs_per_user: at once, queued by Slurm
+    or running. poll_secs: Slurm is asked no more often, and at least every poll_max_secs.
+    limit_slack_secs: Slurm ends what is over its time limit; what it has not ended so long after
+    that is ended by us. setup: lines of sh before every command. directives: names of further
+    options of sbatch that runs may ask for.
     """
 
     name: ClusterName
     access: Literal["account", "sudo", "runuser", "ssh"] = "account"
     login: tuple[LoginHost, ...] = ()
-    methods: tuple[Literal["password", "keyboard-interactive", "publickey"], ...] = ("publickey", "keyboard-interactive", "password")
+    methods: tuple[Literal["password", "keyboard-interactive", "publickey"], ...] = (
+        "publickey",
+        "keyboard-interactive",
+        "password",
+    )
     users: dict[str, str] = {}
     folder: Path = "$SCRATCH"
     user_root: str | None = None
@@ -89,7 +96,9 @@ class Cluster(_Part, frozen=True, kw_only=True):
 
 
 def fallback_secs(limit_secs: float, slack_secs: float = LIMIT_SLACK_SECS) -> float:
-    """When we end a run of this time limit that Slurm has not ended, in seconds from its start. Slurm counts in full minutes."""
+    """When we end a run of this time limit that Slurm has not ended, in seconds from its start.
+    Slurm counts in full minutes.
+    """
     return 60.0 * math.ceil(limit_secs / 60) + slack_secs
 
 

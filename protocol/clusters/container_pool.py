@@ -1,4 +1,5 @@
-"""A pool of container hosts, as its file describes it: shapes and defaults only. Sizes are MiB (2**20 bytes), CPUs are cores.
+"""A pool of container hosts, as its file describes it: shapes and defaults only. Sizes are MiB
+(2**20 bytes), CPUs are cores.
 
 How the file is read is `service/pool_file`'s business, what is made of it the Docker driver's.
 """
@@ -9,7 +10,8 @@ import msgspec
 
 from ..ids import Host
 
-#: What a task or agent may be told to connect to: nothing, or a network of that host by its name (`bridge`, `host` is refused).
+#: What a task or agent may be told to connect to: nothing, or a network of that host by its name
+#: (`bridge`, `host` is refused).
 Network = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -20,7 +22,8 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Limits(_Part, frozen=True, kw_only=True):
-    """What one container may use. cpus: of all its processes together; nofile: descriptors of each process.
+    """What one container may use. cpus: of all its processes together; nofile: descriptors of each
+    process.
 
     runs: of an agent: so many runs at once share its container.
     """
@@ -43,10 +46,12 @@ class Volume(_Part, frozen=True, kw_only=True):
 
 
 class PoolHost(_Part, frozen=True, kw_only=True):
-    """One host. address: `tcp://ip:port`, or `unix:///path` for this machine's own daemon. tls: folder of cacert, cert, key (.pem).
+    """One host. address: `tcp://ip:port`, or `unix:///path` for this machine's own daemon. tls:
+    folder of cacert, cert, key (.pem).
 
-    cpu, memory_mb, gpus, ports: for tasks in containers of their own. agents_mb: memory for agents' containers beside those.
-    sequential, parallel: runs at once in agents. plans: only runs of users with these plans come here; none: everybody else's.
+    cpu, memory_mb, gpus, ports: for tasks in containers of their own. agents_mb: memory for agents'
+    containers beside those. sequential, parallel: runs at once in agents. plans: only runs of users
+    with these plans come here; none: everybody else's.
     """
 
     name: Host
@@ -64,20 +69,23 @@ class PoolHost(_Part, frozen=True, kw_only=True):
 
 
 class Pool(_Part, frozen=True, kw_only=True):
-    """Everything about the hosts of a deployment. image: has jobscribe's agent; tasks without an image of their own run in it, too.
+    """Everything about the hosts of a deployment. image: has jobscribe's agent; tasks without an
+    image of their own run in it, too.
 
-    supervisor: `host:port` by which the hosts reach the supervisor's listener for agents, where it is not the listener's own address.
-    unix_users: first and last number of the unix users that containers run as, one for each user; None: as the supervisor's own.
-    task_subnets: addresses for gangs, a /22 for each; the same ones on every host. registries: file with credentials, 0600.
-    log_driver `auto`: journald where the host has it. keep_failed_secs: containers of failed tasks stay so long; 0: not at all.
-    agent_idle_secs: an agent that nobody needs is ended after so long.
+    supervisor: `host:port` by which the hosts reach the supervisor's listener for agents, where it
+    is not the listener's own address. unix_users: first and last number of the unix users that
+    containers run as, one for each user; None: as the supervisor's own. task_subnets: addresses for
+    gangs, a /22 for each; the same ones on every host. registries: file with credentials, 0600.
+    log_driver `auto`: journald where the host has it. keep_failed_secs: containers of failed tasks
+    stay so long; 0: not at all. agent_idle_secs: an agent that nobody needs is ended after so long.
     """
 
     hosts: Annotated[tuple[PoolHost, ...], msgspec.Meta(min_length=1, max_length=1_000)]
     image: str
     sequential: Limits = Limits()
     parallel: Limits = Limits(cpus=2, memory_mb=2048, pids=2048)
-    #: pids, descriptors and /tmp of tasks in containers of their own; their CPUs, memory and shm stand in their role
+    #: pids, descriptors and /tmp of tasks in containers of their own; their CPUs, memory and shm
+    #: stand in their role
     tasks: Limits = Limits(pids=4096, tmp_mb=1024)
     network: Network = "none"
     relay_network: Network = "host"

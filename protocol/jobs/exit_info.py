@@ -1,4 +1,6 @@
-"""How one execution ended: what is known, kept apart, so that nobody has to guess a signal out of an exit code."""
+"""How one execution ended: what is known, kept apart, so that nobody has to guess a signal out of
+an exit code.
+"""
 
 import signal as _names
 from typing import Annotated, Any, Literal
@@ -7,21 +9,34 @@ import msgspec
 
 from ..clusters.batch import BatchState
 
-#: Who says so: the keeper that waited for the process; the job's own wrapper script (its keeper was gone);
-#: the container engine or the batch scheduler that ran it; the start itself (it never ran); or nobody.
+#: Who says so: the keeper that waited for the process; the job's own wrapper script (its keeper was
+#: gone); the container engine or the batch scheduler that ran it; the start itself (it never ran);
+#: or nobody.
 Source = Literal["keeper", "script", "engine", "scheduler", "start", "lost"]
 
-#: Unix seconds, and seconds between two of them. Bounds keep NaN and infinity out, which JSON, and so the event log, does not have.
+#: Unix seconds, and seconds between two of them. Bounds keep NaN and infinity out, which JSON, and
+#: so the event log, does not have.
 Instant = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 Span = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
 #: What is said where `out_of_memory` is true, whatever the exit.
 OUT_OF_MEMORY = "memory ran out, and the kernel killed a process of it"
-#: What Slurm calls ends that are its own doing, or somebody's who told it so. Time limits are stops, as everywhere.
-BY_SCHEDULER = frozenset((
-    "CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "DEADLINE", "REVOKED", "OUT_OF_MEMORY",
-))
+#: What Slurm calls ends that are its own doing, or somebody's who told it so. Time limits are
+#: stops, as everywhere.
+BY_SCHEDULER = frozenset(
+    (
+        "CANCELLED",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "LAUNCH_FAILED",
+        "RECONFIG_FAIL",
+        "DEADLINE",
+        "REVOKED",
+        "OUT_OF_MEMORY",
+    )
+)
 #: Why a start can fail that is no fault of the job, and what to do about it.
 FAULTS = {
     "noProcesses": "wait until other jobs have ended, or raise the limit of processes (ulimit -u, TasksMax= of the unit)",
@@ -48,20 +63,25 @@ FAULTS = {
 KERNEL_LINES, KERNEL_CHARS = 5, 300
 
 
-#: Signals with which the kernel ends what it must, of which it may write a line: ILL, TRAP, ABRT, BUS, FPE, KILL, SEGV, TERM, SYS.
+#: Signals with which the kernel ends what it must, of which it may write a line: ILL, TRAP, ABRT,
+#: BUS, FPE, KILL, SEGV, TERM, SYS.
 OF_THE_KERNEL = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
 
 
 class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was measured or seen around an end, for who asks why. None: it was not, or could not be. Sizes in bytes.
+    """What was measured or seen around an end, for who asks why. None: it was not, or could not be.
+    Sizes in bytes.
 
-    memory_peak_bytes: the most that all of it took together, as its cgroup counted it (files that it read or wrote are in that); without
-    such a count the most that was seen, which may be less than there was. memory_limit_bytes: the nearest limit that holds for it.
-    memory_kills: how many processes the kernel killed in it for want of memory while it ran. kernel: lines of the kernel's log that
-    name one of its processes or its cgroup. kernel_unread: why that log, which was to be read, was not. via_shell: a code of 128+n was
-    made by a shell whose command was ended by a signal. ulimits: limits of one process that hold in it, as "ulimit -t 1", by its command's
-    text or as seen on its processes. calls_timeout: the text of its command runs timeout(1). canceled_by_user: its own unix user, and
-    nobody else, canceled it in Slurm. exited_first: it had exited by itself before its batch scheduler ended its job.
+    memory_peak_bytes: the most that all of it took together, as its cgroup counted it (files that
+    it read or wrote are in that); without such a count the most that was seen, which may be less
+    than there was. memory_limit_bytes: the nearest limit that holds for it. memory_kills: how many
+    processes the kernel killed in it for want of memory while it ran. kernel: lines of the kernel's
+    log that name one of its processes or its cgroup. kernel_unread: why that log, which was to be
+    read, was not. via_shell: a code of 128+n was made by a shell whose command was ended by a
+    signal. ulimits: limits of one process that hold in it, as "ulimit -t 1", by its command's text
+    or as seen on its processes. calls_timeout: the text of its command runs timeout(1).
+    canceled_by_user: its own unix user, and nobody else, canceled it in Slurm. exited_first: it had
+    exited by itself before its batch scheduler ended its job.
     """
 
     memory_peak_bytes: int | None = None
@@ -77,7 +97,9 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """code 0..255 or None; signal 1..64 or None; at most one of the two is set. Times are unix seconds, sizes bytes."""
+    """code 0..255 or None; signal 1..64 or None; at most one of the two is set. Times are unix
+    seconds, sizes bytes.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -89,7 +111,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     detail: str | None = None
     #: what a start failed for want of, in a word; see FAULTS
     fault: str | None = None
-    #: did the kernel kill a process of it for want of memory? None: that cannot be known here (or an older version wrote this)
+    #: did the kernel kill a process of it for want of memory? None: that cannot be known here (or
+    #: an older version wrote this)
     out_of_memory: bool | None = None
     started_at: Instant | None = None
     ended_at: Instant | None = None
@@ -107,7 +130,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dropped_bytes: int = 0
     #: the last word of the batch scheduler that started it
     batch: BatchState | msgspec.UnsetType = msgspec.UNSET
-    #: what was seen around an end that is no exit 0; not there where an older version wrote this, or nobody was there to look
+    #: what was seen around an end that is no exit 0; not there where an older version wrote this,
+    #: or nobody was there to look
     facts: ExitFacts | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -116,12 +140,16 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def succeeded(self) -> bool:
-        """It did what it was to do. What we stopped did not, although it may well have exited 0 then."""
+        """It did what it was to do. What we stopped did not, although it may well have exited 0
+        then.
+        """
         return self.code == 0 and self.stop_reason is None
 
     @property
     def ended_by_scheduler(self) -> str | None:
-        """The word of its batch scheduler, where that (or somebody there, and not we) ended it, whatever its program made of it."""
+        """The word of its batch scheduler, where that (or somebody there, and not we) ended it,
+        whatever its program made of it.
+        """
         if self.stop_reason is not None or self.code == 0 or self.source in ("start", "lost"):
             return None
         if isinstance(self.facts, ExitFacts) and self.facts.exited_first is True:
@@ -147,7 +175,11 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             told = self.detail or f"Slurm says {self.ended_by_scheduler}"
             return told + ("" if self.ended_by_scheduler == "OUT_OF_MEMORY" else memory)
         if self.signal is not None:
-            return f"ended by signal {self.signal} ({signal_name(self.signal)})" + (", core dumped" if self.core_dumped else "") + memory
+            return (
+                f"ended by signal {self.signal} ({signal_name(self.signal)})"
+                + (", core dumped" if self.core_dumped else "")
+                + memory
+            )
         if self.code is None:
             return f"{self.detail or 'how it ended is not known'}{memory}"
         return f"exit code {self.code}{memory}"

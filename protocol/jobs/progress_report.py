@@ -1,6 +1,8 @@
-"""What a report of an execution may be: one line of JSON, an object, small enough to go with hundreds of others in a message.
+"""What a report of an execution may be: one line of JSON, an object, small enough to go with
+hundreds of others in a message.
 
-Jobs write these lines themselves, so whatever is in them is a stranger's. Standard library only: the keeper reads them, too.
+Jobs write these lines themselves, so whatever is in them is a stranger's. Standard library only:
+the keeper reads them, too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ if TYPE_CHECKING:  # a keeper does without what it does not need
 
 #: Bytes of one line.
 LIMIT = 16 * 1024
-#: Reports travel inside snapshots, which have limits of their own (see `codec`): levels and keys, all of them together.
+#: Reports travel inside snapshots, which have limits of their own (see `codec`): levels and keys,
+#: all of them together.
 MAX_DEPTH, MAX_KEYS = 6, 64
 _INTEGERS = range(-(2**63), 2**64)
 
@@ -30,7 +33,9 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def newest(tail: bytes, *, from_start: bool) -> dict[str, Any] | None:
-    """The last report among the whole lines of a file's last bytes. from_start: these bytes are the whole file."""
+    """The last report among the whole lines of a file's last bytes. from_start: these bytes are the
+    whole file.
+    """
     lines = tail.split(b"\n")[:-1]
     if not from_start:
         lines = lines[1:]

@@ -1,6 +1,8 @@
-"""Runs of more than one task: the roles, what each task needs, when an attempt is decided, what is tried again, what comes first.
+"""Runs of more than one task: the roles, what each task needs, when an attempt is decided, what is
+tried again, what comes first.
 
-Shapes only; what they lead to is decided in `supervisor/core`. Memory is counted in MiB (2**20 bytes), CPU in cores, time in seconds.
+Shapes only; what they lead to is decided in `supervisor/core`. Memory is counted in MiB (2**20
+bytes), CPU in cores, time in seconds.
 """
 
 from typing import Annotated, Literal
@@ -9,7 +11,8 @@ import msgspec
 
 from ..ids import Arg, ComputeJid, EnvName, Host, Role
 
-#: Tasks of one run, and ports of all of them together: what their environments name has to fit into one message.
+#: Tasks of one run, and ports of all of them together: what their environments name has to fit into
+#: one message.
 MAX_TASKS, MAX_ROLES, MAX_PORTS = 1_000, 100, 4_000
 #: Ports that every task has, whether or not its role asks for them.
 IMPLIED_PORTS = ("http", "ssh")
@@ -28,7 +31,9 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Port(_Part, frozen=True, kw_only=True):
-    """Ports of each task of a role, under one label. begin: the first of `count` in a row; 0: any that are free."""
+    """Ports of each task of a role, under one label. begin: the first of `count` in a row; 0: any
+    that are free.
+    """
 
     label: Role
     count: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
@@ -38,8 +43,9 @@ class Port(_Part, frozen=True, kw_only=True):
 class TaskRole(_Part, frozen=True, kw_only=True):
     """Tasks that run the same command, each with an index of its own, from 0.
 
-    cpu, memory_mb, gpu: of each task, held for it on its host. image, volumes: of its container, with drivers that have some.
-    min_failed: so many failed tasks of this role fail the attempt; min_succeeded: so many that succeeded make it succeed.
+    cpu, memory_mb, gpu: of each task, held for it on its host. image, volumes: of its container,
+    with drivers that have some. min_failed: so many failed tasks of this role fail the attempt;
+    min_succeeded: so many that succeeded make it succeed.
     """
 
     name: Role
@@ -57,7 +63,9 @@ class TaskRole(_Part, frozen=True, kw_only=True):
     min_succeeded: Threshold = None
 
     def all_ports(self) -> tuple[Port, ...]:
-        """The ports of each of its tasks: those it asks for, in this order, then the implied ones it does not name."""
+        """The ports of each of its tasks: those it asks for, in this order, then the implied ones
+        it does not name.
+        """
         named = {p.label for p in self.ports}
         return (*self.ports, *(Port(label=label) for label in IMPLIED_PORTS if label not in named))
 
@@ -65,8 +73,9 @@ class TaskRole(_Part, frozen=True, kw_only=True):
 class Retry(_Part, frozen=True, kw_only=True):
     """What is tried again, as a whole new attempt. -1: without end.
 
-    count: after failures of unknown kind (an ordinary exit code); platform: after what the platform did (a lost machine, a signal
-    from outside, ports that were taken). conflict_secs: the shortest wait after resources could not be had in time.
+    count: after failures of unknown kind (an ordinary exit code); platform: after what the platform
+    did (a lost machine, a signal from outside, ports that were taken). conflict_secs: the shortest
+    wait after resources could not be had in time.
     """
 
     count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
@@ -75,7 +84,8 @@ class Retry(_Part, frozen=True, kw_only=True):
 
 
 class After(_Part, frozen=True, kw_only=True):
-    """This run waits for the end of another one of the same user. on: it completed, ended in whatever way, or did not complete.
+    """This run waits for the end of another one of the same user. on: it completed, ended in
+    whatever way, or did not complete.
 
     serial 0: the run that is there when this one is accepted.
     """
@@ -86,7 +96,9 @@ class After(_Part, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where one task of an attempt is, and what it has there. address: what its peers connect to. ports: by label, in order."""
+    """Where one task of an attempt is, and what it has there. address: what its peers connect to.
+    ports: by label, in order.
+    """
 
     role: Role
     index: int

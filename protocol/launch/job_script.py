@@ -1,10 +1,12 @@
-"""The sh script of one execution: environment, run directory, core limit, the command, and its exit code in the script's own hand.
+"""The sh script of one execution: environment, run directory, core limit, the command, and its exit
+code in the script's own hand.
 
-Pure. Repeating an execution by hand is running this file. Under a keeper, or in a container of its own, descriptor 3 is the
-command's stderr, and the script's own stderr goes to a file where a shell says which signal ended the command: that is how a
-death by SIGKILL is told from `exit 137`. The command runs in a subshell that `exec`s it, because dash would say it to the
-command's stderr otherwise, and because a shell's builtins are not the programs of the same names. No process but the shell and
-the command is started.
+Pure. Repeating an execution by hand is running this file. Under a keeper, or in a container of its
+own, descriptor 3 is the command's stderr, and the script's own stderr goes to a file where a shell
+says which signal ended the command: that is how a death by SIGKILL is told from `exit 137`. The
+command runs in a subshell that `exec`s it, because dash would say it to the command's stderr
+otherwise, and because a shell's builtins are not the programs of the same names. No process but the
+shell and the command is started.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +18,32 @@ from ..wire.messages import TaskSpec
 
 _NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UMASK = _compile(r"[0-7]{1,4}\Z")
-#: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the command.
-_OF_SHELLS = frozenset((
-    "BASHOPTS", "BASH_VERSINFO", "EUID", "IFS", "LINENO", "OLDPWD", "OPTIND", "POSIXLY_CORRECT", "PPID", "PWD", "RANDOM", "SECONDS",
-    "SHELLOPTS", "UID",
-))
+#: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the
+#: command.
+_OF_SHELLS = frozenset(
+    (
+        "BASHOPTS",
+        "BASH_VERSINFO",
+        "EUID",
+        "IFS",
+        "LINENO",
+        "OLDPWD",
+        "OPTIND",
+        "POSIXLY_CORRECT",
+        "PPID",
+        "PWD",
+        "RANDOM",
+        "SECONDS",
+        "SHELLOPTS",
+        "UID",
+    )
+)
 #: How the command of a text begins.
 _TEXT = ("/bin/bash", "-c")
 #: A block of `ulimit -c`, as POSIX has it.
 _BLOCK = 512
-#: When memory runs out, a job goes before the keeper, the agent and everything else of the machine. Its processes inherit that.
+#: When memory runs out, a job goes before the keeper, the agent and everything else of the machine.
+#: Its processes inherit that.
 _LIKELIER_VICTIM = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null"
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
@@ -51,17 +69,32 @@ def exports(env: Mapping[str, str]) -> str:
 
 
 def script(
-    token: Token, spec: TaskSpec, env: Mapping[str, str], evidence: object, *, umask: str = "0077", shared: str = "",
+    token: Token,
+    spec: TaskSpec,
+    env: Mapping[str, str],
+    evidence: object,
+    *,
+    umask: str = "0077",
+    shared: str = "",
 ) -> str:
-    """env: the login profile's environment; `shared` (lines that export) wins over it, `spec.env` over both, the contract over all.
+    """env: the login profile's environment; `shared` (lines that export) wins over it, `spec.env`
+    over both, the contract over all.
 
-    evidence: absolute path (or its text) of the folder for the exit code. Raises Refusal("badRequest") for what no process can be given.
-    With the argument --shell it gives a shell in the directory and environment of the command instead of running it.
+    evidence: absolute path (or its text) of the folder for the exit code. Raises
+    Refusal("badRequest") for what no process can be given. With the argument --shell it gives a
+    shell in the directory and environment of the command instead of running it.
     """
     _check(spec, umask)
     own = {**spec.env, **contract(token, spec.run_dir, evidence)}
-    before, plain = _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}), _plain(own)
-    odd = [f"{k}={v}" for k, v in {**env, **_PYTHON, **own}.items() if k not in plain and k not in before]
+    before, plain = (
+        _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}),
+        _plain(own),
+    )
+    odd = [
+        f"{k}={v}"
+        for k, v in {**env, **_PYTHON, **own}.items()
+        if k not in plain and k not in before
+    ]
     command, through = [*spec.wrap, *spec.command], ["/usr/bin/env", "--", *odd] if odd else []
     if odd or command[0].startswith("-"):
         command = ["/usr/bin/env", "--", *odd, *command]
@@ -76,7 +109,7 @@ def script(
         "# Run by hand, this does what the job did; its exit code is kept only when a keeper or an engine runs it.",
         "# With the argument --shell: a shell with the environment and in the directory of the command.",
         'case "${1-}" in --shell) set -- shell ;; *) set -- run ;; esac',
-        f"set -- \"$1\" {_quoted(f'{evidence}/exit-code')}",
+        f'set -- "$1" {_quoted(f"{evidence}/exit-code")}',
         'if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- "$1" /dev/null; fi',
         _LIKELIER_VICTIM,
         f"umask {umask}",
@@ -105,17 +138,21 @@ def _plain(env: Mapping[str, str]) -> dict[str, str]:
 
 def _core_limit(size: int) -> str:
     """As much as was asked for; where the machine allows less, that."""
-    return f"ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c \"$(ulimit -H -c)\" 2>/dev/null"
+    return f'ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c "$(ulimit -H -c)" 2>/dev/null'
 
 
 def _check(spec: TaskSpec, umask: str) -> None:
     texts = [*spec.wrap, *spec.command, spec.run_dir, *spec.env, *spec.env.values()]
     if any("\0" in t for t in texts):
-        raise Refusal("badRequest", "a NUL character cannot be part of a command, an environment or a path")
+        raise Refusal(
+            "badRequest", "a NUL character cannot be part of a command, an environment or a path"
+        )
     if not spec.command or not (*spec.wrap, *spec.command)[0]:
         raise Refusal("badRequest", "the command is empty")
     if not spec.run_dir.startswith("/"):
-        raise Refusal("badRequest", f"the run directory must be an absolute path, not {spec.run_dir!a}")
+        raise Refusal(
+            "badRequest", f"the run directory must be an absolute path, not {spec.run_dir!a}"
+        )
     bad = next((n for n in spec.env if not n or "=" in n), None)
     if bad is not None:
         raise Refusal("badRequest", f"{bad!a} cannot be the name of an environment variable")

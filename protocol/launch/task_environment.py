@@ -1,8 +1,10 @@
-"""What a task of a run with roles finds in its environment: the `PAI_*` variables, and `job.json` with the same for programs.
+"""What a task of a run with roles finds in its environment: the `PAI_*` variables, and `job.json`
+with the same for programs.
 
-Pure. `shared` is the same for all tasks of an attempt (who its peers are and where each of them listens), `own` is one task's. Formats
-are those of the OpenPAI guides, with the names that newer scripts use beside the older ones. Host lists are ordered by index and
-complete, for all tasks are placed before any is started.
+Pure. `shared` is the same for all tasks of an attempt (who its peers are and where each of them
+listens), `own` is one task's. Formats are those of the OpenPAI guides, with the names that newer
+scripts use beside the older ones. Host lists are ordered by index and complete, for all tasks are
+placed before any is started.
 """
 
 import re
@@ -10,18 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ..ids import Token
-from ..wire.messages import Shared
 from ..api.requests import RunSpec
+from ..ids import Token
 from ..jobs.roles import Place, TaskRole
+from ..wire.messages import Shared
 
 #: Of an app's run: the app's version in the front end, by which the run was digested.
 APP_VERSION = "JOBSCRIBE_APP_VERSION"
 #: What a run may say itself, in its `env`, and what is there where it does not.
 GIVEN = {
-    "PAI_DATA_DIR": "", "PAI_OUTPUT_DIR": "", "PAI_CODE_DIR": "", "PAI_DEFAULT_FS_URI": "file:///", "PAI_JOB_VC_NAME": "default",
+    "PAI_DATA_DIR": "",
+    "PAI_OUTPUT_DIR": "",
+    "PAI_CODE_DIR": "",
+    "PAI_DEFAULT_FS_URI": "file:///",
+    "PAI_JOB_VC_NAME": "default",
 }
-#: Variables besides those that there are for each task or each label: of the run, of each role, of a task.
+#: Variables besides those that there are for each task or each label: of the run, of each role, of
+#: a task.
 _OF_RUN, _OF_ROLE, _OWN = 17, 5, 18
 #: Roles whose names begin so, or have a number in the middle, may make two variables of one name.
 _DOUBTFUL = re.compile(r"(PORT_LIST|RESOURCE|MIN|TASK_COUNT|TASK_ROLE)_|.*_\d+_")
@@ -30,7 +37,9 @@ Pairs = Iterator[tuple[str, str]]
 
 
 def shared(spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[Place]) -> Shared:
-    """Of all tasks. places: one for each task, in any order; raises ValueError where they are not, or lack a port."""
+    """Of all tasks. places: one for each task, in any order; raises ValueError where they are not,
+    or lack a port.
+    """
     ordered = _in_order(spec.roles, places)
     pairs = [*_of_run(spec, jid, serial, attempt), *_of_peers(spec.roles, ordered)]
     env = dict(pairs)
@@ -40,8 +49,12 @@ def shared(spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[
 
 
 def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: Place) -> dict[str, str]:
-    """Of the task at this place, besides what is shared. Raises ValueError where the run has no such task."""
-    role = next((r for r in spec.roles if r.name == place.role and 0 <= place.index < r.tasks), None)
+    """Of the task at this place, besides what is shared. Raises ValueError where the run has no
+    such task.
+    """
+    role = next(
+        (r for r in spec.roles if r.name == place.role and 0 <= place.index < r.tasks), None
+    )
     if role is None:
         raise ValueError(f"the run has no task {place.role} {place.index}")
     index = str(place.index)
@@ -64,7 +77,9 @@ def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: Place) -> dic
         "CUDA_VISIBLE_DEVICES": ",".join(place.gpus),
     }
     ports = {label: ",".join(map(str, numbers)) for label, numbers in _ports(role, place)}
-    env["PAI_CONTAINER_HOST_PORT_LIST"] = ";".join(f"{label}:{numbers}" for label, numbers in ports.items())
+    env["PAI_CONTAINER_HOST_PORT_LIST"] = ";".join(
+        f"{label}:{numbers}" for label, numbers in ports.items()
+    )
     env |= {f"PAI_CONTAINER_HOST_{label}_PORT_LIST": numbers for label, numbers in ports.items()}
     env["PAI_CONTAINER_HOST_PORT"] = str(place.ports["http"][0])
     env["PAI_CONTAINER_SSH_PORT"] = str(place.ports["ssh"][0])
@@ -76,8 +91,15 @@ def clash(roles: Sequence[TaskRole]) -> str | None:
     if not any(_DOUBTFUL.match(r.name) for r in roles):
         return None
     places = tuple(
-        Place(role=r.name, index=i, host="x", address="x", ports={p.label: (1,) * p.count for p in r.all_ports()})
-        for r in roles for i in range(r.tasks)
+        Place(
+            role=r.name,
+            index=i,
+            host="x",
+            address="x",
+            ports={p.label: (1,) * p.count for p in r.all_ports()},
+        )
+        for r in roles
+        for i in range(r.tasks)
     )
     seen: set[str] = set()
     for name, _ in _of_peers(roles, _in_order(roles, places)):
@@ -88,7 +110,9 @@ def clash(roles: Sequence[TaskRole]) -> str | None:
 
 
 def most(roles: Sequence[TaskRole]) -> int:
-    """How many variables a task has, what is shared and its own together, in the role that has the most."""
+    """How many variables a task has, what is shared and its own together, in the role that has the
+    most.
+    """
     of_peers = sum(_OF_ROLE + r.tasks * (1 + 2 * len(r.all_ports())) for r in roles)
     return _OF_RUN + of_peers + max(_OWN + len(r.all_ports()) for r in roles)
 
@@ -123,7 +147,10 @@ def _of_run(spec: RunSpec, jid: str, serial: int, attempt: int) -> Pairs:
     yield "PAI_TASK_ROLE_COUNT", str(len(roles))
     yield "PAI_JOB_TASK_ROLE_LIST", names
     yield "PAI_TASK_ROLE_LIST", names
-    yield "PAI_TASK_ROLE_INSTANCES", ",".join(f"{r.name}:{i}" for r in roles for i in range(r.tasks))
+    yield (
+        "PAI_TASK_ROLE_INSTANCES",
+        ",".join(f"{r.name}:{i}" for r in roles for i in range(r.tasks)),
+    )
 
 
 def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[Place]]) -> Pairs:
@@ -147,14 +174,26 @@ def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[Place]]) -> Pair
 def _ports(role: TaskRole, place: Place) -> Iterable[tuple[str, tuple[int, ...]]]:
     """Its ports in the order of the role's labels."""
     asked = role.all_ports()
-    if len(place.ports) != len(asked) or any(len(place.ports.get(p.label, ())) != p.count for p in asked):
-        raise ValueError(f"the place of {role.name} {place.index} has not the ports that its role asks for")
+    if len(place.ports) != len(asked) or any(
+        len(place.ports.get(p.label, ())) != p.count for p in asked
+    ):
+        raise ValueError(
+            f"the place of {role.name} {place.index} has not the ports that its role asks for"
+        )
     return [(p.label, place.ports[p.label]) for p in asked]
 
 
-def _job_json(spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[str, list[Place]]) -> str:
+def _job_json(
+    spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[str, list[Place]]
+) -> str:
     """One line for each task, so that it can be read by people, too."""
-    job = {"name": job_name(spec), "user": spec.uid, "computeJid": jid, "serial": serial, "virtualCluster": _given(spec, "PAI_JOB_VC_NAME")}
+    job = {
+        "name": job_name(spec),
+        "user": spec.uid,
+        "computeJid": jid,
+        "serial": serial,
+        "virtualCluster": _given(spec, "PAI_JOB_VC_NAME"),
+    }
     roles = [_role_told(r) for r in spec.roles]
     tasks = [place for r in spec.roles for place in places[r.name]]
     return (
@@ -165,8 +204,15 @@ def _job_json(spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[s
 
 def _role_told(role: TaskRole) -> dict[str, object]:
     return {
-        "name": role.name, "tasks": role.tasks, "cpu": role.cpu, "memoryMb": role.memory_mb, "shmMb": role.shm_mb, "gpu": role.gpu,
-        "ports": role.all_ports(), "minFailed": role.min_failed, "minSucceeded": role.min_succeeded,
+        "name": role.name,
+        "tasks": role.tasks,
+        "cpu": role.cpu,
+        "memoryMb": role.memory_mb,
+        "shmMb": role.shm_mb,
+        "gpu": role.gpu,
+        "ports": role.all_ports(),
+        "minFailed": role.min_failed,
+        "minSucceeded": role.min_succeeded,
     }
 
 

@@ -1,10 +1,12 @@
 """The one codec: messages <-> binary frames (msgpack).
 
-A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would be over the limit: `{v, seq, id, i, of, d}`.
-`seq` counts the frames of one direction of one connection from 1; the reader is told of a gap and decides what to do.
-Limits are checked before anything is built (size) or used (depth, number of keys, duplicate keys). Whatever is wrong
-with a frame is a `FrameError` with a code of protocol.errors; nothing else leaves this module, whatever the bytes.
-What one end refuses to read, the other refuses to send: a frame that ended the connection would only be sent again.
+A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would be over the limit:
+`{v, seq, id, i, of, d}`. `seq` counts the frames of one direction of one connection from 1; the
+reader is told of a gap and decides what to do. Limits are checked before anything is built (size)
+or used (depth, number of keys, duplicate keys). Whatever is wrong with a frame is a `FrameError`
+with a code of protocol.errors; nothing else leaves this module, whatever the bytes. What one end
+refuses to read, the other refuses to send: a frame that ended the connection would only be sent
+again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,8 @@ MAX_FRAME = 1024 * 1024
 #: largest message, after its chunks were put together
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_DEPTH = 16
-#: keys of one frame; a full page of a snapshot has 9,000, where each execution has the largest report
+#: keys of one frame; a full page of a snapshot has 9,000, where each execution has the largest
+#: report
 MAX_KEYS = 10_000
 #: elements of one list
 MAX_ITEMS = 100_000
@@ -33,12 +36,15 @@ _ENVELOPE_KEYS = 3
 
 
 class FrameError(Exception):
-    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the connection.
+    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the
+    connection.
 
     messages: where only single messages of the frame were refused, the others.
     """
 
-    def __init__(self, code: str, sentence: str, *, close: bool, messages: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, code: str, sentence: str, *, close: bool, messages: Sequence[Any] = ()
+    ) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code = code
         self.sentence = sentence
@@ -57,7 +63,8 @@ class Encoder:
     def frames(self, messages: Sequence[Any]) -> Iterator[bytes]:
         """Frames that carry `messages` in order.
 
-        Raises FrameError for a message that the other end would refuse, after the frames of all before it.
+        Raises FrameError for a message that the other end would refuse, after the frames of all
+        before it.
         """
         batch: list[bytes] = []
         size, keys = 0, _ENVELOPE_KEYS
@@ -67,7 +74,11 @@ class Encoder:
             except FrameError:
                 yield from self._close(batch)
                 raise
-            if len(batch) >= MAX_BATCH or size + len(body) > self._max_frame - _CHUNK_ROOM or keys + own_keys > MAX_KEYS:
+            if (
+                len(batch) >= MAX_BATCH
+                or size + len(body) > self._max_frame - _CHUNK_ROOM
+                or keys + own_keys > MAX_KEYS
+            ):
                 yield from self._close(batch)
                 batch, size, keys = [], 0, _ENVELOPE_KEYS
             batch.append(body)
@@ -78,18 +89,30 @@ class Encoder:
     def _close(self, batch: list[bytes]) -> Iterator[bytes]:
         if not batch:
             return
-        # An array header, then the packed messages as they are: packing each message once is enough.
+        # An array header, then the packed messages as they are: packing each message once is
+        # enough.
         body = _array_header(len(batch)) + b"".join(batch)
         if len(body) <= self._max_frame - _CHUNK_ROOM:
             self._seq += 1
-            yield _map_header({"v": PROTOCOL_VERSION, "seq": self._seq}, extra=1) + _pack("m") + body
+            yield (
+                _map_header({"v": PROTOCOL_VERSION, "seq": self._seq}, extra=1) + _pack("m") + body
+            )
             return
         self._next_chunked += 1
         room = self._max_frame - _CHUNK_ROOM
         parts = [body[i : i + room] for i in range(0, len(body), room)]
         for i, part in enumerate(parts):
             self._seq += 1
-            yield _pack({"v": PROTOCOL_VERSION, "seq": self._seq, "id": self._next_chunked, "i": i, "of": len(parts), "d": part})
+            yield _pack(
+                {
+                    "v": PROTOCOL_VERSION,
+                    "seq": self._seq,
+                    "id": self._next_chunked,
+                    "i": i,
+                    "of": len(parts),
+                    "d": part,
+                }
+            )
 
 
 class Decoder:
@@ -106,16 +129,26 @@ class Decoder:
         self.gaps = 0
 
     def messages(self, frame: bytes) -> list[Any]:
-        """The messages that this frame completes. Raises FrameError. A gap in `seq` only adds to `gaps`."""
+        """The messages that this frame completes. Raises FrameError. A gap in `seq` only adds to
+        `gaps`.
+        """
         if not isinstance(frame, bytes | bytearray | memoryview):
             raise FrameError("malformed", "a text frame; this protocol is binary", close=True)
         if len(frame) > self._max_frame:
-            raise FrameError("tooLarge", f"a frame of {len(frame)} bytes is over the limit of {self._max_frame}", close=True)
+            raise FrameError(
+                "tooLarge",
+                f"a frame of {len(frame)} bytes is over the limit of {self._max_frame}",
+                close=True,
+            )
         outer = _unpack(frame)
         if not isinstance(outer, dict):
             raise FrameError("malformed", "a frame is a map", close=True)
         if type(outer.get("v")) is not int or outer["v"] != PROTOCOL_VERSION:
-            raise FrameError("malformed", f"protocol version {_brief(outer.get('v'))}; this end speaks {PROTOCOL_VERSION}", close=True)
+            raise FrameError(
+                "malformed",
+                f"protocol version {_brief(outer.get('v'))}; this end speaks {PROTOCOL_VERSION}",
+                close=True,
+            )
         if not self._next(outer.get("seq")):
             return []
         if outer.keys() == {"v", "seq", "m"}:
@@ -123,11 +156,14 @@ class Decoder:
         if outer.keys() == {"v", "seq", "id", "i", "of", "d"}:
             body = self._chunk(outer)
             return [] if body is None else self._convert(_unpack(body))
-        raise FrameError("malformed", "a frame has the keys v, seq, m or v, seq, id, i, of, d", close=True)
+        raise FrameError(
+            "malformed", "a frame has the keys v, seq, m or v, seq, id, i, of, d", close=True
+        )
 
     def _next(self, seq: Any) -> bool:
-        """Is this frame news? One that comes late or again is not: what it says may be older than what is known by now, and the
-        gap that it left behind was told already."""
+        """Is this frame news? One that comes late or again is not: what it says may be older than
+        what is known by now, and the gap that it left behind was told already.
+        """
         if type(seq) is not int or seq < 1:
             raise FrameError("malformed", "seq is not a positive integer", close=True)
         if seq > self._seq + MAX_LOST:  # to believe it would be to drop all that follows
@@ -142,8 +178,16 @@ class Decoder:
 
     def _chunk(self, outer: dict[str, Any]) -> bytes | None:
         number, index, of, data = outer["id"], outer["i"], outer["of"], outer["d"]
-        if not (type(number) is int and type(index) is int and type(of) is int and isinstance(data, bytes) and 0 <= index < of):
-            raise FrameError("malformed", "a chunk needs integers id, i < of, and bytes d", close=True)
+        if not (
+            type(number) is int
+            and type(index) is int
+            and type(of) is int
+            and isinstance(data, bytes)
+            and 0 <= index < of
+        ):
+            raise FrameError(
+                "malformed", "a chunk needs integers id, i < of, and bytes d", close=True
+            )
         if index == 0:
             self._forget_chunks()
             self._chunked = number, of
@@ -155,7 +199,11 @@ class Decoder:
         self._chunks_size += len(data)
         if self._chunks_size > MAX_MESSAGE + self._max_frame or of > MAX_CHUNKS:
             self._forget_chunks()
-            raise FrameError("tooLarge", f"more than {MAX_CHUNKS} chunks, or of more than {MAX_MESSAGE} bytes", close=True)
+            raise FrameError(
+                "tooLarge",
+                f"more than {MAX_CHUNKS} chunks, or of more than {MAX_MESSAGE} bytes",
+                close=True,
+            )
         if index + 1 < of:
             return None
         body = b"".join(self._chunks)
@@ -167,7 +215,9 @@ class Decoder:
 
     def _convert(self, items: Any) -> list[Any]:
         if not isinstance(items, list) or len(items) > MAX_BATCH:
-            raise FrameError("malformed", f"m is a list of at most {MAX_BATCH} messages", close=True)
+            raise FrameError(
+                "malformed", f"m is a list of at most {MAX_BATCH} messages", close=True
+            )
         out: list[Any] = []
         refused: FrameError | None = None
         for item in items:
@@ -177,8 +227,12 @@ class Decoder:
             except (msgspec.ValidationError, ValueError) as e:
                 unknown = isinstance(op, str) and "Invalid value" in str(e) and "`$.op`" in str(e)
                 if not unknown:
-                    raise FrameError("malformed", f"op={_brief(op)}: {str(e)[:200]}", close=True) from None
-                refused = FrameError("unknownOp", f"op={_brief(op)}: {str(e)[:200]}", close=False, messages=out)
+                    raise FrameError(
+                        "malformed", f"op={_brief(op)}: {str(e)[:200]}", close=True
+                    ) from None
+                refused = FrameError(
+                    "unknownOp", f"op={_brief(op)}: {str(e)[:200]}", close=False, messages=out
+                )
         if refused:
             raise refused
         return out
@@ -190,22 +244,36 @@ def pack_one(message: Any) -> bytes:
 
 
 def _body(message: Any) -> tuple[bytes, int]:
-    """The message packed, and how many keys it has. Raises FrameError when it is over a limit of the other end."""
+    """The message packed, and how many keys it has. Raises FrameError when it is over a limit of
+    the other end.
+    """
     plain = msgspec.to_builtins(message, builtin_types=(bytes,))
     body, keys = _pack(plain), _keys(plain)
     if len(body) > MAX_MESSAGE:
-        raise FrameError("tooLarge", f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}", close=False)
+        raise FrameError(
+            "tooLarge",
+            f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}",
+            close=False,
+        )
     if keys > MAX_KEYS - _ENVELOPE_KEYS:
-        raise FrameError("tooLarge", f"a message of {keys} keys is over the limit of {MAX_KEYS}", close=False)
+        raise FrameError(
+            "tooLarge", f"a message of {keys} keys is over the limit of {MAX_KEYS}", close=False
+        )
     return body, keys
 
 
 def _keys(plain: Any) -> int:
     """Keys of all maps in it. Raises FrameError for a list that is over the limit."""
     if isinstance(plain, dict):
-        return len(plain) + sum(_keys(v) for v in plain.values() if isinstance(v, dict | list | tuple))
+        return len(plain) + sum(
+            _keys(v) for v in plain.values() if isinstance(v, dict | list | tuple)
+        )
     if len(plain) > MAX_ITEMS:
-        raise FrameError("tooLarge", f"a list of {len(plain)} elements is over the limit of {MAX_ITEMS}", close=False)
+        raise FrameError(
+            "tooLarge",
+            f"a list of {len(plain)} elements is over the limit of {MAX_ITEMS}",
+            close=False,
+        )
     return sum(_keys(v) for v in plain if isinstance(v, dict | list | tuple))
 
 
@@ -249,15 +317,30 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 def _unpack(frame: bytes) -> Any:
     try:
-        # A first pass that builds nothing: headers that promise more than there is would otherwise get their memory at once.
+        # A first pass that builds nothing: headers that promise more than there is would otherwise
+        # get their memory at once.
         msgspec.msgpack.decode(frame, type=msgspec.Raw)
         value = msgpack.unpackb(
-            frame, object_pairs_hook=_Pairs(), ext_hook=_no_extension, strict_map_key=True, raw=False,
-            max_str_len=MAX_MESSAGE, max_bin_len=MAX_MESSAGE, max_array_len=MAX_ITEMS, max_map_len=MAX_KEYS, max_ext_len=0,
+            frame,
+            object_pairs_hook=_Pairs(),
+            ext_hook=_no_extension,
+            strict_map_key=True,
+            raw=False,
+            max_str_len=MAX_MESSAGE,
+            max_bin_len=MAX_MESSAGE,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_KEYS,
+            max_ext_len=0,
         )
     except FrameError:
         raise
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException, msgspec.MsgspecError, RecursionError) as e:
+    except (
+        ValueError,
+        TypeError,
+        msgpack.exceptions.UnpackException,
+        msgspec.MsgspecError,
+        RecursionError,
+    ) as e:
         raise FrameError("malformed", f"not msgpack: {type(e).__name__}", close=True) from None
     if not _shallow(value, MAX_DEPTH):
         raise FrameError("tooDeep", f"nested deeper than {MAX_DEPTH}", close=True)
@@ -266,7 +349,9 @@ def _unpack(frame: bytes) -> Any:
 
 def _shallow(value: Any, room: int) -> bool:
     if isinstance(value, dict):
-        return room > 0 and all(_shallow(v, room - 1) for v in value.values() if isinstance(v, dict | list))
+        return room > 0 and all(
+            _shallow(v, room - 1) for v in value.values() if isinstance(v, dict | list)
+        )
     if isinstance(value, list):
         return room > 0 and all(_shallow(v, room - 1) for v in value if isinstance(v, dict | list))
     return True

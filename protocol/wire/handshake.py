@@ -1,6 +1,8 @@
-"""Headers by which a supervisor and those who connect to it state their versions. Other versions ignore them.
+"""Headers by which a supervisor and those who connect to it state their versions. Other versions
+ignore them.
 
-The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every request.
+The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every
+request.
 """
 
 import json

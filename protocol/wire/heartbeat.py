@@ -1,14 +1,17 @@
-"""Is the other end still there? Both ends of a link ask now and then, and give up an end that does not answer.
+"""Is the other end still there? Both ends of a link ask now and then, and give up an end that does
+not answer.
 
-Pure: the time is an argument, seconds on the monotonic clock; a wall clock that is set means nothing here. Whoever looks may
-itself have stood still (stopped, starved): that is no proof against the other end, and it is told apart.
+Pure: the time is an argument, seconds on the monotonic clock; a wall clock that is set means
+nothing here. Whoever looks may itself have stood still (stopped, starved): that is no proof against
+the other end, and it is told apart.
 """
 
 from typing import Literal
 
 import msgspec
 
-#: `ask`: send a ping. `gone`: no answer in time. `slept`: this end stood still for so long that the other has given it up.
+#: `ask`: send a ping. `gone`: no answer in time. `slept`: this end stood still for so long that the
+#: other has given it up.
 Verdict = Literal["fine", "ask", "gone", "slept"]
 
 
@@ -30,7 +33,9 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Heartbeat:
-    """Of one connection. `ahead`: seconds by which its first question comes earlier, so that many connections do not ask at once."""
+    """Of one connection. `ahead`: seconds by which its first question comes earlier, so that many
+    connections do not ask at once.
+    """
 
     __slots__ = ("_answered", "_asked", "_looked", "_over", "_pace")
 
@@ -43,7 +48,9 @@ class Heartbeat:
         self._answered = True
 
     def overslept(self, now: float) -> bool:
-        """Did this end stand still for so long? What is read now was said to one that the other end has given up since."""
+        """Did this end stand still for so long? What is read now was said to one that the other end
+        has given up since.
+        """
         self._over = self._over or now - self._looked > self._pace.given_up
         return self._over
 
@@ -63,6 +70,7 @@ class Heartbeat:
             return "fine"
         elif not late:
             return "gone"
-        # answered and time to ask again; or the answer may lie there unread, because it was this end that did not run
+        # answered and time to ask again; or the answer may lie there unread, because it was this
+        # end that did not run
         self._asked, self._answered = now, False
         return "ask"

@@ -1,17 +1,19 @@
-"""The messages between supervisor and agent: one frozen struct each, one union per direction, a literal tag (`op`).
+"""The messages between supervisor and agent: one frozen struct each, one union per direction, a
+literal tag (`op`).
 
-Shapes only; what a message means is decided in `supervisor/core` and `agent/session`. A field that is not in its struct is
-refused, so a typing mistake on either end is found at once; a new optional field needs a new protocol version.
+Shapes only; what a message means is decided in `supervisor/core` and `agent/session`. A field that
+is not in its struct is refused, so a typing mistake on either end is found at once; a new optional
+field needs a new protocol version.
 """
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..jobs import progress_report as reports
 from ..clusters.batch import BatchState, ClusterNews, Wishes
-from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
+from ..jobs import progress_report as reports
+from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
 
 PROTOCOL_VERSION = 1
@@ -20,25 +22,43 @@ Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
-#: What an app can be asked to do: read a run's result or a frame, analyse it, make a file of it, or compute without a run.
+#: What an app can be asked to do: read a run's result or a frame, analyse it, make a file of it, or
+#: compute without a run.
 JobCmd = Literal[
-    "sequential_result", "get_simulation_frame", "analysis_job", "list_run_files", "download_run_file", "stateful_compute",
+    "sequential_result",
+    "get_simulation_frame",
+    "analysis_job",
+    "list_run_files",
+    "download_run_file",
+    "stateful_compute",
     "stateless_compute",
 ]
 #: The largest answer of a call, bytes; what does not fit into a frame goes in pieces.
 REPLY_LIMIT = 8 * 1024 * 1024
-#: Data of a simulation, of a call: how deep they may be nested, so that a frame with them is within the codec's limit.
+#: Data of a simulation, of a call: how deep they may be nested, so that a frame with them is within
+#: the codec's limit.
 DATA_DEPTH = 10
 #: The largest report of an execution, bytes of JSON.
 REPORT_LIMIT = reports.LIMIT
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True, rename="camel"):
+class _Message(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="op",
+    forbid_unknown_fields=True,
+    rename="camel",
+):
     """What all messages share: nothing but their form."""
 
 
-class AppInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What an app computes: its name, the compute model, and the simulation's data as the user gave them."""
+class AppInput(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """What an app computes: its name, the compute model, and the simulation's data as the user gave
+    them.
+    """
 
     simulation_type: SimulationType
     compute_model: ComputeModel
@@ -46,10 +66,12 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The container of one task that its driver launches. image `None`: the pool's own. Sizes are MiB.
+    """The container of one task that its driver launches. image `None`: the pool's own. Sizes are
+    MiB.
 
-    address, subnet: where it is in the bridge of its gang (`10.208.0.2`, `10.208.0.0/22`). volumes: names of the pool's, or paths of the
-    user's own directory, which is there anyway. keep: it stays when it failed.
+    address, subnet: where it is in the bridge of its gang (`10.208.0.2`, `10.208.0.0/22`). volumes:
+    names of the pool's, or paths of the user's own directory, which is there anyway. keep: it stays
+    when it failed.
     """
 
     image: str | None = None
@@ -63,8 +85,11 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     keep: bool = False
 
 
-class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What to execute: `command`, an argument vector, never a shell line; or, where it is empty, the job command of `app`.
+class TaskSpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """What to execute: `command`, an argument vector, never a shell line; or, where it is empty,
+    the job command of `app`.
 
     `wrap` goes in front of it (a profiler, `mpirun`).
     """
@@ -87,14 +112,18 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch: Wishes | msgspec.UnsetType = msgspec.UNSET
 
 
-class Execution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Execution(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
     """What an agent knows of one execution.
 
-    state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of it is left). `running` with an exit
-    is `ending`: the command's own exit is known for good, and something of the execution is still there (Slurm's COMPLETING, a container
-    that is not removed yet, other processes). It is no state of its own, because older supervisors refuse states that they do not know.
-    pid and start_ticks (field 22 of /proc/pid/stat) name the main process for good. elapsed_secs is counted on the
-    monotonic clock of the machine it runs on. A refused start is `ended` with `exit.source == "start"`.
+    state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of
+    it is left). `running` with an exit is `ending`: the command's own exit is known for good, and
+    something of the execution is still there (Slurm's COMPLETING, a container that is not removed
+    yet, other processes). It is no state of its own, because older supervisors refuse states that
+    they do not know. pid and start_ticks (field 22 of /proc/pid/stat) name the main process for
+    good. elapsed_secs is counted on the monotonic clock of the machine it runs on. A refused start
+    is `ended` with `exit.source == "start"`.
     """
 
     token: Token
@@ -125,7 +154,9 @@ class Run(_Message, frozen=True, kw_only=True, tag="run"):
     spec: TaskSpec
 
 
-class TaskRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class TaskRun(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
     """One task of a gang. What it shares with the others comes beside it."""
 
     op_id: OpId
@@ -134,7 +165,9 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all tasks of an attempt have: variables (where each of them is, for instance), and the text of `job.json`."""
+    """What all tasks of an attempt have: variables (where each of them is, for instance), and the
+    text of `job.json`.
+    """
 
     env: dict[str, str]
     job: str
@@ -156,7 +189,9 @@ class ProbePorts(_Message, frozen=True, kw_only=True, tag="probe_ports"):
 
 
 class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
-    """Stop this execution: SIGTERM, `grace_secs`, SIGKILL of everything. An unknown token is remembered as never to be started."""
+    """Stop this execution: SIGTERM, `grace_secs`, SIGKILL of everything. An unknown token is
+    remembered as never to be started.
+    """
 
     op_id: OpId
     token: Token
@@ -177,7 +212,9 @@ class RunStatus(_Message, frozen=True, kw_only=True, tag="run_status"):
 
 
 class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
-    """Read `limit` bytes of a stream from `offset`; where nothing is there yet, wait up to `wait_secs`. Answered by `log_chunk`."""
+    """Read `limit` bytes of a stream from `offset`; where nothing is there yet, wait up to
+    `wait_secs`. Answered by `log_chunk`.
+    """
 
     op_id: OpId
     token: Token
@@ -188,10 +225,12 @@ class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
 
 
 class Call(_Message, frozen=True, kw_only=True, tag="analysis"):
-    """Have an app compute something now, in a worker. Answered by `ok` or `error`, at the latest after `deadline_secs`.
+    """Have an app compute something now, in a worker. Answered by `ok` or `error`, at the latest
+    after `deadline_secs`.
 
-    run_dir: of the run that is read; None for calls that need none. lib_dir: the user's library of this app. `args` is the
-    method's input (for a frame its index and report, for a download its suffix). reply_limit: bytes of the answer, as JSON.
+    run_dir: of the run that is read; None for calls that need none. lib_dir: the user's library of
+    this app. `args` is the method's input (for a frame its index and report, for a download its
+    suffix). reply_limit: bytes of the answer, as JSON.
     """
 
     op_id: OpId
@@ -214,7 +253,9 @@ class CancelCall(_Message, frozen=True, kw_only=True, tag="cancel_call"):
 
 
 class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
-    """Read `limit` bytes of a regular file below `run_dir`, never through a symbolic link. Answered by `file_chunk` or `error`."""
+    """Read `limit` bytes of a regular file below `run_dir`, never through a symbolic link. Answered
+    by `file_chunk` or `error`.
+    """
 
     op_id: OpId
     run_dir: str
@@ -224,7 +265,8 @@ class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
 
 
 class ListFiles(_Message, frozen=True, kw_only=True, tag="list_files"):
-    """List at most `limit` regular files below `run_dir`, ordered by their path components, beginning after the file `after`.
+    """List at most `limit` regular files below `run_dir`, ordered by their path components,
+    beginning after the file `after`.
 
     Answered by `file_list` or `error`. An agent of an older version does not answer.
     """
@@ -258,7 +300,21 @@ class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     stop_jobs: bool = False
 
 
-ToAgent = Run | RunTasks | ProbePorts | Cancel | RunAck | RunStatus | ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | Kill
+ToAgent = (
+    Run
+    | RunTasks
+    | ProbePorts
+    | Cancel
+    | RunAck
+    | RunStatus
+    | ReadLog
+    | Call
+    | CancelCall
+    | ReadFile
+    | ListFiles
+    | KeepFile
+    | Kill
+)
 
 
 # ---- agent -> supervisor
@@ -277,7 +333,9 @@ class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
 
 
 class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):
-    """Every execution the agent knows and may not forget yet, in pages numbered from 0; `last` closes it."""
+    """Every execution the agent knows and may not forget yet, in pages numbered from 0; `last`
+    closes it.
+    """
 
     number: int
     page: int
@@ -292,7 +350,8 @@ class RunStatusUpdate(_Message, frozen=True, kw_only=True, tag="run_status_updat
 
 
 class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
-    """Answer to `io`. `data` begins at `offset`; `next_offset` is where to go on; bytes in between that are not there were dropped.
+    """Answer to `io`. `data` begins at `offset`; `next_offset` is where to go on; bytes in between
+    that are not there were dropped.
 
     end: the execution is over and nothing follows.
     """
@@ -313,7 +372,9 @@ class CallReply(_Message, frozen=True, kw_only=True, tag="ok"):
 
 
 class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
-    """Answer to `read_file`. `size` and `mtime_ns` are the whole file's: who reads on sees by them whether it has changed."""
+    """Answer to `read_file`. `size` and `mtime_ns` are the whole file's: who reads on sees by them
+    whether it has changed.
+    """
 
     op_id: OpId
     data: bytes
@@ -330,7 +391,9 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class FileList(_Message, frozen=True, kw_only=True, tag="file_list"):
-    """Answer to `list_files`. more: files follow the last one. skipped: links, pipes, devices, names that are not UTF-8 or too long."""
+    """Answer to `list_files`. more: files follow the last one. skipped: links, pipes, devices,
+    names that are not UTF-8 or too long.
+    """
 
     op_id: OpId
     files: tuple[ListedFile, ...]
@@ -339,7 +402,9 @@ class FileList(_Message, frozen=True, kw_only=True, tag="file_list"):
 
 
 class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
-    """How far an execution has come, in its own words (frameCount, percentComplete, ...). Volatile: the newest counts, none is owed."""
+    """How far an execution has come, in its own words (frameCount, percentComplete, ...). Volatile:
+    the newest counts, none is owed.
+    """
 
     token: Token
     report: dict[str, Any]
@@ -356,8 +421,9 @@ class PortsProbed(_Message, frozen=True, kw_only=True, tag="ports_probed"):
 class Sample(msgspec.Struct, frozen=True, array_like=True):
     """What an execution took, all its processes together. None: not known, which is not 0.
 
-    cpu_percent: since the sample before, 100 is one core. memory_bytes: now, shared pages counted once. cpu_secs, read_bytes,
-    written_bytes: since its start. gpu_percent: the mean of its cards now.
+    cpu_percent: since the sample before, 100 is one core. memory_bytes: now, shared pages counted
+    once. cpu_secs, read_bytes, written_bytes: since its start. gpu_percent: the mean of its cards
+    now.
     """
 
     token: Token
@@ -379,9 +445,11 @@ class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
 
 
 class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
-    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a connection while it does not.
+    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a
+    connection while it does not.
 
-    since: unix seconds of the first question without an answer. stopped: a signal has stopped the keeper (state T in /proc).
+    since: unix seconds of the first question without an answer. stopped: a signal has stopped the
+    keeper (state T in /proc).
     """
 
     answers: bool
@@ -404,7 +472,17 @@ class OpError(_Message, frozen=True, kw_only=True, tag="error"):
 
 
 ToSupervisor = (
-    Alive | Snapshot | RunStatusUpdate | LogChunk | CallReply | FileChunk | FileList | RunReport | PortsProbed | Samples | ClusterReport
+    Alive
+    | Snapshot
+    | RunStatusUpdate
+    | LogChunk
+    | CallReply
+    | FileChunk
+    | FileList
+    | RunReport
+    | PortsProbed
+    | Samples
+    | ClusterReport
     | KeeperReport
     | OpError
 )

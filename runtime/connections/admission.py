@@ -1,18 +1,23 @@
-"""Which connections a process keeps: deadlines, and a limit for each peer. Pure: it knows no socket and is told the time.
+"""Which connections a process keeps: deadlines, and a limit for each peer. Pure: it knows no socket
+and is told the time.
 
-A peer is a unix user of this machine or an address of another one. A connection is a *stranger* until a request on it was
-authenticated. Only strangers count against a peer's limit, and they are ended first when descriptors run short.
+A peer is a unix user of this machine or an address of another one. A connection is a *stranger*
+until a request on it was authenticated. Only strangers count against a peer's limit, and they are
+ended first when descriptors run short.
 """
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Reason = Literal["perPeer", "strangers", "descriptors", "headers", "body", "idle"]
-#: Unauthenticated connections of all peers together, so that their headers cannot fill the memory either.
+#: Unauthenticated connections of all peers together, so that their headers cannot fill the memory
+#: either.
 MOST_STRANGERS = 512
-#: Descriptors that stay free for the owner and for everything that is no connection: this part of all, within these bounds.
+#: Descriptors that stay free for the owner and for everything that is no connection: this part of
+#: all, within these bounds.
 SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
-#: Pause between two looks at the deadlines; the process was stopped where more than twice of it has passed.
+#: Pause between two looks at the deadlines; the process was stopped where more than twice of it has
+#: passed.
 SWEEP_SECS = 0.5
 
 _SAID: dict[Reason, str] = {
@@ -26,7 +31,9 @@ _SAID: dict[Reason, str] = {
 
 
 class Limits(NamedTuple):
-    """Seconds: until a stranger's request is there; without a byte of a body; without a request. per_peer: strangers of one peer."""
+    """Seconds: until a stranger's request is there; without a byte of a body; without a request.
+    per_peer: strangers of one peer.
+    """
 
     request_secs: float = 10.0
     body_secs: float = 30.0
@@ -35,7 +42,9 @@ class Limits(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """own: the supervisor's unix user or root. trusted: a site's own proxy, which many people are behind."""
+    """own: the supervisor's unix user or root. trusted: a site's own proxy, which many people are
+    behind.
+    """
 
     name: str
     own: bool = False
@@ -47,7 +56,13 @@ class Entry:
 
     __slots__ = ("_admission", "busy", "close", "closed", "deadline", "known", "peer", "why")
 
-    def __init__(self, admission: "Admission", peer: Peer, close: Callable[[], object], closed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        admission: "Admission",
+        peer: Peer,
+        close: Callable[[], object],
+        closed: Callable[[], bool],
+    ) -> None:
         self._admission, self.peer, self.close, self.closed = admission, peer, close, closed
         self.known = self.busy = False
         self.why: Reason = "headers"
@@ -57,10 +72,15 @@ class Entry:
         """The next request may come."""
         self.busy = False
         limits = self._admission.limits
-        self._due("idle" if self.known else "headers", limits.idle_secs if self.known else limits.request_secs)
+        self._due(
+            "idle" if self.known else "headers",
+            limits.idle_secs if self.known else limits.request_secs,
+        )
 
     def authenticated(self) -> None:
-        """Its sender has proved who it is: the connection does not count any more, and stays while it is used."""
+        """Its sender has proved who it is: the connection does not count any more, and stays while
+        it is used.
+        """
         if not self.known:
             self.known = True
             self._admission._forget_stranger(self)
@@ -88,7 +108,9 @@ class Entry:
 
 
 class Admission:
-    """All connections of one process. ended(reason, sentence): told of each one that was ended here."""
+    """All connections of one process. ended(reason, sentence): told of each one that was ended
+    here.
+    """
 
     def __init__(self, limits: Limits, now: float, ended: Callable[[Reason, str], None]) -> None:
         self.limits, self._ended = limits, ended
@@ -104,13 +126,21 @@ class Admission:
         return len(self._all)
 
     def sizes(self) -> dict[str, int]:
-        return {"connections": len(self._all), "strangers": self._count, "peers": len(self._strangers)}
+        return {
+            "connections": len(self._all),
+            "strangers": self._count,
+            "peers": len(self._strangers),
+        }
 
-    def enter(self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool) -> Entry | None:
-        """Take a new connection in, at the cost of others where there are too many. None: it must be closed.
+    def enter(
+        self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool
+    ) -> Entry | None:
+        """Take a new connection in, at the cost of others where there are too many. None: it must
+        be closed.
 
-        scarce: so many descriptors are in use that for each new connection another one has to go. That holds while a stranger's connection
-        that came so lives: the next one gets the low descriptor of one that was ended, and there is no more room than before.
+        scarce: so many descriptors are in use that for each new connection another one has to go.
+        That holds while a stranger's connection that came so lives: the next one gets the low
+        descriptor of one that was ended, and there is no more room than before.
         """
         self._scarce = [e for e in self._scarce if not (e.known or e.closed())]
         if (scarce or self._scarce) and not self.make_room() and not peer.own:
@@ -137,7 +167,9 @@ class Admission:
             self._forget_stranger(entry)
 
     def make_room(self) -> bool:
-        """End the one that is missed least: a stranger's of who has most of them, else an idle one that is not the owner's."""
+        """End the one that is missed least: a stranger's of who has most of them, else an idle one
+        that is not the owner's.
+        """
         if self._count:
             self._end(self._oldest_of_greediest(), "descriptors")
             return True
@@ -147,7 +179,10 @@ class Admission:
                 idle.setdefault(entry.peer, []).append(entry)
         if not idle:
             return False
-        self._end(max(idle.values(), key=lambda entries: (not entries[0].peer.trusted, len(entries)))[0], "descriptors")
+        self._end(
+            max(idle.values(), key=lambda entries: (not entries[0].peer.trusted, len(entries)))[0],
+            "descriptors",
+        )
         return True
 
     def sweep(self, now: float) -> None:
@@ -162,7 +197,9 @@ class Admission:
 
     def _oldest_of_greediest(self) -> Entry:
         """Those of the site's own proxies come after the others', and the owner's last."""
-        peer = max(self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p])))
+        peer = max(
+            self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p]))
+        )
         return next(iter(self._strangers[peer]))
 
     def _forget_stranger(self, entry: Entry) -> None:
@@ -182,11 +219,21 @@ class Admission:
 
     def _say(self, why: Reason, peer: Peer, known: bool = False) -> None:
         limits = self.limits
-        secs = {"headers": limits.request_secs, "body": limits.body_secs if known else limits.request_secs, "idle": limits.idle_secs}
+        secs = {
+            "headers": limits.request_secs,
+            "body": limits.body_secs if known else limits.request_secs,
+            "idle": limits.idle_secs,
+        }
         most = limits.per_peer if why == "perPeer" else MOST_STRANGERS
-        self._ended(why, f"a connection of {peer.name} was ended: " + _SAID[why].format(most=most, secs=secs.get(why, 0.0)))
+        self._ended(
+            why,
+            f"a connection of {peer.name} was ended: "
+            + _SAID[why].format(most=most, secs=secs.get(why, 0.0)),
+        )
 
 
 def is_scarce(descriptor: int, limit: int) -> bool:
-    """Is this descriptor, just given by the kernel as the lowest free one, among those that stay spare? limit: RLIMIT_NOFILE."""
+    """Is this descriptor, just given by the kernel as the lowest free one, among those that stay
+    spare? limit: RLIMIT_NOFILE.
+    """
     return descriptor >= limit - min(SPARE_MOST, max(SPARE_LEAST, limit // SPARE_PART))

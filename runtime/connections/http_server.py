@@ -1,7 +1,8 @@
-"""Tornado's HTTP server with `admission`: every connection has deadlines, and no body is read before its sender is authenticated.
+"""Tornado's HTTP server with `admission`: every connection has deadlines, and no body is read
+before its sender is authenticated.
 
-The application says `authenticated(request)` when it knows who asks. Until then no byte of a body reaches it, whatever the
-route: the request is answered, and the connection ends.
+The application says `authenticated(request)` when it knows who asks. Until then no byte of a body
+reaches it, whatever the route: the request is answered, and the connection ends.
 """
 
 import asyncio
@@ -25,15 +26,19 @@ from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 from .admission import SWEEP_SECS, Admission, Entry, Peer, is_scarce
 from .socket_owner import owner
 
-#: Who was refused goes on sending for so long, and so much of it is thrown away, until the connection ends: else the answer were lost.
+#: Who was refused goes on sending for so long, and so much of it is thrown away, until the
+#: connection ends: else the answer were lost.
 LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
-#: Headers of one request, bytes: what a stranger can make us keep. Browsers send the cookies of all servers on a machine.
+#: Headers of one request, bytes: what a stranger can make us keep. Browsers send the cookies of all
+#: servers on a machine.
 MAX_HEADERS = 64 * 1024
 _ENTRY = "jobscribe_entry"
 
 
 class Peers:
-    """Whose connection is this? trusted: unix users, addresses and networks of a site's own proxies. Raises KeyError: no such user."""
+    """Whose connection is this? trusted: unix users, addresses and networks of a site's own
+    proxies. Raises KeyError: no such user.
+    """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
         self._own = {0, os.geteuid()}
@@ -75,7 +80,9 @@ class Guard:
             self._sweeping = True
             self._sweep()
         scarce = is_scarce(stream.socket.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        entry = self.admission.enter(self.peers.of(stream.socket), stream.close, stream.closed, scarce=scarce)
+        entry = self.admission.enter(
+            self.peers.of(stream.socket), stream.close, stream.closed, scarce=scarce
+        )
         if entry is None:
             stream.close()
         return entry
@@ -98,17 +105,22 @@ class Guard:
 class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
     """Stands before an application.
 
-    unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is not authenticated.
-    None: unix users are enough for the application. The owner's connections are authenticated, and it refuses the others itself.
+    unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is
+    not authenticated. None: unix users are enough for the application. The owner's connections are
+    authenticated, and it refuses the others itself.
     """
 
     def __init__(
-        self, guard: Guard, inner: tornado.httputil.HTTPServerConnectionDelegate,
+        self,
+        guard: Guard,
+        inner: tornado.httputil.HTTPServerConnectionDelegate,
         unread: Callable[[RequestStartLine], tuple[int, bytes]] | None,
     ) -> None:
         self._guard, self._inner, self.unread = guard, inner, unread
 
-    def start_request(self, server_conn: object, request_conn: tornado.httputil.HTTPConnection) -> tornado.httputil.HTTPMessageDelegate:
+    def start_request(
+        self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
+    ) -> tornado.httputil.HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
         entry: Entry | None = getattr(request_conn.context, _ENTRY, None)
         if entry is None:
@@ -126,17 +138,33 @@ class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
 class _Message(tornado.httputil.HTTPMessageDelegate):
     """One request."""
 
-    def __init__(self, guarded: Guarded, inner: tornado.httputil.HTTPMessageDelegate, connection: HTTP1Connection, entry: Entry) -> None:
-        self._guarded, self._inner, self._connection, self._entry = guarded, inner, connection, entry
+    def __init__(
+        self,
+        guarded: Guarded,
+        inner: tornado.httputil.HTTPMessageDelegate,
+        connection: HTTP1Connection,
+        entry: Entry,
+    ) -> None:
+        self._guarded, self._inner, self._connection, self._entry = (
+            guarded,
+            inner,
+            connection,
+            entry,
+        )
 
     async def headers_received(self, start_line: Any, headers: HTTPHeaders) -> None:
         self._entry.answering()
         ready = self._inner.headers_received(start_line, headers)
         if ready is not None:
             await ready
-        if "Transfer-Encoding" not in headers and headers.get("Content-Length", "0").strip("0") == "":
+        if (
+            "Transfer-Encoding" not in headers
+            and headers.get("Content-Length", "0").strip("0") == ""
+        ):
             return
-        stream: tornado.iostream.IOStream | None = self._connection.stream  # none: a websocket has it
+        stream: tornado.iostream.IOStream | None = (
+            self._connection.stream
+        )  # none: a websocket has it
         if stream is None or stream.closed() or self._connection._write_finished:
             return
         if not self._entry.known and self._guarded.unread is not None:
@@ -168,8 +196,15 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
 
     async def _turn_away(self, status: int, body: bytes, coming: int) -> None:
         """coming: bytes that its sender is about to send."""
-        headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close",
-                               "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+        headers = HTTPHeaders(
+            {
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+                "Connection": "close",
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
         line = ResponseStartLine("HTTP/1.1", status, http.client.responses[status])
         self._connection.write_headers(line, headers, body)
         stream = self._connection.detach()
@@ -199,7 +234,11 @@ def known(connection: object) -> None:
         entry.authenticated()
 
 
-def server(guarded: Guarded, *, tls: ssl.SSLContext | None = None, body: int | None = None) -> tornado.httpserver.HTTPServer:
+def server(
+    guarded: Guarded, *, tls: ssl.SSLContext | None = None, body: int | None = None
+) -> tornado.httpserver.HTTPServer:
     """body: the most that one may have, bytes, unless the application sets another limit."""
     # Tornado's own timeouts are none: those of `admission` know strangers from others
-    return tornado.httpserver.HTTPServer(guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS)
+    return tornado.httpserver.HTTPServer(
+        guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS
+    )

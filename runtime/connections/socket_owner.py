@@ -1,7 +1,9 @@
-"""The unix user at the other end of a TCP connection on this machine. The kernel says it; nothing that the peer sends counts.
+"""The unix user at the other end of a TCP connection on this machine. The kernel says it; nothing
+that the peer sends counts.
 
-Asks the kernel for the one socket (NETLINK_SOCK_DIAG, see sock_diag(7)). Where it does not answer, its tables below /proc/net are
-read, which takes 10 ms and more. A socket that no process has open any more belongs to nobody: the kernel says "user 0" for it.
+Asks the kernel for the one socket (NETLINK_SOCK_DIAG, see sock_diag(7)). Where it does not answer,
+its tables below /proc/net are read, which takes 10 ms and more. A socket that no process has open
+any more belongs to nobody: the kernel says "user 0" for it.
 """
 
 import contextlib
@@ -20,13 +22,19 @@ _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
 #: Fields of a line of the table.
 _LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9
-#: States of a peer that may have sent a request: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. One in SYN_SENT is a later socket on the same port.
+#: States of a peer that may have sent a request: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. One in SYN_SENT
+#: is a later socket on the same port.
 _OPEN = (1, 4, 5)
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _HEAD = struct.Struct("=IHHII")
-#: struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct inet_diag_sockid.
-_ASKED, _PORTS, _ANYWHERE = struct.Struct("=BBBBI"), struct.Struct("!HH"), struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+#: struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct
+#: inet_diag_sockid.
+_ASKED, _PORTS, _ANYWHERE = (
+    struct.Struct("=BBBBI"),
+    struct.Struct("!HH"),
+    struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF),
+)
 _ID_AT, _ID_BYTES = 4, 48
 #: struct inet_diag_msg, after the sockid: expires, rqueue, wqueue, uid, inode.
 _TOLD = struct.Struct("=IIIII")
@@ -34,7 +42,8 @@ _ALL_STATES = 0xFFFFFFFF
 
 
 def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None) -> int | None:
-    """Return the uid of the user whose socket `peer` is, connected to `here`; None where no process of this machine has it open.
+    """Return the uid of the user whose socket `peer` is, connected to `here`; None where no process
+    of this machine has it open.
 
     tables: of the kernel's, by version of IP; for tests.
     """
@@ -44,7 +53,10 @@ def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None)
         return None
     if tables is None:
         with contextlib.suppress(OSError):
-            return _KERNEL.owner(_id(source, peer[1], target, here[1]), socket.AF_INET if source.version == 4 else socket.AF_INET6)
+            return _KERNEL.owner(
+                _id(source, peer[1], target, here[1]),
+                socket.AF_INET if source.version == 4 else socket.AF_INET6,
+            )
     return _listed(_TABLES if tables is None else tables, (source, peer[1]), (target, here[1]))
 
 
@@ -56,7 +68,8 @@ class _Kernel:
         self._socket: socket.socket | None = None
         self._pid = 0
         self._numbers = itertools.count(1)
-        #: Does the kernel answer about single sockets? Where it was never seen to, "there is none" may mean that it cannot.
+        #: Does the kernel answer about single sockets? Where it was never seen to, "there is none"
+        #: may mean that it cannot.
         self._answers = False
 
     def owner(self, wanted: bytes, family: int) -> int | None:
@@ -79,7 +92,12 @@ class _Kernel:
 
     def _opened(self) -> socket.socket:
         if self._socket is None or self._pid != os.getpid():
-            self._socket, self._pid = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG), os.getpid()
+            self._socket, self._pid = (
+                socket.socket(
+                    socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG
+                ),
+                os.getpid(),
+            )
         return self._socket
 
 
@@ -87,7 +105,9 @@ _KERNEL = _Kernel()
 
 
 def _told(answer: bytes, wanted: bytes, family: int) -> int | None:
-    """The kernel may answer with a socket that listens at the same port: that one is not the connection."""
+    """The kernel may answer with a socket that listens at the same port: that one is not the
+    connection.
+    """
     if _plain_id(answer[0], answer[_ID_AT:]) != _plain_id(family, wanted):
         return None
     _, _, _, uid, inode = _TOLD.unpack_from(answer, _ID_AT + _ID_BYTES)
@@ -98,7 +118,9 @@ def _plain_id(family: int, id_: bytes) -> tuple[bytes, _IP, _IP]:
     """Ports and addresses. An IPv4 connection may be that of a socket of IPv6."""
     length = 4 if family == socket.AF_INET else 16
     first = _PORTS.size
-    source, target = (_plain(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16))
+    source, target = (
+        _plain(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16)
+    )
     return id_[:first], source, target
 
 
@@ -107,7 +129,12 @@ def _user(state: int, uid: int, inode: int) -> int | None:
 
 
 def _id(source: _IP, source_port: int, target: _IP, target_port: int) -> bytes:
-    return _PORTS.pack(source_port, target_port) + source.packed.ljust(16, b"\0") + target.packed.ljust(16, b"\0") + _ANYWHERE
+    return (
+        _PORTS.pack(source_port, target_port)
+        + source.packed.ljust(16, b"\0")
+        + target.packed.ljust(16, b"\0")
+        + _ANYWHERE
+    )
 
 
 def _plain(ip: str) -> _IP:
@@ -117,8 +144,13 @@ def _plain(ip: str) -> _IP:
     return mapped or address
 
 
-def _listed(tables: Mapping[int, str], source: tuple[_IP, int], target: tuple[_IP, int]) -> int | None:
-    pairs = {(_entry(*source), _entry(*target)), (_entry(_mapped(source[0]), source[1]), _entry(_mapped(target[0]), target[1]))}
+def _listed(
+    tables: Mapping[int, str], source: tuple[_IP, int], target: tuple[_IP, int]
+) -> int | None:
+    pairs = {
+        (_entry(*source), _entry(*target)),
+        (_entry(_mapped(source[0]), source[1]), _entry(_mapped(target[0]), target[1])),
+    }
     for path in tables.values():
         for line in _lines(path):
             fields = line.split()

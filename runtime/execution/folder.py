@@ -1,7 +1,9 @@
-"""What lies in the folder of one execution: the names of its files, and how they are written and read. No decisions.
+"""What lies in the folder of one execution: the names of its files, and how they are written and
+read. No decisions.
 
-Keepers and whoever runs tasks in containers lay it out alike. A job may have put anything in place of a file: no link is followed,
-and nobody waits for a pipe. Standard library and protocol.reports only.
+Keepers and whoever runs tasks in containers lay it out alike. A job may have put anything in place
+of a file: no link is followed, and nobody waits for a pipe. Standard library and protocol.reports
+only.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
 MESSAGE = "termination-message"
-#: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a time
+#: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a
+#: time
 INPUT, REPORT = "input.json", "report.jsonl"
 #: what a task of many is told of all of them; it lies in its run directory
 JOB = "job.json"
@@ -35,13 +38,16 @@ _LAST_BYTES, _LAST_LINES = 2048, 20
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 #: Shells report SIGINT and SIGPIPE as 128+n without a word.
 _SILENT_SIGNALS = (signal.SIGINT, signal.SIGPIPE)
-#: The script's shell writes this line when SIGINT reaches the process group of the command. Only there a SIGINT leaves a trace.
+#: The script's shell writes this line when SIGINT reaches the process group of the command. Only
+#: there a SIGINT leaves a trace.
 INTERRUPTED = "SIGINT"
 #: Shells write warnings about locales to the same file, which say nothing about an end.
 _WARNING = re.compile(rb"(?i)\bwarning\b")
-#: The first word of the command in a script of protocol.job_script; and commands that run programs of a language, and no shell's lines.
+#: The first word of the command in a script of protocol.job_script; and commands that run programs
+#: of a language, and no shell's lines.
 _COMMAND = re.compile(rb"(?m)^\( exec '([^'\n]+)' ")
-#: Limits of one process that a command's text sets: CPU seconds, file size, address space. And the text that runs timeout(1).
+#: Limits of one process that a command's text sets: CPU seconds, file size, address space. And the
+#: text that runs timeout(1).
 _ULIMIT = re.compile(rb"\bulimit\s+((?:-[HS]+\s+)*-[HS]*)([tfv])\s+(\d{1,15})\b")
 _TIMEOUT = re.compile(rb"(?:^|[\s;&|(/'\"])timeout'?\s+'?(?:-|\d)")
 _MOST_LIMITS = 5
@@ -50,7 +56,11 @@ _NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z
 
 def write(path: str, data: bytes, mode: int = 0o600) -> None:
     """Create or overwrite; for files whose half nobody takes for the whole."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    fd = os.open(
+        path,
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+        mode,
+    )
     try:
         view = memoryview(data)
         while view:
@@ -64,7 +74,8 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | None:
-    """The first `limit` bytes of a regular file; None where there is none. A job may have put anything in its place.
+    """The first `limit` bytes of a regular file; None where there is none. A job may have put
+    anything in its place.
 
     alone: None also where the file has another name (a hard link): it may be somebody else's.
     Raises OSError only where this process is short of something: then the file may well be there.
@@ -74,7 +85,11 @@ def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | Non
         return None
     try:
         status = os.fstat(fd)
-        return os.read(fd, limit) if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or not alone) else None
+        return (
+            os.read(fd, limit)
+            if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or not alone)
+            else None
+        )
     finally:
         os.close(fd)
 
@@ -140,15 +155,21 @@ def written_code(folder: str) -> int | None:
 
 
 def from_code(folder: str, code: int) -> dict[str, Any]:
-    """Tell a signal from an exit code of 128+n by the words of the script's shell, which are kept apart from the command's.
+    """Tell a signal from an exit code of 128+n by the words of the script's shell, which are kept
+    apart from the command's.
 
-    Without words it is a code: a shell says nothing of SIGINT and SIGPIPE, and a program may exit with any code.
+    Without words it is a code: a shell says nothing of SIGINT and SIGPIPE, and a program may exit
+    with any code.
     """
     number = code - 128
     if number <= 0 or number > 64:
         return {"code": code}
     words = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
-    told = [line for line in words if line and line != INTERRUPTED.encode() and not _WARNING.search(line)]
+    told = [
+        line
+        for line in words
+        if line and line != INTERRUPTED.encode() and not _WARNING.search(line)
+    ]
     if number == signal.SIGINT:
         told = [line for line in words if line == INTERRUPTED.encode()]
     if told and number != signal.SIGPIPE:
@@ -157,31 +178,43 @@ def from_code(folder: str, code: int) -> dict[str, Any]:
 
 
 def via_shell(folder: str, code: int) -> bool | None:
-    """Was this code of 128+n made by a shell of the job whose command a signal had ended? None: that cannot be known.
+    """Was this code of 128+n made by a shell of the job whose command a signal had ended? None:
+    that cannot be known.
 
-    Shells say so in their stderr, which a job may have sent elsewhere: that nothing stands there proves nothing, except of a command
-    that is no shell.
+    Shells say so in their stderr, which a job may have sent elsewhere: that nothing stands there
+    proves nothing, except of a command that is no shell.
     """
-    words = signal.strsignal(code - 128) if 128 < code <= 192 and code - 128 in signal.valid_signals() else None
+    words = (
+        signal.strsignal(code - 128)
+        if 128 < code <= 192 and code - 128 in signal.valid_signals()
+        else None
+    )
     if words is None:
         return None
     dumped = re.escape(words.encode()) + rb"(?: \(core dumped\))?"
     said = tail(f"{folder}/{STDERR}", _LAST_BYTES)
-    if said is not None and re.search(rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]):
+    if said is not None and re.search(
+        rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]
+    ):
         return True
     if code - 128 in _SILENT_SIGNALS:
-        return None  # the command itself may have died of it: neither the script's shell nor another one says so
+        # the command itself may have died of it: neither the script's shell nor another one says
+        # so
+        return None
     command = _COMMAND.search(read(f"{folder}/{SCRIPT}") or b"")
     return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None
 
 
 def of_text(folder: str) -> dict[str, Any]:
-    """What the text of the command says about limits and timeout(1), in the words of protocol.exits.ExitFacts."""
+    """What the text of the command says about limits and timeout(1), in the words of
+    protocol.exits.ExitFacts.
+    """
     script = read(f"{folder}/{SCRIPT}") or b""
     command = _COMMAND.search(script)
     text = script[command.start() :] if command is not None else b""
     limits = dict.fromkeys(
-        f"ulimit {'-S ' if b'S' in m[1] and b'H' not in m[1] else ''}-{m[2].decode()} {int(m[3])}" for m in _ULIMIT.finditer(text)
+        f"ulimit {'-S ' if b'S' in m[1] and b'H' not in m[1] else ''}-{m[2].decode()} {int(m[3])}"
+        for m in _ULIMIT.finditer(text)
     )
     out: dict[str, Any] = {"ulimits": list(limits)[:_MOST_LIMITS]} if limits else {}
     return out | ({"callsTimeout": True} if _TIMEOUT.search(text) else {})
@@ -199,7 +232,9 @@ def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
         out["lastLines"] = last_lines(f"{folder}/{STDERR}") or last_lines(f"{folder}/{STDOUT}")
         known = dict(out.get("facts") or {})
         found = of_text(folder)
-        found["ulimits"] = [*dict.fromkeys([*(known.get("ulimits") or ()), *found.get("ulimits", ())])]
+        found["ulimits"] = [
+            *dict.fromkeys([*(known.get("ulimits") or ()), *found.get("ulimits", ())])
+        ]
         found["viaShell"] = via_shell(folder, out.get("code") or 0)
         if told := {name: value for name, value in found.items() if value not in (None, [])}:
             out["facts"] = known | told

@@ -1,8 +1,10 @@
-"""Keeps a job's output from filling the disk: its head and its tail stay, the middle is given back to the file system.
+"""Keeps a job's output from filling the disk: its head and its tail stay, the middle is given back
+to the file system.
 
-The file keeps its length and the job notices nothing: a hole is punched. What was dropped stands in `<stream>.log.dropped`
-*before* it is gone, so a reader never takes a hole for output. Nothing of the output passes through the one who caps it.
-Whatever a job puts in place of its logs, nobody waits for it. Standard library only.
+The file keeps its length and the job notices nothing: a hole is punched. What was dropped stands in
+`<stream>.log.dropped` *before* it is gone, so a reader never takes a hole for output. Nothing of
+the output passes through the one who caps it. Whatever a job puts in place of its logs, nobody
+waits for it. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Output(Protocol):
-        """Whose logs they are. dropped, sizes: per stream, where the dropped middle ends, and the size when it was looked at last."""
+        """Whose logs they are. dropped, sizes: per stream, where the dropped middle ends, and the
+        size when it was looked at last.
+        """
 
         @property
         def folder(self) -> str: ...
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
         @property
         def sizes(self) -> dict[str, int]: ...
+
 
 DEFAULT_HEAD = DEFAULT_TAIL = 8 << 20
 STREAMS = (STDOUT, STDERR)
@@ -50,9 +55,13 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class OutputCap:
-    """head, tail: bytes that stay of each stream. say: takes a sentence for whoever looks after this machine."""
+    """head, tail: bytes that stay of each stream. say: takes a sentence for whoever looks after
+    this machine.
+    """
 
-    def __init__(self, say: Callable[[str], None], head: int = DEFAULT_HEAD, tail: int = DEFAULT_TAIL) -> None:
+    def __init__(
+        self, say: Callable[[str], None], head: int = DEFAULT_HEAD, tail: int = DEFAULT_TAIL
+    ) -> None:
         self._say = say
         self._head = -(-head // _BLOCK) * _BLOCK
         self._tail = tail
@@ -60,7 +69,9 @@ class OutputCap:
         self._step = max(_BLOCK, min(1 << 20, tail // 4))
 
     def apply(self, e: Output, *, last: bool = False) -> bool:
-        """Drop what is too much; True where a stream grows fast. last: the execution is over, cut exactly."""
+        """Drop what is too much; True where a stream grows fast. last: the execution is over, cut
+        exactly.
+        """
         fast = False
         for stream in STREAMS:
             path = f"{e.folder}/{stream}"
@@ -81,7 +92,9 @@ class OutputCap:
         """Take over what an earlier keeper dropped."""
         for stream in STREAMS:
             said = (read_json(f"{e.folder}/{stream}{DROPPED}") or {}).get("to")
-            if isinstance(said, int) and self._head <= said <= _LARGEST:  # the job may have written it
+            if (
+                isinstance(said, int) and self._head <= said <= _LARGEST
+            ):  # the job may have written it
                 e.dropped[stream] = said
 
     def dropped_bytes(self, e: Output) -> int:
@@ -93,7 +106,9 @@ class OutputCap:
         if dropped_to < 0:  # found out before that this file system cannot do it
             return
         to = max(begin, (size - self._tail) // _BLOCK * _BLOCK)
-        if dropped_to > size:  # the job truncated its own output; what it writes there now is not dropped
+        if (
+            dropped_to > size
+        ):  # the job truncated its own output; what it writes there now is not dropped
             to = begin
         elif to < dropped_to + step:
             return

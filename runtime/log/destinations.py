@@ -1,5 +1,5 @@
-"""Where log lines end up: a stream, or a file that rotates. Neither ever raises, nor waits for whoever reads: a full disk, or a
-journal that hangs, must not stop the work.
+"""Where log lines end up: a stream, or a file that rotates. Neither ever raises, nor waits for
+whoever reads: a full disk, or a journal that hangs, must not stop the work.
 
 What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+
 # what threading.Lock is: the keeper, which has no threads, loads this module and not that one
 from _thread import allocate_lock
 
@@ -23,12 +24,16 @@ def plain_line(sentence: str) -> str:
 
 
 class Stream:
-    """A text stream such as stderr. A closed pipe, a full disk or a reader that does not read only adds to `lost`.
+    """A text stream such as stderr. A closed pipe, a full disk or a reader that does not read only
+    adds to `lost`.
 
-    patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken again.
+    patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken
+    again.
     """
 
-    def __init__(self, stream: TextIO, patience_secs: float = 0.0, line: Callable[[str], str] = plain_line) -> None:
+    def __init__(
+        self, stream: TextIO, patience_secs: float = 0.0, line: Callable[[str], str] = plain_line
+    ) -> None:
         self._stream, self._line = stream, line
         self._patience = patience_secs
         self._lock = allocate_lock()
@@ -50,12 +55,17 @@ class Stream:
                 self._stream.write(text)
                 self._stream.flush()
                 self._unsaid = 0
-            except (OSError, ValueError):  # ValueError: the stream was closed, or cannot encode the text
+            except (
+                OSError,
+                ValueError,
+            ):  # ValueError: the stream was closed, or cannot encode the text
                 self.lost += 1
 
 
 def takes(fd: int, secs: float = 0.0) -> bool:
-    """Will this descriptor take a line now, or within `secs`? Only pipes and sockets ever say no; a broken one is true: writing tells."""
+    """Will this descriptor take a line now, or within `secs`? Only pipes and sockets ever say no; a
+    broken one is true: writing tells.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(secs * 1000))
@@ -71,13 +81,19 @@ def unwritten(lines: int) -> str:
 
 
 class RotatingFile:
-    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`, ... up to `keep`.
+    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`,
+    ... up to `keep`.
 
-    What is dropped that way is said in the first line of the new file. rotations: how often that was.
+    What is dropped that way is said in the first line of the new file. rotations: how often that
+    was.
     """
 
     def __init__(
-        self, path: str, max_bytes: int = 64 * 1024 * 1024, keep: int = 3, line: Callable[[str], str] = plain_line,
+        self,
+        path: str,
+        max_bytes: int = 64 * 1024 * 1024,
+        keep: int = 3,
+        line: Callable[[str], str] = plain_line,
     ) -> None:
         self.path, self._line = path, line
         self.lost = self.rotations = 0
@@ -109,7 +125,10 @@ class RotatingFile:
         if self._fd < 0:
             self._open()
         more = (self._marker, unwritten(self._unsaid) if self._unsaid else "")
-        counted, data = len(data), b"".join(self._line(sentence).encode() for sentence in more if sentence) + data
+        counted, data = (
+            len(data),
+            b"".join(self._line(sentence).encode() for sentence in more if sentence) + data,
+        )
         if self._torn:
             data = b"\n" + data
         written = os.write(self._fd, data)

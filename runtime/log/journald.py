@@ -1,10 +1,13 @@
-"""Log records in the machine's journal, with fields that it can be asked for: `journalctl JOBSCRIBE_JID=...`.
+"""Log records in the machine's journal, with fields that it can be asked for: `journalctl
+JOBSCRIBE_JID=...`.
 
-This is the journal's own protocol: a record is one datagram of `NAME=value` lines, where a value of several lines goes with its
-length in front; one too large for a datagram goes as a sealed memory file. The journal adds time, pid and unit by itself.
+This is the journal's own protocol: a record is one datagram of `NAME=value` lines, where a value of
+several lines goes with its length in front; one too large for a datagram goes as a sealed memory
+file. The journal adds time, pid and unit by itself.
 
-Whoever logs never waits for the journal longer than he agreed to, and never hears of its troubles: what it did not take is counted
-in `lost`, and said in the journal as soon as it takes records again. Standard library only.
+Whoever logs never waits for the journal longer than he agreed to, and never hears of its troubles:
+what it did not take is counted in `lost`, and said in the journal as soon as it takes records
+again. Standard library only.
 """
 
 import array
@@ -16,8 +19,8 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from .logger import Record
 from .destinations import takes
+from .logger import Record
 
 SOCKET = "/run/systemd/journal/socket"
 #: syslog's numbers
@@ -30,10 +33,13 @@ _TOO_LARGE = (errno.EMSGSIZE, errno.ENOBUFS)
 
 
 class Journal:
-    """identifier: the program's name, as in `journalctl -t`. patience_secs: a record may wait so long for a journal that has too much
-    to do; the next ones do not, until one is taken again."""
+    """identifier: the program's name, as in `journalctl -t`. patience_secs: a record may wait so
+    long for a journal that has too much to do; the next ones do not, until one is taken again.
+    """
 
-    def __init__(self, identifier: str, *, patience_secs: float = 0.0, path: str | None = None) -> None:
+    def __init__(
+        self, identifier: str, *, patience_secs: float = 0.0, path: str | None = None
+    ) -> None:
         self._identifier, self._patience, self._path = identifier, patience_secs, path or SOCKET
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -45,7 +51,13 @@ class Journal:
         with self._lock:
             try:
                 if self._unsaid:
-                    self._send(_packed(self._note(f"({self._unsaid} log lines before this one could not be written)")))
+                    self._send(
+                        _packed(
+                            self._note(
+                                f"({self._unsaid} log lines before this one could not be written)"
+                            )
+                        )
+                    )
                     self._unsaid = 0
                 self._send(_packed(self._fields(record)))
             except OSError:
@@ -116,7 +128,9 @@ class _Full(OSError):
 
 
 def is_journal(fd: int, named: str | None) -> bool:
-    """Does this descriptor lead to the journal? named: what JOURNAL_STREAM says of it, `device:inode`."""
+    """Does this descriptor lead to the journal? named: what JOURNAL_STREAM says of it,
+    `device:inode`.
+    """
     try:
         info = os.fstat(fd)
     except OSError:

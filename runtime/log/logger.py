@@ -1,12 +1,14 @@
-"""Log lines: what one says, how it looks, and where it goes. The same for supervisor, agent and keeper.
+"""Log lines: what one says, how it looks, and where it goes. The same for supervisor, agent and
+keeper.
 
 A call makes a `Record` (already formatted, redacted and shortened, so that it may travel to another thread), and a sink
 writes it. One record is one line, `Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive <message>`, whatever the
 message contains; only a traceback follows on indented lines of its own. Times are UTC. Text shows no levels: a line is
 permanent (`log(...)`, info), an exception (error), or a trace line (debug) that shows where the trace pattern matches it.
 
-Logging never raises and never stops the work: what could not be written is counted by the output that failed.
-Standard library and protocol.redaction only. Files and streams are in `outputs`; pykern's sink is in `service.log`.
+Logging never raises and never stops the work: what could not be written is counted by the output
+that failed. Standard library and protocol.redaction only. Files and streams are in `outputs`;
+pykern's sink is in `service.log`.
 """
 
 import json
@@ -28,18 +30,24 @@ Form = Literal["text", "json"]
 MAX_MESSAGE = 32_000
 
 #: of a line of JSON; an id has another name
-OWN_FIELDS = frozenset(("ts", "level", "component", "session", "pid", "thread", "where", "msg", "traceback"))
+OWN_FIELDS = frozenset(
+    ("ts", "level", "component", "session", "pid", "thread", "where", "msg", "traceback")
+)
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SHORT = {"op": OP_SHORT, "agent": AGENT_SHORT}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _THREAD_NAME = re.compile(r"(\d+)")
-#: Control characters, line separators, direction marks and lone surrogates: what could forge a line or upset a terminal.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Control characters, line separators, direction marks and lone surrogates: what could forge a line
+#: or upset a terminal.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class Record(NamedTuple):
-    """at: unix seconds. where: `path:line:function`, the path relative to the package. ids: what it is about (jid, op, agent...).
+    """at: unix seconds. where: `path:line:function`, the path relative to the package. ids: what it
+    is about (jid, op, agent...).
 
     level: info, or as the standard library's logging names them.
     """
@@ -81,12 +89,19 @@ class Direct:
 class Log:
     """Call it: `log("{} opName={}", driver, name, jid=..., op=..., agent=...)`.
 
-    Positional arguments are for the message: one that has `pkdebug_str()` says itself what is shown, anything else is
-    redacted and truncated. Keywords are ids for machines; op and agent are shortened as everywhere.
+    Positional arguments are for the message: one that has `pkdebug_str()` says itself what is
+    shown, anything else is redacted and truncated. Keywords are ids for machines; op and agent are
+    shortened as everywhere.
     """
 
     def __init__(
-        self, component: str, redactor: Redactor, sink: Sink, *, trace: str | None = None, wall: Callable[[], float] = time.time,
+        self,
+        component: str,
+        redactor: Redactor,
+        sink: Sink,
+        *,
+        trace: str | None = None,
+        wall: Callable[[], float] = time.time,
         ids: dict[str, str] | None = None,
     ) -> None:
         self.component = component
@@ -110,16 +125,26 @@ class Log:
         if self._trace.search(f"{where} {message}"):
             self._write(where, message, ids, level="debug")
 
-    def exception(self, fmt: str, /, *args: Any, error: BaseException | None = None, **ids: Any) -> None:
+    def exception(
+        self, fmt: str, /, *args: Any, error: BaseException | None = None, **ids: Any
+    ) -> None:
         """Write a line and the traceback of `error`, by default of the exception being handled."""
         frame = sys._getframe(1)
         error = error or sys.exc_info()[1]
         where = _where(frame.f_code, frame.f_lineno)
-        self._write(where, self._message(fmt, args), ids, self._traceback(error) if error else "", "error")
+        self._write(
+            where, self._message(fmt, args), ids, self._traceback(error) if error else "", "error"
+        )
 
     def bound(self, **ids: Any) -> "Log":
         """This log with ids that go with every line."""
-        copy = Log(self.component, self.redactor, self._sink, wall=self._wall, ids={**self._ids, **self._shown_ids(ids)})
+        copy = Log(
+            self.component,
+            self.redactor,
+            self._sink,
+            wall=self._wall,
+            ids={**self._ids, **self._shown_ids(ids)},
+        )
         copy._trace = self._trace
         return copy
 
@@ -128,21 +153,43 @@ class Log:
         where = f"{_relative(record.pathname)}:{record.lineno}:{record.funcName}"
         try:
             text = record.getMessage()
-        except Exception as e:  # a foreign caller's mistake must not reach the code that it logs about
+        except (
+            Exception
+        ) as e:  # a foreign caller's mistake must not reach the code that it logs about
             text = f"{record.msg!r} (cannot be formatted: {e!r})"
         error = record.exc_info[1] if record.exc_info else None
         message = self._cut(f"{record.levelname}:{record.name}:{text}")
-        self._write(where, message, {}, self._traceback(error) if error else "", record.levelname.lower())
+        self._write(
+            where, message, {}, self._traceback(error) if error else "", record.levelname.lower()
+        )
 
-    def _write(self, where: str, message: str, ids: dict[str, Any], trace: str = "", level: str = "info") -> None:
+    def _write(
+        self, where: str, message: str, ids: dict[str, Any], trace: str = "", level: str = "info"
+    ) -> None:
         shown = {**self._ids, **self._shown_ids(ids)} if ids else self._ids
-        self._sink.write(Record(self._wall(), os.getpid(), _thread_number(), self.component, where, message, shown, trace, level))
+        self._sink.write(
+            Record(
+                self._wall(),
+                os.getpid(),
+                _thread_number(),
+                self.component,
+                where,
+                message,
+                shown,
+                trace,
+                level,
+            )
+        )
 
     def _message(self, fmt: str, args: tuple[Any, ...]) -> str:
         try:
             return self._cut(fmt.format(*map(self._shown, args)) if args else fmt)
-        except Exception as e:  # a wrong format or an object that cannot show itself: say so in its place
-            return self._cut(f"{fmt} (cannot be formatted with {len(args)} arguments: {type(e).__name__}: {e})")
+        except (
+            Exception
+        ) as e:  # a wrong format or an object that cannot show itself: say so in its place
+            return self._cut(
+                f"{fmt} (cannot be formatted with {len(args)} arguments: {type(e).__name__}: {e})"
+            )
 
     def _shown(self, arg: Any) -> Any:
         if isinstance(arg, int | float) and not isinstance(arg, bool):
@@ -166,7 +213,9 @@ class Log:
 
 
 def shown_text(plain: Any) -> str:
-    """Redacted data as a line shows it: a string as it is, anything else like `repr`, the marks of redaction unquoted."""
+    """Redacted data as a line shows it: a string as it is, anything else like `repr`, the marks of
+    redaction unquoted.
+    """
     return plain if isinstance(plain, str) else _nested(plain)
 
 
@@ -184,7 +233,11 @@ def _nested(plain: Any) -> str:
 
 def one_line(text: str) -> str:
     """`text` with every character that could end the line or deceive its reader shown as an escape."""
-    return text if text.isprintable() else _UNSAFE.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+    return (
+        text
+        if text.isprintable()
+        else _UNSAFE.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+    )
 
 
 def head_of(record: Record) -> str:
@@ -206,9 +259,16 @@ def json_of(record: Record, session: str | None = None) -> str:
     """The record as one line of JSON. session: of the supervisor whose log it is written to."""
     seconds = int(record.at)
     data: dict[str, Any] = {
-        "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int((record.at - seconds) * 1e9):09d}Z",
-        "level": record.level, "component": record.component, "session": session, "pid": record.pid, "thread": record.thread,
-        "where": record.where, "msg": record.message, **{k: v for k, v in record.ids.items() if k not in OWN_FIELDS},
+        "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        + f".{int((record.at - seconds) * 1e9):09d}Z",
+        "level": record.level,
+        "component": record.component,
+        "session": session,
+        "pid": record.pid,
+        "thread": record.thread,
+        "where": record.where,
+        "msg": record.message,
+        **{k: v for k, v in record.ids.items() if k not in OWN_FIELDS},
     }
     if session is None:
         del data["session"]
@@ -251,7 +311,12 @@ def log_uncaught(log: Log) -> None:
 
     def thread_hook(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:
-            log.exception("uncaught in thread {}: {}", args.thread.name if args.thread else "?", args.exc_value, error=args.exc_value)
+            log.exception(
+                "uncaught in thread {}: {}",
+                args.thread.name if args.thread else "?",
+                args.exc_value,
+                error=args.exc_value,
+            )
 
     sys.excepthook, threading.excepthook = hook, thread_hook
 
@@ -263,7 +328,11 @@ def _relative(path: str) -> str:
     """The path within the package; of foreign files the last two parts."""
     known = _relative_of.get(path)
     if known is None:
-        known = path.removeprefix(_PACKAGE) if path.startswith(_PACKAGE) else "/".join(path.split(os.sep)[-2:])
+        known = (
+            path.removeprefix(_PACKAGE)
+            if path.startswith(_PACKAGE)
+            else "/".join(path.split(os.sep)[-2:])
+        )
         if len(_relative_of) < 10_000:
             _relative_of[path] = known
     return known
@@ -281,7 +350,9 @@ def _stamp(second: int) -> str:
     known, text = _stamped
     if known != second:
         t = time.gmtime(second)
-        text = f"{_MONTHS[t.tm_mon - 1]} {t.tm_mday:02d} {t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}"
+        text = (
+            f"{_MONTHS[t.tm_mon - 1]} {t.tm_mday:02d} {t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}"
+        )
         _stamped = second, text
     return text
 

@@ -4,8 +4,8 @@
     <root>/log/latest -> sessions/<the newest>                               replaced by rename: there is always one
     <root>/log/supervisor.log -> latest/supervisor.log, and server.log
 
-Everybody who reads these logs asks `log_files`. Roots from before there were sessions have plain files in the place of the links;
-the next supervisor makes a session of them.
+Everybody who reads these logs asks `log_files`. Roots from before there were sessions have plain
+files in the place of the links; the next supervisor makes a session of them.
 """
 
 import contextlib
@@ -41,20 +41,26 @@ class Removed(NamedTuple):
 
 
 def log_files(root: str, name: str) -> list[str]:
-    """All files of one log ("supervisor" or "server"), oldest first: of each session what was rotated, and then the log itself.
+    """All files of one log ("supervisor" or "server"), oldest first: of each session what was
+    rotated, and then the log itself.
 
     Never a link: each file is there once. Empty where there is none.
     """
     log = os.path.join(root, "log")
     folders = [os.path.join(log, "sessions", session) for session in sessions(root)]
-    # plain files: of a root before sessions, or of a front end that was there before the first supervisor
+    # plain files: of a root before sessions, or of a front end that was there before the first
+    # supervisor
     return [file for folder in (log, *folders) for file in _of_folder(folder, name)]
 
 
 def sessions(root: str) -> list[str]:
-    """Names of the sessions, oldest first; the one that `latest` leads to is the last, whatever clocks did."""
+    """Names of the sessions, oldest first; the one that `latest` leads to is the last, whatever
+    clocks did.
+    """
     try:
-        names = sorted(n for n in os.listdir(os.path.join(root, "log", "sessions")) if _SESSION.fullmatch(n))
+        names = sorted(
+            n for n in os.listdir(os.path.join(root, "log", "sessions")) if _SESSION.fullmatch(n)
+        )
     except OSError:
         return []
     newest = latest(root)
@@ -82,7 +88,9 @@ def begin(root: str, *, now: float | None = None) -> str:
 
 
 def prune(root: str, *, kept: int, total_bytes: int) -> Removed:
-    """Remove the oldest sessions, until so many, and so many bytes, are left; never the newest. Never raises."""
+    """Remove the oldest sessions, until so many, and so many bytes, are left; never the newest.
+    Never raises.
+    """
     names = sessions(root)
     folders = [os.path.join(root, "log", "sessions", name) for name in names]
     sizes = [_size(folder) for folder in folders]
@@ -98,13 +106,18 @@ def prune(root: str, *, kept: int, total_bytes: int) -> Removed:
 
 
 class Following:
-    """An output that writes into the newest session of a root, and follows when another begins; before there is one, to a plain file.
+    """An output that writes into the newest session of a root, and follows when another begins;
+    before there is one, to a plain file.
 
     opened: makes the file that is written to, of its path.
     """
 
     def __init__(
-        self, root: str, name: str, opened: Callable[[str], RotatingFile], monotonic: Callable[[], float] = time.monotonic,
+        self,
+        root: str,
+        name: str,
+        opened: Callable[[str], RotatingFile],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._name, self._opened, self._monotonic = root, name, opened, monotonic
         self._folder = self._newest()
@@ -146,7 +159,11 @@ def _of_folder(folder: str, name: str) -> list[str]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 match = _ROTATED.fullmatch(entry.name.removeprefix(name))
-                if entry.name.startswith(name) and match is not None and entry.is_file(follow_symlinks=False):
+                if (
+                    entry.name.startswith(name)
+                    and match is not None
+                    and entry.is_file(follow_symlinks=False)
+                ):
                     found.append((-int(match[1] or 0), entry.path))
     except OSError:
         return []
@@ -170,13 +187,17 @@ def _stamp(at: float) -> str:
 
 
 def _adopt(log: str) -> None:
-    """Plain files in the place of the links become a session of their own, of the time when they were written last."""
+    """Plain files in the place of the links become a session of their own, of the time when they
+    were written last.
+    """
     plain = [path for name in NAMES for path in _of_folder(log, name)]
     if not plain:
         return
     session = _make(log, max(map(_written, plain)))
     for path in plain:
-        with contextlib.suppress(FileNotFoundError):  # another supervisor that starts at the same time had it
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another supervisor that starts at the same time had it
             os.rename(path, os.path.join(log, "sessions", session, os.path.basename(path)))
 
 
@@ -188,7 +209,9 @@ def _written(path: str) -> float:
 
 
 def _point(log: str, name: str, target: str) -> None:
-    """The link leads there from now on; whoever follows it meanwhile comes to the one place or the other."""
+    """The link leads there from now on; whoever follows it meanwhile comes to the one place or the
+    other.
+    """
     fresh = os.path.join(log, f".{name}-{secrets.token_hex(4)}")
     os.symlink(target, fresh)
     try:

@@ -1,4 +1,6 @@
-"""The part of a job description that says what is asked of a cluster: partition, account, sizes, modules, set-up, further options."""
+"""The part of a job description that says what is asked of a cluster: partition, account, sizes,
+modules, set-up, further options.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -6,27 +8,49 @@ from typing import Any, get_args
 import msgspec
 
 from ...protocol.clusters.batch import ClusterName, Directive, Expression, Module, SlurmName, Wishes
-from .batch_rules import DIRECTIVE_FORM, SETUP_FORM, contradictions, directive_problem, setup_problem
 from ..fields import Bounds, Findings, Table, bounds, fits, shown
+from .batch_rules import (
+    DIRECTIVE_FORM,
+    SETUP_FORM,
+    contradictions,
+    directive_problem,
+    setup_problem,
+)
 
 #: Keys of it, each with what others call it.
 BATCH: dict[str, Sequence[str]] = {
-    "cluster": ("clusters", "host"), "partition": ("queue",), "account": ("project", "charge"), "qos": ("qualityOfService",),
-    "constraint": ("features",), "licenses": ("licences",), "nodes": ("nodeCount", "sbatchNodes"),
+    "cluster": ("clusters", "host"),
+    "partition": ("queue",),
+    "account": ("project", "charge"),
+    "qos": ("qualityOfService",),
+    "constraint": ("features",),
+    "licenses": ("licences",),
+    "nodes": ("nodeCount", "sbatchNodes"),
     "tasks": ("ntasks", "ranks", "processes"),
-    "tasksPerNode": ("ntasksPerNode", "ppn"), "cores": ("cpusPerTask", "cpus", "sbatchCores"), "memory": ("mem", "memoryMb"),
-    "gpus": ("gpu", "gpusPerNode"), "modules": ("module",), "setup": ("prolog", "init"), "directives": ("options", "extra"),
+    "tasksPerNode": ("ntasksPerNode", "ppn"),
+    "cores": ("cpusPerTask", "cpus", "sbatchCores"),
+    "memory": ("mem", "memoryMb"),
+    "gpus": ("gpu", "gpusPerNode"),
+    "modules": ("module",),
+    "setup": ("prolog", "init"),
+    "directives": ("options", "extra"),
     "signalSecs": ("signal",),
 }
 _NAMES: Mapping[str, tuple[Any, str]] = {
     "cluster": (ClusterName, "the name of a cluster: letters, digits and -"),
-    "partition": (SlurmName, "the name of a partition, without blanks"), "account": (SlurmName, "the name of an account, without blanks"),
+    "partition": (SlurmName, "the name of a partition, without blanks"),
+    "account": (SlurmName, "the name of an account, without blanks"),
     "qos": (SlurmName, "the name of a QOS, without blanks"),
     "constraint": (Expression, "features as sbatch takes them, without blanks, such as 'cpu&amd'"),
     "licenses": (Expression, "licences as sbatch takes them, such as matlab:2"),
 }
 _NUMBERS = {
-    "nodes": "nodes", "tasks": "tasks", "tasksPerNode": "tasks_per_node", "cores": "cores", "gpus": "gpus", "signalSecs": "signal_secs",
+    "nodes": "nodes",
+    "tasks": "tasks",
+    "tasksPerNode": "tasks_per_node",
+    "cores": "cores",
+    "gpus": "gpus",
+    "signalSecs": "signal_secs",
 }
 
 
@@ -36,11 +60,18 @@ def batch(holder: Table) -> Wishes | msgspec.UnsetType:
         return msgspec.UNSET
     t = holder.table("batch", BATCH, "what is asked of a cluster")
     values: dict[str, Any] = {key: t.text(key, *shape) for key, shape in _NAMES.items()}
-    values |= {field: t.whole(key, bounds(Wishes, field), 0) if t.has(key) else None for key, field in _NUMBERS.items()}
+    values |= {
+        field: t.whole(key, bounds(Wishes, field), 0) if t.has(key) else None
+        for key, field in _NUMBERS.items()
+    }
     values["memory_mb"] = t.megabytes("memory", _memory(), 1) if t.has("memory") else None
     before = t.found.count
-    wishes = Wishes(**values, modules=_words(t, "modules", Module, "the name of a module, such as gcc/12.2"), setup=_setup(t),
-                    directives=_directives(t))
+    wishes = Wishes(
+        **values,
+        modules=_words(t, "modules", Module, "the name of a module, such as gcc/12.2"),
+        setup=_setup(t),
+        directives=_directives(t),
+    )
     if t.found.count == before:
         for sentence in contradictions(wishes):
             t.found.wrong(t.where, sentence, "sizes that fit together")
@@ -84,7 +115,9 @@ def _setup(t: Table) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > 8192:
-        t.wrong("setup", SETUP_FORM, f"it has {len(value)} characters" if isinstance(value, str) else "")
+        t.wrong(
+            "setup", SETUP_FORM, f"it has {len(value)} characters" if isinstance(value, str) else ""
+        )
         return ""
     if problem := setup_problem(value):
         t.wrong("setup", SETUP_FORM, problem)

@@ -1,7 +1,8 @@
-"""What a run asks of its cluster, and what cannot be right about that whatever the cluster has. Pure.
+"""What a run asks of its cluster, and what cannot be right about that whatever the cluster has.
+Pure.
 
-All of it are texts of users. Whether there is such a partition or account is asked elsewhere; here is what would break out of its place,
-say again what the system says itself, or contradict itself.
+All of it are texts of users. Whether there is such a partition or account is asked elsewhere; here
+is what would break out of its place, say again what the system says itself, or contradict itself.
 """
 
 import math
@@ -12,24 +13,66 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ...protocol.clusters.batch import Wishes
-from ..fields import quoted
 from ...protocol.jobs.roles import TaskRole
+from ..fields import quoted
 
 DIRECTIVE_FORM = "an option of sbatch without its dashes, such as exclusive or reservation=maint, of those that the cluster allows"
 SETUP_FORM = "lines of sh, at most 8192 characters"
 _UNSAID = "the system says it itself"
 #: Options of sbatch that are said otherwise, or not at all: how.
 RESERVED = {
-    "account": "`account`", "array": "`array` of a job file, or `job submit --array`", "batch": _UNSAID, "bb": _UNSAID, "bbf": _UNSAID,
-    "chdir": _UNSAID, "clusters": "`cluster`", "comment": _UNSAID, "constraint": "`constraint`", "cpus-per-task": "`cores`",
-    "dependency": "`after`", "error": _UNSAID, "export": "`env`", "export-file": "`env`", "get-user-env": "`setup`", "gid": _UNSAID,
-    "gpus": "`gpus`", "gpus-per-node": "`gpus`", "gpus-per-socket": "`gpus`", "gpus-per-task": "`gpus`", "help": _UNSAID, "hold": _UNSAID,
-    "ignore-pbs": _UNSAID, "input": _UNSAID, "job-name": "the run's name", "kill-on-invalid-dep": _UNSAID, "licenses": "`licenses`",
-    "mem": "`memory`", "mem-per-cpu": "`memory`", "mem-per-gpu": "`memory`", "no-requeue": _UNSAID, "nodes": "`nodes`",
-    "ntasks": "`tasks`", "ntasks-per-node": "`tasksPerNode`", "open-mode": _UNSAID, "output": _UNSAID, "parsable": _UNSAID,
-    "partition": "`partition`", "qos": "`qos`", "quiet": _UNSAID, "requeue": "`retry`", "script": _UNSAID, "signal": "`signalSecs`",
-    "test-only": _UNSAID, "time": "the run's time limit", "uid": _UNSAID, "umask": "`setup`", "usage": _UNSAID, "verbose": _UNSAID,
-    "version": _UNSAID, "wait": _UNSAID, "wrap": _UNSAID,
+    "account": "`account`",
+    "array": "`array` of a job file, or `job submit --array`",
+    "batch": _UNSAID,
+    "bb": _UNSAID,
+    "bbf": _UNSAID,
+    "chdir": _UNSAID,
+    "clusters": "`cluster`",
+    "comment": _UNSAID,
+    "constraint": "`constraint`",
+    "cpus-per-task": "`cores`",
+    "dependency": "`after`",
+    "error": _UNSAID,
+    "export": "`env`",
+    "export-file": "`env`",
+    "get-user-env": "`setup`",
+    "gid": _UNSAID,
+    "gpus": "`gpus`",
+    "gpus-per-node": "`gpus`",
+    "gpus-per-socket": "`gpus`",
+    "gpus-per-task": "`gpus`",
+    "help": _UNSAID,
+    "hold": _UNSAID,
+    "ignore-pbs": _UNSAID,
+    "input": _UNSAID,
+    "job-name": "the run's name",
+    "kill-on-invalid-dep": _UNSAID,
+    "licenses": "`licenses`",
+    "mem": "`memory`",
+    "mem-per-cpu": "`memory`",
+    "mem-per-gpu": "`memory`",
+    "no-requeue": _UNSAID,
+    "nodes": "`nodes`",
+    "ntasks": "`tasks`",
+    "ntasks-per-node": "`tasksPerNode`",
+    "open-mode": _UNSAID,
+    "output": _UNSAID,
+    "parsable": _UNSAID,
+    "partition": "`partition`",
+    "qos": "`qos`",
+    "quiet": _UNSAID,
+    "requeue": "`retry`",
+    "script": _UNSAID,
+    "signal": "`signalSecs`",
+    "test-only": _UNSAID,
+    "time": "the run's time limit",
+    "uid": _UNSAID,
+    "umask": "`setup`",
+    "usage": _UNSAID,
+    "verbose": _UNSAID,
+    "version": _UNSAID,
+    "wait": _UNSAID,
+    "wrap": _UNSAID,
 }
 #: Wishes that say how large an allocation is; with roles it is they who say it.
 SIZES = ("nodes", "tasks", "tasks_per_node", "cores", "memory_mb", "gpus")
@@ -46,9 +89,17 @@ def directive_problem(directive: str) -> str | None:
     """Why no cluster may allow this; None: one may."""
     name = directive_name(directive)
     # sbatch takes any beginning of an option's name that is like no other's
-    meant = name if name in RESERVED else next((other for other in RESERVED if other.startswith(name)), None)
+    meant = (
+        name
+        if name in RESERVED
+        else next((other for other in RESERVED if other.startswith(name)), None)
+    )
     if meant is not None:
-        what = f"{quoted(name)} is not for directives" if meant == name else f"sbatch may read {quoted(name)} as {meant}"
+        what = (
+            f"{quoted(name)} is not for directives"
+            if meant == name
+            else f"sbatch may read {quoted(name)} as {meant}"
+        )
         return f"{what}: {RESERVED[meant] if RESERVED[meant] == _UNSAID else f'say it with {RESERVED[meant]}'}"
     return None
 
@@ -56,7 +107,9 @@ def directive_problem(directive: str) -> str | None:
 def setup_problem(setup: str) -> str | None:
     """Why these lines cannot come before a command; None: they can."""
     if "\r" in setup:
-        return "its lines end as on Windows (CR LF), which sh does not read: write them with LF alone"
+        return (
+            "its lines end as on Windows (CR LF), which sh does not read: write them with LF alone"
+        )
     if bad := _UNSEEN.search(setup):
         return f"it has the character {quoted(bad[0])} in line {setup.count(chr(10), 0, bad.start()) + 1}"
     for number, line in enumerate(setup.split("\n"), 1):
@@ -70,7 +123,12 @@ def contradictions(wishes: Wishes) -> Iterator[str]:
     nodes, tasks, per_node = wishes.nodes, wishes.tasks, wishes.tasks_per_node
     if nodes is not None and tasks is not None and tasks < nodes:
         yield f"{tasks} `tasks` leave some of {nodes} `nodes` without any; ask for at most as many nodes as tasks"
-    if nodes is not None and tasks is not None and per_node is not None and tasks > nodes * per_node:
+    if (
+        nodes is not None
+        and tasks is not None
+        and per_node is not None
+        and tasks > nodes * per_node
+    ):
         yield f"{tasks} `tasks` do not fit on {nodes} `nodes` with {per_node} `tasksPerNode`: these are {nodes * per_node}"
     names = [directive_name(d) for d in wishes.directives]
     if again := next((n for n in names if names.count(n) > 1), None):
@@ -80,23 +138,38 @@ def contradictions(wishes: Wishes) -> Iterator[str]:
 
 
 def with_defaults(asked: Wishes, defaults: Wishes, *, sizes: bool = True) -> Wishes:
-    """What is asked, and where that says nothing, the defaults. sizes: false where something else says how large it is.
+    """What is asked, and where that says nothing, the defaults. sizes: false where something else
+    says how large it is.
 
-    nodes, tasks and tasksPerNode belong together: who asks for one of them has no default of the others. Directives are put together.
+    nodes, tasks and tasksPerNode belong together: who asks for one of them has no default of the
+    others. Directives are put together.
     """
-    own = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) not in (None, (), "")}
+    own = {
+        name: value
+        for name in asked.__struct_fields__
+        if (value := getattr(asked, name)) not in (None, (), "")
+    }
     left = set() if sizes else set(SIZES)
     if any(name in own for name in LAYOUT):
         left |= set(LAYOUT)
-    given = {name: getattr(defaults, name) for name in defaults.__struct_fields__ if name not in left}
+    given = {
+        name: getattr(defaults, name) for name in defaults.__struct_fields__ if name not in left
+    }
     names = {directive_name(d) for d in asked.directives}
-    own["directives"] = (*(d for d in defaults.directives if directive_name(d) not in names), *asked.directives)
+    own["directives"] = (
+        *(d for d in defaults.directives if directive_name(d) not in names),
+        *asked.directives,
+    )
     return Wishes(**{**given, **own})
 
 
 def tasks_of(wishes: Wishes) -> int:
     """How many there will be, as sbatch counts."""
-    return wishes.tasks if wishes.tasks is not None else (wishes.nodes or 1) * (wishes.tasks_per_node or 1)
+    return (
+        wishes.tasks
+        if wishes.tasks is not None
+        else (wishes.nodes or 1) * (wishes.tasks_per_node or 1)
+    )
 
 
 def nodes_of(wishes: Wishes, cores_per_node: int | None) -> int:
@@ -118,40 +191,65 @@ class Room(NamedTuple):
 
 
 def gang(roles: Sequence[TaskRole], asked: Wishes, room: Room) -> tuple[Wishes, list[str]]:
-    """The allocation for all tasks of these roles, who share it, and what of the wishes does not go with that.
+    """The allocation for all tasks of these roles, who share it, and what of the wishes does not go
+    with that.
 
-    On one node it is the sum of what they ask for, as one task of sbatch's. On several each node has room for `tasksPerNode` of the largest
-    task, so that it does not matter which is where. Where nodes are not asked for, it is the fewest that may do.
+    On one node it is the sum of what they ask for, as one task of sbatch's. On several each node
+    has room for `tasksPerNode` of the largest task, so that it does not matter which is where.
+    Where nodes are not asked for, it is the fewest that may do.
     """
     count = sum(r.tasks for r in roles)
     most = min(count, room.nodes or count)
-    nodes = min(asked.nodes or next((n for n in range(1, most + 1) if _fits(_share(roles, n), room)), most), count)
+    nodes = min(
+        asked.nodes or next((n for n in range(1, most + 1) if _fits(_share(roles, n), room)), most),
+        count,
+    )
     cores, memory_mb, gpus = _share(roles, nodes)
     per_node = None if nodes == 1 else math.ceil(count / nodes)
     made = replace(
-        asked, nodes=nodes, tasks=nodes * (per_node or 1), tasks_per_node=per_node,
+        asked,
+        nodes=nodes,
+        tasks=nodes * (per_node or 1),
+        tasks_per_node=per_node,
         cores=max(asked.cores or 1, cores if per_node is None else max(r.cpu for r in roles)),
-        memory_mb=memory_mb if asked.memory_mb is None else asked.memory_mb, gpus=(gpus or None) if asked.gpus is None else asked.gpus,
+        memory_mb=memory_mb if asked.memory_mb is None else asked.memory_mb,
+        gpus=(gpus or None) if asked.gpus is None else asked.gpus,
     )
     wrong = []
     if (asked.nodes or 0) > count:
-        wrong.append(f"{asked.nodes} `nodes` are more than the {count} tasks of all roles; ask for at most {count}")
+        wrong.append(
+            f"{asked.nodes} `nodes` are more than the {count} tasks of all roles; ask for at most {count}"
+        )
     if asked.tasks not in (None, count, made.tasks):
-        wrong.append(f"`tasks` is {asked.tasks}, and the roles say themselves that there are {count}; leave it out")
+        wrong.append(
+            f"`tasks` is {asked.tasks}, and the roles say themselves that there are {count}; leave it out"
+        )
     if asked.tasks_per_node not in (None, made.tasks_per_node):
-        wrong.append("`tasksPerNode` is for runs without roles, which are spread over the nodes evenly; leave it out")
+        wrong.append(
+            "`tasksPerNode` is for runs without roles, which are spread over the nodes evenly; leave it out"
+        )
     for name, has, needs in (("memory", asked.memory_mb, memory_mb), ("gpus", asked.gpus, gpus)):
         if has is not None and has < needs:
-            wrong.append(f"`{name}` of a node is {has}, and the tasks of the roles need {needs} on it together; leave it out")
+            wrong.append(
+                f"`{name}` of a node is {has}, and the tasks of the roles need {needs} on it together; leave it out"
+            )
     return made, wrong
 
 
 def _share(roles: Sequence[TaskRole], nodes: int) -> tuple[int, int, int]:
     """Cores, memory and GPUs that each of so many nodes must have for them."""
     if nodes == 1:
-        return sum(r.tasks * r.cpu for r in roles), sum(r.tasks * r.memory_mb for r in roles), sum(r.tasks * r.gpu for r in roles)
+        return (
+            sum(r.tasks * r.cpu for r in roles),
+            sum(r.tasks * r.memory_mb for r in roles),
+            sum(r.tasks * r.gpu for r in roles),
+        )
     per_node = math.ceil(sum(r.tasks for r in roles) / nodes)
-    return per_node * max(r.cpu for r in roles), per_node * max(r.memory_mb for r in roles), per_node * max(r.gpu for r in roles)
+    return (
+        per_node * max(r.cpu for r in roles),
+        per_node * max(r.memory_mb for r in roles),
+        per_node * max(r.gpu for r in roles),
+    )
 
 
 def _fits(share: tuple[int, int, int], room: Room) -> bool:

@@ -1,7 +1,8 @@
-"""What a role asks of its container, an image and volumes, and what cannot be right about that whatever the hosts have. Pure.
+"""What a role asks of its container, an image and volumes, and what cannot be right about that
+whatever the hosts have. Pure.
 
-Both are texts of users. Nothing is asked here of a host or registry, and no path is looked at: where a symbolic link leads is found
-out at the start, by whoever makes the container.
+Both are texts of users. Nothing is asked here of a host or registry, and no path is looked at:
+where a symbolic link leads is found out at the start, by whoever makes the container.
 """
 
 import re
@@ -11,10 +12,14 @@ from ..fields import quoted
 
 #: What an image is called, for a person.
 IMAGE_FORM = "[registry[:port]/]name[:tag][@sha256:...], such as python:3.11 or registry.example.org:5000/team/solver:2"
-VOLUME_FORM = "the name of a volume of the pool, or the whole path of a folder in your own directory"
+VOLUME_FORM = (
+    "the name of a volume of the pool, or the whole path of a folder in your own directory"
+)
 MAX_VOLUMES = 100
 _MAX_NAME, _MAX_PATH = 255, 4_095
-_REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]{1,5})?")
+_REGISTRY = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]{1,5})?"
+)
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -49,7 +54,11 @@ def _name_problem(name: str) -> str | None:
             return f"{quoted(part)} has capital letters, which names of images cannot have"
         if not _PART.fullmatch(part):
             right = "small letters and digits, with . _ or - between them"
-            return f"{quoted(part)} is no part of a name: {right}" if part else "a part of its name is empty"
+            return (
+                f"{quoted(part)} is no part of a name: {right}"
+                if part
+                else "a part of its name is empty"
+            )
     return None
 
 
@@ -60,7 +69,11 @@ def volume_problem(volume: str) -> str | None:
     if not volume.startswith("/"):
         if "/" in volume or volume in ("", ".", ".."):
             return "it is a relative path" if volume else "it is empty"
-        return None if _VOLUME.fullmatch(volume) else "it is no name of a volume: letters, digits and . _ -, at most 63"
+        return (
+            None
+            if _VOLUME.fullmatch(volume)
+            else "it is no name of a volume: letters, digits and . _ -, at most 63"
+        )
     if len(volume.encode("utf-8", "replace")) > _MAX_PATH:
         return f"it has more than {_MAX_PATH} bytes"
     if ".." in volume.split("/"):
@@ -82,11 +95,17 @@ def twice(volumes: Sequence[str]) -> str | None:
 
 def plain_path(volume: str) -> str:
     """Without slashes and dots that say nothing. A name is left as it is."""
-    return "/" + "/".join(p for p in volume.split("/") if p not in ("", ".")) if volume.startswith("/") else volume
+    return (
+        "/" + "/".join(p for p in volume.split("/") if p not in ("", "."))
+        if volume.startswith("/")
+        else volume
+    )
 
 
 def refusal(volume: str, names: Collection[str], user_dir: str) -> str | None:
-    """Why a run of the user with this directory cannot have this volume, of a pool with volumes of these names; None: it can."""
+    """Why a run of the user with this directory cannot have this volume, of a pool with volumes of
+    these names; None: it can.
+    """
     there = f"there are: {', '.join(sorted(names))}" if names else "this site has none"
     if not volume.startswith("/"):
         return None if volume in names else f"there is no volume of this name; {there}"

@@ -1,7 +1,9 @@
-"""What a user says about jobs: one, or several that wait for each other. Checked as a whole, then made into the runs that are submitted.
+"""What a user says about jobs: one, or several that wait for each other. Checked as a whole, then
+made into the runs that are submitted.
 
-Formats of others are translated into this one. `described` reads it (docs/jobs.md has every key), and `runs` gives the `RunSpec`s in an
-order in which each comes after those it waits for. All that is wrong is told at once, as BadDescription.
+Formats of others are translated into this one. `described` reads it (docs/jobs.md has every key),
+and `runs` gives the `RunSpec`s in an order in which each comes after those it waits for. All that
+is wrong is told at once, as BadDescription.
 """
 
 from collections import deque
@@ -11,16 +13,16 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from ...protocol.api.job_arrays import VARIABLES, Indices, expand, parse_indices
-from ...protocol.clusters.batch import Wishes
-from .batch_fields import batch
-from .role_fields import command, environment, image, roles
-from ...protocol.errors import Refusal
-from ..fields import Findings, Problem, Table, bounds, element, fits, member, quoted, shown, word
-from ...protocol.ids import ComputeJid, Driver, compute_jid, split_jid
 from ...protocol.api.requests import MAX_BULK, RunSpec
+from ...protocol.clusters.batch import Wishes
+from ...protocol.errors import Refusal
+from ...protocol.ids import ComputeJid, Driver, compute_jid, split_jid
 from ...protocol.jobs.roles import After, Retry, TaskRole
 from ...protocol.jobs.status import Kind
 from ...protocol.launch.task_environment import GIVEN
+from ..fields import Findings, Problem, Table, bounds, element, fits, member, quoted, shown, word
+from .batch_fields import batch
+from .role_fields import command, environment, image, roles
 
 On = Literal["ok", "any", "failed"]
 JobName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z")]
@@ -29,18 +31,40 @@ MAX_JOBS, MAX_AFTER = 1_000, 1_000
 #: Bytes of all runs together, as they are stored: a short text can stand for many of them.
 MAX_BYTES = 16 * 2**20
 #: Variables that a job's own keys set.
-DIRECTORIES = {"dataDir": "PAI_DATA_DIR", "outputDir": "PAI_OUTPUT_DIR", "codeDir": "PAI_CODE_DIR", "virtualCluster": "PAI_JOB_VC_NAME"}
+DIRECTORIES = {
+    "dataDir": "PAI_DATA_DIR",
+    "outputDir": "PAI_OUTPUT_DIR",
+    "codeDir": "PAI_CODE_DIR",
+    "virtualCluster": "PAI_JOB_VC_NAME",
+}
 #: Keys of a job, each with what others call it.
 JOB: dict[str, Sequence[str]] = {
-    "name": ("jobName", "simName"), "kind": ("jobRunMode",), "driver": (), "image": ("dockerImage",), "command": ("cmd",),
+    "name": ("jobName", "simName"),
+    "kind": ("jobRunMode",),
+    "driver": (),
+    "image": ("dockerImage",),
+    "command": ("cmd",),
     "roles": ("taskRoles",),
-    "env": ("environment", "jobEnvs"), "retry": ("retryCount", "jobRetryCount", "retries"), "debug": ("isDebug", "debugSecs"),
-    "timeLimit": ("timeLimitSecs", "time"), "queueLimit": ("queueLimitSecs",), "grace": ("graceSecs",),
-    "after": ("dependsOn", "dependencies", "needs"), "array": ("indices",), "dataDir": (), "outputDir": (), "codeDir": (),
-    "virtualCluster": ("partition", "queue"), "batch": ("sbatch", "slurm"),
+    "env": ("environment", "jobEnvs"),
+    "retry": ("retryCount", "jobRetryCount", "retries"),
+    "debug": ("isDebug", "debugSecs"),
+    "timeLimit": ("timeLimitSecs", "time"),
+    "queueLimit": ("queueLimitSecs",),
+    "grace": ("graceSecs",),
+    "after": ("dependsOn", "dependencies", "needs"),
+    "array": ("indices",),
+    "dataDir": (),
+    "outputDir": (),
+    "codeDir": (),
+    "virtualCluster": ("partition", "queue"),
+    "batch": ("sbatch", "slurm"),
 }
 _JOBS: dict[str, Sequence[str]] = {"jobs": ()}
-_RETRY: dict[str, Sequence[str]] = {"count": ("retryCount",), "platform": ("maxPlatformRetries",), "conflictSecs": ()}
+_RETRY: dict[str, Sequence[str]] = {
+    "count": ("retryCount",),
+    "platform": ("maxPlatformRetries",),
+    "conflictSecs": (),
+}
 _AFTER: dict[str, Sequence[str]] = {"job": ("name",), "on": ("when",)}
 _NAMED_AT_MOST = 8
 #: The driver that has clusters.
@@ -57,7 +81,8 @@ class Wait(msgspec.Struct, frozen=True):
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One job. Either `command` or `roles`. path: where it stands in what was read.
 
-    env: with what dataDir, outputDir, codeDir and virtualCluster set. indices: it is an array, one run for each.
+    env: with what dataDir, outputDir, codeDir and virtualCluster set. indices: it is an array, one
+    run for each.
     """
 
     name: str
@@ -78,7 +103,9 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """jobs: each after those of them that it waits for. warnings: what is allowed and probably not meant."""
+    """jobs: each after those of them that it waits for. warnings: what is allowed and probably not
+    meant.
+    """
 
     jobs: tuple[JobDescription, ...]
     warnings: tuple[Problem, ...] = ()
@@ -95,9 +122,15 @@ class JobRuns(msgspec.Struct, frozen=True):
 
 
 def described(data: object) -> Description:
-    """The jobs that plain data (from JSON or YAML) describe. Raises BadDescription, and nothing else, whatever the data are."""
+    """The jobs that plain data (from JSON or YAML) describe. Raises BadDescription, and nothing
+    else, whatever the data are.
+    """
     found = Findings()
-    jobs = _several(data, found) if isinstance(data, dict) and "jobs" in data else [_job(data, "", found)]
+    jobs = (
+        _several(data, found)
+        if isinstance(data, dict) and "jobs" in data
+        else [_job(data, "", found)]
+    )
     _check_waits(jobs, found)
     ordered = _ordered(jobs, found)
     found.check()
@@ -105,7 +138,9 @@ def described(data: object) -> Description:
 
 
 def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[JobRuns, ...]:
-    """The runs of all jobs, in dependency order. fresh: a simulation id that nobody has, for each job. Raises BadDescription."""
+    """The runs of all jobs, in dependency order. fresh: a simulation id that nobody has, for each
+    job. Raises BadDescription.
+    """
     found = Findings()
     out: dict[str, JobRuns] = {}
     size = count = 0
@@ -115,14 +150,24 @@ def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[
         each = len(job.indices.numbers) if job.indices else 1
         size, count = size + each * len(msgspec.json.encode(spec)), count + each
         if size > MAX_BYTES or count > MAX_BULK:
-            what = f"{count} runs of {size} bytes together" if job.indices else f"up to it there are {count} runs of {size} bytes"
-            found.wrong(member(job.path, "array") if job.indices else job.path, what, f"at most {MAX_BULK} runs and {MAX_BYTES} bytes")
+            what = (
+                f"{count} runs of {size} bytes together"
+                if job.indices
+                else f"up to it there are {count} runs of {size} bytes"
+            )
+            found.wrong(
+                member(job.path, "array") if job.indices else job.path,
+                what,
+                f"at most {MAX_BULK} runs and {MAX_BYTES} bytes",
+            )
             break
         try:
             msgspec.convert(msgspec.to_builtins(spec), RunSpec)
             out[job.name] = JobRuns(job, expand(spec, job.indices) if job.indices else (spec,))
         except (msgspec.ValidationError, Refusal) as e:
-            found.wrong(job.path, e.sentence if isinstance(e, Refusal) else str(e), "see docs/jobs.md")
+            found.wrong(
+                job.path, e.sentence if isinstance(e, Refusal) else str(e), "see docs/jobs.md"
+            )
             out[job.name] = JobRuns(job, ())
     found.check()
     return tuple(out.values())
@@ -137,7 +182,11 @@ def _several(data: Mapping[Any, Any], found: Findings) -> list[JobDescription]:
     first: dict[str, str] = {}
     for job in jobs:
         if job.name and first.setdefault(job.name, job.path) != job.path:
-            found.wrong(member(job.path, "name"), f"{first[job.name]} has this name, too", "a name of its own")
+            found.wrong(
+                member(job.path, "name"),
+                f"{first[job.name]} has this name, too",
+                "a name of its own",
+            )
     return jobs
 
 
@@ -150,26 +199,51 @@ def _job(data: object, path: str, found: Findings) -> JobDescription:
         t.wrong("name", "letters, digits and . _ -, at most 255", "there is none")
     has_roles = t.has("roles")
     if has_roles and t.has("command"):
-        t.wrong("command", "`command` inside of each role", "there are roles, which have commands of their own")
+        t.wrong(
+            "command",
+            "`command` inside of each role",
+            "there are roles, which have commands of their own",
+        )
     elif not has_roles and not t.has("command"):
         found.wrong(path, "it says not what to run", "`command`, or `roles`")
     of_all = image(t)
     if t.has("image") and not has_roles:
-        t.wrong("image", "`roles`, whose tasks have containers of their own", "a job without roles runs in the image of its pool")
-    driver = t.text("driver", Driver, "a small letter, then small letters or digits, at most 16; the usual one is local")
+        t.wrong(
+            "image",
+            "`roles`, whose tasks have containers of their own",
+            "a job without roles runs in the image of its pool",
+        )
+    driver = t.text(
+        "driver",
+        Driver,
+        "a small letter, then small letters or digits, at most 16; the usual one is local",
+    )
     indices = _indices(t)
     job = JobDescription(
-        name=name or "", path=path, kind=_kind(t, has_roles), driver=driver or (SBATCH if t.has("batch") else ""),
-        command=command(t) if t.has("command") and not has_roles else (), roles=roles(t, of_all) if has_roles else (),
-        env=_environment(t, indices is not None, GIVEN if has_roles else None), retry=_retry(t),
-        debug_secs=_secs(t, "debug", "debug_secs"), time_limit_secs=_secs(t, "timeLimit", "time_limit_secs"),
-        queue_limit_secs=_secs(t, "queueLimit", "queue_limit_secs"), grace_secs=t.secs("grace", bounds(RunSpec, "grace_secs"), 3.0) or 0.0,
-        after=_waits(t), indices=indices, batch=batch(t),
+        name=name or "",
+        path=path,
+        kind=_kind(t, has_roles),
+        driver=driver or (SBATCH if t.has("batch") else ""),
+        command=command(t) if t.has("command") and not has_roles else (),
+        roles=roles(t, of_all) if has_roles else (),
+        env=_environment(t, indices is not None, GIVEN if has_roles else None),
+        retry=_retry(t),
+        debug_secs=_secs(t, "debug", "debug_secs"),
+        time_limit_secs=_secs(t, "timeLimit", "time_limit_secs"),
+        queue_limit_secs=_secs(t, "queueLimit", "queue_limit_secs"),
+        grace_secs=t.secs("grace", bounds(RunSpec, "grace_secs"), 3.0) or 0.0,
+        after=_waits(t),
+        indices=indices,
+        batch=batch(t),
     )
     if t.has("batch") and driver not in (None, SBATCH):
         t.wrong("driver", f"{SBATCH}, which `batch` is for")
     if job.retry.count == -1 and job.time_limit_secs is None:
-        found.doubtful(member(t.path("retry"), "count"), "what always fails is tried again without end", "a number, or a `timeLimit`")
+        found.doubtful(
+            member(t.path("retry"), "count"),
+            "what always fails is tried again without end",
+            "a number, or a `timeLimit`",
+        )
     return job
 
 
@@ -192,7 +266,8 @@ def _kind(t: Table, has_roles: bool) -> Kind:
 def _retry(t: Table) -> Retry:
     table = t.table("retry", _RETRY, "an object with count, platform and conflictSecs")
     return Retry(
-        count=table.whole("count", bounds(Retry, "count"), 0), platform=table.whole("platform", bounds(Retry, "platform"), 3),
+        count=table.whole("count", bounds(Retry, "count"), 0),
+        platform=table.whole("platform", bounds(Retry, "platform"), 3),
         conflict_secs=table.secs("conflictSecs", bounds(Retry, "conflict_secs"), 600.0) or 600.0,
     )
 
@@ -228,7 +303,11 @@ def _waits(t: Table) -> tuple[Wait, ...]:
         else:
             out.append(Wait(""))
             if isinstance(value, dict):
-                one.wrong("job", "the name of a job here, or a computeJid", f"it is {shown(one.raw('job'))}")
+                one.wrong(
+                    "job",
+                    "the name of a job here, or a computeJid",
+                    f"it is {shown(one.raw('job'))}",
+                )
     return tuple(out)
 
 
@@ -243,17 +322,25 @@ def _check_waits(jobs: Sequence[JobDescription], found: Findings) -> None:
                 found.wrong(path, f"it waits for {quoted(wait.job)} twice", "each job once")
             elif wait.job and wait.job not in names and not fits(wait.job, ComputeJid):
                 near = found.nearest(wait.job, names)
-                right = f"`{near}`" if near else "the name of a job of this description, or a computeJid"
+                right = (
+                    f"`{near}`"
+                    if near
+                    else "the name of a job of this description, or a computeJid"
+                )
                 found.wrong(path, f"there is no job {quoted(wait.job)}", right)
             seen.add(wait.job)
         seen.discard("")
 
 
 def _ordered(jobs: Sequence[JobDescription], found: Findings) -> list[JobDescription]:
-    """Each after those it waits for, else as they came. Each circle is told, and opened to find the next."""
+    """Each after those it waits for, else as they came. Each circle is told, and opened to find the
+    next.
+    """
     by_name = {job.name: job for job in reversed(jobs)}
     by_name = {job.name: by_name[job.name] for job in jobs}
-    left = {job.name: {w.job: None for w in job.after if w.job in by_name} for job in by_name.values()}
+    left = {
+        job.name: {w.job: None for w in job.after if w.job in by_name} for job in by_name.values()
+    }
     waiting: dict[str, list[str]] = {}
     for name, before in left.items():
         for other in before:
@@ -275,7 +362,12 @@ def _ordered(jobs: Sequence[JobDescription], found: Findings) -> list[JobDescrip
     return [by_name[name] for name in done]
 
 
-def _circle(start: str, jobs: Mapping[str, JobDescription], left: Mapping[str, dict[str, None]], found: Findings) -> list[str]:
+def _circle(
+    start: str,
+    jobs: Mapping[str, JobDescription],
+    left: Mapping[str, dict[str, None]],
+    found: Findings,
+) -> list[str]:
     """A circle that this job is in, or waits for; it is told."""
     way: dict[str, None] = {}
     name = start
@@ -284,12 +376,22 @@ def _circle(start: str, jobs: Mapping[str, JobDescription], left: Mapping[str, d
         name = next(iter(left[name]))
     names = list(way)
     circle = names[names.index(name) :]
-    told = [*circle, name] if len(circle) <= _NAMED_AT_MOST else [*circle[:_NAMED_AT_MOST], "...", name]
-    found.wrong(member(jobs[name].path, "after"), f"jobs wait for each other: {' -> '.join(told)}", "jobs that wait one way only")
+    told = (
+        [*circle, name]
+        if len(circle) <= _NAMED_AT_MOST
+        else [*circle[:_NAMED_AT_MOST], "...", name]
+    )
+    found.wrong(
+        member(jobs[name].path, "after"),
+        f"jobs wait for each other: {' -> '.join(told)}",
+        "jobs that wait one way only",
+    )
     return circle
 
 
-def _after(job: JobDescription, out: Mapping[str, JobRuns], uid: str, found: Findings) -> tuple[After, ...]:
+def _after(
+    job: JobDescription, out: Mapping[str, JobRuns], uid: str, found: Findings
+) -> tuple[After, ...]:
     """By computeJid. A job that is an array is waited for in all its runs."""
     after: list[After] = []
     for n, wait in enumerate(job.after):
@@ -301,14 +403,30 @@ def _after(job: JobDescription, out: Mapping[str, JobRuns], uid: str, found: Fin
         else:
             found.wrong(path, "it is a job of another user", "a job of the same user")
     if len(after) > MAX_AFTER:
-        found.wrong(member(job.path, "after"), f"these are {len(after)} runs together", f"at most {MAX_AFTER}")
+        found.wrong(
+            member(job.path, "after"),
+            f"these are {len(after)} runs together",
+            f"at most {MAX_AFTER}",
+        )
         return ()
     return tuple(after)
 
 
 def _spec(job: JobDescription, uid: str, sid: str, after: tuple[After, ...]) -> RunSpec:
     return RunSpec(
-        uid=uid, simulation_id=sid, job_run_mode=job.kind, driver=job.driver, command=job.command, roles=job.roles, env=job.env,
-        retry=job.retry, debug_secs=job.debug_secs, time_limit_secs=job.time_limit_secs, queue_limit_secs=job.queue_limit_secs,
-        grace_secs=job.grace_secs, after=after, sim_name=job.name, batch=job.batch,
+        uid=uid,
+        simulation_id=sid,
+        job_run_mode=job.kind,
+        driver=job.driver,
+        command=job.command,
+        roles=job.roles,
+        env=job.env,
+        retry=job.retry,
+        debug_secs=job.debug_secs,
+        time_limit_secs=job.time_limit_secs,
+        queue_limit_secs=job.queue_limit_secs,
+        grace_secs=job.grace_secs,
+        after=after,
+        sim_name=job.name,
+        batch=job.batch,
     )

@@ -1,26 +1,53 @@
-"""The parts of a job description that say what runs: commands, environments, roles with what each of their tasks needs."""
+"""The parts of a job description that say what runs: commands, environments, roles with what each
+of their tasks needs.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
-from .container_rules import IMAGE_FORM, MAX_VOLUMES, VOLUME_FORM, image_problem, twice, volume_problem
-from ..fields import Findings, Table, bounds, fits, shown, word
 from ...protocol.ids import EnvName, Role
-from ...protocol.redaction import is_secret
-from ...protocol.jobs.roles import FIRST_PORT, LAST_PORT, MAX_PORTS, MAX_ROLES, MAX_TASKS, Port, TaskRole
+from ...protocol.jobs.roles import (
+    FIRST_PORT,
+    LAST_PORT,
+    MAX_PORTS,
+    MAX_ROLES,
+    MAX_TASKS,
+    Port,
+    TaskRole,
+)
 from ...protocol.launch.task_environment import clash
+from ...protocol.redaction import is_secret
+from ..fields import Findings, Table, bounds, fits, shown, word
+from .container_rules import (
+    IMAGE_FORM,
+    MAX_VOLUMES,
+    VOLUME_FORM,
+    image_problem,
+    twice,
+    volume_problem,
+)
 
 #: What a text is run by.
 SHELL = ("/bin/bash", "-c")
 MAX_WORDS = 10_000
 #: Keys of a role, each with what others call it.
 ROLE: dict[str, Sequence[str]] = {
-    "tasks": ("taskNumber", "instances", "count", "replicas"), "command": ("cmd", "commands"), "env": ("environment", "jobEnvs"),
-    "cpu": ("cpuNumber", "cpus", "cores"), "memory": ("memoryMB", "mem"), "shm": ("shmMB",), "gpu": ("gpuNumber", "gpus"),
-    "ports": ("portList", "port"), "image": ("dockerImage", "docker", "container"), "volumes": ("volume", "mounts", "storages"),
+    "tasks": ("taskNumber", "instances", "count", "replicas"),
+    "command": ("cmd", "commands"),
+    "env": ("environment", "jobEnvs"),
+    "cpu": ("cpuNumber", "cpus", "cores"),
+    "memory": ("memoryMB", "mem"),
+    "shm": ("shmMB",),
+    "gpu": ("gpuNumber", "gpus"),
+    "ports": ("portList", "port"),
+    "image": ("dockerImage", "docker", "container"),
+    "volumes": ("volume", "mounts", "storages"),
     "minFailed": ("minFailedTaskCount", "minFailedInstances"),
     "minSucceeded": ("minSucceededTaskCount", "minSucceededInstances"),
 }
-_PORT: dict[str, Sequence[str]] = {"begin": ("beginAt", "start", "first"), "count": ("portNumber", "number")}
+_PORT: dict[str, Sequence[str]] = {
+    "begin": ("beginAt", "start", "first"),
+    "count": ("portNumber", "number"),
+}
 _NAME = "a letter, then letters, digits or _, at most 32"
 #: Less than this part of its tasks decides a role: worth a word.
 _FAR_BELOW = 0.5
@@ -35,8 +62,18 @@ def command(table: Table) -> tuple[str, ...]:
             table.wrong("command", right, "it is empty")
         return (*SHELL, word(found, path, value))
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_WORDS:
-        problem = "there is none" if value is None else f"it has {len(value)} words" if isinstance(value, list | tuple) else ""
-        table.wrong("command", right + (f" (1 to {MAX_WORDS})" if isinstance(value, list | tuple) else ""), problem)
+        problem = (
+            "there is none"
+            if value is None
+            else f"it has {len(value)} words"
+            if isinstance(value, list | tuple)
+            else ""
+        )
+        table.wrong(
+            "command",
+            right + (f" (1 to {MAX_WORDS})" if isinstance(value, list | tuple) else ""),
+            problem,
+        )
         return ("true",)
     words = tuple(word(found, p, v) for v, p in table.elements("command", right))
     if value[0] == "":
@@ -44,27 +81,46 @@ def command(table: Table) -> tuple[str, ...]:
     return words
 
 
-def environment(table: Table, taken: Mapping[str, str] = {}, pai: Collection[str] | None = ()) -> dict[str, str]:
-    """The variables of `env`. taken: those that another key sets, with its name. pai: those with PAI_ that may be set; None: all."""
+def environment(
+    table: Table, taken: Mapping[str, str] = {}, pai: Collection[str] | None = ()
+) -> dict[str, str]:
+    """The variables of `env`. taken: those that another key sets, with its name. pai: those with
+    PAI_ that may be set; None: all.
+    """
     env = {}
     for name, value, path in table.entries("env", "an object: NAME: value"):
         if not fits(name, EnvName):
-            table.found.wrong(path, "this is no name of a variable", "letters, digits and _, not a digit first, at most 128")
+            table.found.wrong(
+                path,
+                "this is no name of a variable",
+                "letters, digits and _, not a digit first, at most 128",
+            )
         elif name.startswith("JOBSCRIBE_"):
-            table.found.wrong(path, "variables with JOBSCRIBE_ are set by the system", "another name")
+            table.found.wrong(
+                path, "variables with JOBSCRIBE_ are set by the system", "another name"
+            )
         elif is_secret(name):
             table.found.wrong(
-                path, "it looks like a secret, and what is submitted is kept in the log",
+                path,
+                "it looks like a secret, and what is submitted is kept in the log",
                 "the path of a file that only the job's user can read",
             )
         elif name.startswith("PAI_") and pai is not None and name not in pai:
-            table.found.wrong(path, "variables with PAI_ say where the tasks of all roles are; the system sets them", "another name")
+            table.found.wrong(
+                path,
+                "variables with PAI_ say where the tasks of all roles are; the system sets them",
+                "another name",
+            )
         elif name in taken:
             table.found.wrong(path, f"`{taken[name]}` sets it", f"`{taken[name]}` alone")
         else:
             text = word(table.found, path, value)
             if len(name) + len(text.encode()) + 2 > 128 * 1024:
-                table.found.wrong(path, "name and value are too long together", "at most 131070 bytes; put more than that into a file")
+                table.found.wrong(
+                    path,
+                    "name and value are too long together",
+                    "at most 131070 bytes; put more than that into a file",
+                )
             env[name] = text
     return env
 
@@ -93,7 +149,11 @@ def roles(table: Table, image_of_all: str | None = None) -> tuple[TaskRole, ...]
     out = []
     for name, value, at in entries[:MAX_ROLES]:
         if not fits(name, Role):
-            found.wrong(at, "this is no name of a role: shells could not read the variables that have it in their names", _NAME)
+            found.wrong(
+                at,
+                "this is no name of a role: shells could not read the variables that have it in their names",
+                _NAME,
+            )
         holder = Table(value, at, found, ROLE, "a role")
         if isinstance(value, dict):
             out.append(_role(name, holder, image_of_all))
@@ -104,15 +164,28 @@ def roles(table: Table, image_of_all: str | None = None) -> tuple[TaskRole, ...]
 
 def _together(found: Findings, path: str, out: Sequence[TaskRole]) -> None:
     """What each of them may have, and all of them may not."""
-    tasks, ports = sum(r.tasks for r in out), sum(r.tasks * sum(p.count for p in r.all_ports()) for r in out)
+    tasks, ports = (
+        sum(r.tasks for r in out),
+        sum(r.tasks * sum(p.count for p in r.all_ports()) for r in out),
+    )
     if tasks > MAX_TASKS:
         found.wrong(path, f"the roles have {tasks} tasks together", f"at most {MAX_TASKS}")
     elif ports > MAX_PORTS:
-        found.wrong(path, f"the tasks have {ports} ports together (each has http and ssh)", f"at most {MAX_PORTS}")
+        found.wrong(
+            path,
+            f"the tasks have {ports} ports together (each has http and ssh)",
+            f"at most {MAX_PORTS}",
+        )
     elif twice := clash(out):
-        found.wrong(path, f"two roles give {twice} different values", "other names of roles, without numbers and words such as PORT_LIST")
+        found.wrong(
+            path,
+            f"two roles give {twice} different values",
+            "other names of roles, without numbers and words such as PORT_LIST",
+        )
     if out and all(r.min_failed is None and r.min_succeeded is None for r in out):
-        found.doubtful(path, "no failure of a task makes the job fail", "`minFailed: 1` in a role that matters")
+        found.doubtful(
+            path, "no failure of a task makes the job fail", "`minFailed: 1` in a role that matters"
+        )
 
 
 def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
@@ -122,15 +195,28 @@ def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
     if shm > memory:
         t.wrong("shm", f"at most the memory of the task, {memory} MB", f"it is {shm} MB")
     role = TaskRole(
-        name=name, tasks=tasks, command=command(t), env=environment(t), cpu=t.whole("cpu", bounds(TaskRole, "cpu"), 1), memory_mb=memory,
-        shm_mb=shm, gpu=t.whole("gpu", bounds(TaskRole, "gpu"), 0), ports=_ports(t, tasks),
-        image=image(t) or image_of_all, volumes=_volumes(t),
-        min_failed=_threshold(t, "minFailed", tasks, 1), min_succeeded=_threshold(t, "minSucceeded", tasks, None),
+        name=name,
+        tasks=tasks,
+        command=command(t),
+        env=environment(t),
+        cpu=t.whole("cpu", bounds(TaskRole, "cpu"), 1),
+        memory_mb=memory,
+        shm_mb=shm,
+        gpu=t.whole("gpu", bounds(TaskRole, "gpu"), 0),
+        ports=_ports(t, tasks),
+        image=image(t) or image_of_all,
+        volumes=_volumes(t),
+        min_failed=_threshold(t, "minFailed", tasks, 1),
+        min_succeeded=_threshold(t, "minSucceeded", tasks, None),
     )
     least = role.min_succeeded
     if least is not None and least < tasks * _FAR_BELOW:
-        many = f"the job succeeds as soon as {least} of the {tasks} tasks of this role " + ("has" if least == 1 else "have")
-        t.found.doubtful(t.path("minSucceeded"), f"{many} succeeded; all others are stopped", f"{tasks}, or null")
+        many = f"the job succeeds as soon as {least} of the {tasks} tasks of this role " + (
+            "has" if least == 1 else "have"
+        )
+        t.found.doubtful(
+            t.path("minSucceeded"), f"{many} succeeded; all others are stopped", f"{tasks}, or null"
+        )
     return role
 
 
@@ -160,8 +246,14 @@ def _threshold(t: Table, key: str, tasks: int, default: int | None) -> int | Non
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= tasks:
         return value
     more = isinstance(value, int) and not isinstance(value, bool) and value > tasks
-    problem = f"{shown(value)} is more than the {tasks} task{'s' * (tasks > 1)} of this role" if more else ""
-    t.wrong(key, f"1 to {tasks}, or null for never" if tasks > 1 else "1, or null for never", problem)
+    problem = (
+        f"{shown(value)} is more than the {tasks} task{'s' * (tasks > 1)} of this role"
+        if more
+        else ""
+    )
+    t.wrong(
+        key, f"1 to {tasks}, or null for never" if tasks > 1 else "1, or null for never", problem
+    )
     return default
 
 
@@ -179,11 +271,19 @@ def _ports(t: Table, tasks: int) -> tuple[Port, ...]:
         if not port.begin:
             continue
         if tasks > 1:
-            t.found.doubtful(path, f"each of the {tasks} tasks needs a host of its own for these ports", "`begin: 0`: any that are free")
+            t.found.doubtful(
+                path,
+                f"each of the {tasks} tasks needs a host of its own for these ports",
+                "`begin: 0`: any that are free",
+            )
         last = port.begin + port.count - 1
         for low, high, other in ranges:
             if port.begin <= high and last >= low:
-                t.found.wrong(path, f"`{other}` has port {max(low, port.begin)}, too", "ranges that have no port in common")
+                t.found.wrong(
+                    path,
+                    f"`{other}` has port {max(low, port.begin)}, too",
+                    "ranges that have no port in common",
+                )
         ranges.append((port.begin, last, label))
     return tuple(out)
 
@@ -192,17 +292,31 @@ def _port(label: str, value: object, path: str, found: Findings) -> Port:
     limits = bounds(Port, "count")
     if isinstance(value, dict):
         table = Table(value, path, found, _PORT, "ports")
-        count, begin = table.whole("count", limits, 1), table.whole("begin", bounds(Port, "begin"), 0)
+        count, begin = (
+            table.whole("count", limits, 1),
+            table.whole("begin", bounds(Port, "begin"), 0),
+        )
         highest = LAST_PORT + 1 - count
         if 0 < begin < FIRST_PORT:
-            table.wrong("begin", f"0 for any that are free, or {FIRST_PORT} to {highest}", f"{begin} is one of the machine's own ports")
+            table.wrong(
+                "begin",
+                f"0 for any that are free, or {FIRST_PORT} to {highest}",
+                f"{begin} is one of the machine's own ports",
+            )
         elif begin > highest:
-            table.wrong("begin", f"0, or {FIRST_PORT} to {highest}", f"{begin} and the {count - 1} after it go beyond {LAST_PORT}")
+            table.wrong(
+                "begin",
+                f"0, or {FIRST_PORT} to {highest}",
+                f"{begin} and the {count - 1} after it go beyond {LAST_PORT}",
+            )
         return Port(label=label, count=count, begin=begin)
     # as if it were a key of its own
     holder = Table({label: 1 if value is None else value}, "", Findings(), {label: ()}, "")
     count = holder.whole(label, limits, 1)
     if holder.found.problems:
-        found.wrong(path, f"it is {shown(value)}", f"how many: {limits.said()}, or an object with begin and count")
+        found.wrong(
+            path,
+            f"it is {shown(value)}",
+            f"how many: {limits.said()}, or an object with begin and count",
+        )
     return Port(label=label, count=count)
-

@@ -1,4 +1,6 @@
-"""Plain data that grow value by value out of a text, whatever its notation: bounded, each key once, the line of each path known."""
+"""Plain data that grow value by value out of a text, whatever its notation: bounded, each key once,
+the line of each path known.
+"""
 
 import math
 import re
@@ -16,7 +18,9 @@ _DIGITS = 20
 
 
 class Tree:
-    """name: of the text, for problems. `begin`, `key`, `value` and `end` come in its order. `wrong` goes on, `stop` does not."""
+    """name: of the text, for problems. `begin`, `key`, `value` and `end` come in its order. `wrong`
+    goes on, `stop` does not.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,7 +50,11 @@ class Tree:
         """An object or a list, empty; what comes until `end` is in it."""
         path = self._put(container, line)
         if len(self._open) == MAX_DEPTH:
-            self.stop(line, f"it is nested deeper than {MAX_DEPTH} levels", "less depth: a job needs seven levels")
+            self.stop(
+                line,
+                f"it is nested deeper than {MAX_DEPTH} levels",
+                "less depth: a job needs seven levels",
+            )
         self._open.append((container, path))
 
     def key(self, key: str, line: int) -> None:
@@ -54,7 +62,12 @@ class Tree:
         here = member(path, key)
         self._key, self._again = key, key in container
         if self._again:
-            self.wrong(line, f"{quoted(key)} is there twice, first in line {self.lines.get(here)}", "each key once", here)
+            self.wrong(
+                line,
+                f"{quoted(key)} is there twice, first in line {self.lines.get(here)}",
+                "each key once",
+                here,
+            )
         self.lines.setdefault(here, line)
 
     def value(self, value: str | int | float | bool | None, line: int) -> None:
@@ -74,13 +87,17 @@ class Tree:
         return value if math.isfinite(value) else self._too_large(line)
 
     def wrong(self, line: int, problem: str, right: str, path: str = "") -> None:
-        self.problems.append(Problem(path=path, problem=problem, right=right, line=line, file=self.name))
+        self.problems.append(
+            Problem(path=path, problem=problem, right=right, line=line, file=self.name)
+        )
         if len(self.problems) >= MAX_PROBLEMS:
             self.stop(line, "there are too many problems to go on", "mend these first")
 
     def stop(self, line: int | None, problem: str, right: str) -> None:
         """What follows cannot be read. Raises BadDescription."""
-        self.problems.append(Problem(path="", problem=problem, right=right, line=line, file=self.name))
+        self.problems.append(
+            Problem(path="", problem=problem, right=right, line=line, file=self.name)
+        )
         self.check()
 
     def check(self) -> None:
@@ -89,8 +106,12 @@ class Tree:
             raise BadDescription(self.problems)
 
     def located(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The same with file and line, in the order of the text; what is missing is told where it should be."""
-        placed = [msgspec.structs.replace(p, file=self.name, line=self._line(p.path)) for p in problems]
+        """The same with file and line, in the order of the text; what is missing is told where it
+        should be.
+        """
+        placed = [
+            msgspec.structs.replace(p, file=self.name, line=self._line(p.path)) for p in problems
+        ]
         return sorted(placed, key=lambda p: p.line or 0)
 
     def _line(self, path: str) -> int | None:
@@ -121,5 +142,7 @@ class Tree:
         return here
 
     def _too_large(self, line: int) -> int:
-        self.wrong(line, "it is a number of more than 64 bits", "a smaller number, or a text in quotes")
+        self.wrong(
+            line, "it is a number of more than 64 bits", "a smaller number, or a text in quotes"
+        )
         return 0

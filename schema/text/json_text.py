@@ -1,4 +1,6 @@
-"""JSON as people write it: with `//` and `/* */` comments, and a comma after the last element. Nothing inside a text is touched."""
+"""JSON as people write it: with `//` and `/* */` comments, and a comma after the last element.
+Nothing inside a text is touched.
+"""
 
 import json
 import re
@@ -31,19 +33,27 @@ def read_json(text: str, tree: Tree) -> None:
             fresh = False
         elif not fresh:
             if token != ",":
-                tree.stop(tokens.line, f"there is {_told(token)}", f"a comma, or {_CLOSES[tree.in_object]}")
+                tree.stop(
+                    tokens.line,
+                    f"there is {_told(token)}",
+                    f"a comma, or {_CLOSES[tree.in_object]}",
+                )
             fresh = True
         elif tree.in_object:
             if not token.startswith('"'):
                 tree.stop(tokens.line, f"there is {_told(token)}", "a key in double quotes, or }")
             tree.key(_decoded(token, tokens, tree), tokens.line)
             if (colon := tokens.next()) != ":":
-                tree.stop(tokens.line, f"there is {_told(colon)}", "a colon, and the value of the key")
+                tree.stop(
+                    tokens.line, f"there is {_told(colon)}", "a colon, and the value of the key"
+                )
             fresh = _begin(tokens, tree)
         else:
             fresh = _begin(tokens, tree, token)
     if token := tokens.next():
-        tree.stop(tokens.line, f"there is {_told(token)} after the end", "one object and nothing after it")
+        tree.stop(
+            tokens.line, f"there is {_told(token)} after the end", "one object and nothing after it"
+        )
 
 
 class _Tokens:
@@ -71,7 +81,11 @@ class _Tokens:
         if begin == "/*":
             self._tree.stop(self.line, "the comment has no end", "*/ after it")
         if begin[0] == '"':
-            self._tree.stop(self.line, "the text has no end in its line", r'a quote after it; a line break in a text is written \n')
+            self._tree.stop(
+                self.line,
+                "the text has no end in its line",
+                r"a quote after it; a line break in a text is written \n",
+            )
         self._tree.stop(self.line, f"there is {quoted(begin[0])}", "texts in double quotes")
         return ""
 
@@ -92,7 +106,11 @@ def _begin(tokens: _Tokens, tree: Tree, token: str | None = None) -> bool:
     elif (number := tree.number(token, tokens.line)) is not None:
         tree.value(number, tokens.line)
     else:
-        tree.stop(tokens.line, f"there is {_told(token)}", "a value: a text in double quotes, a number, true, false, null, {...} or [...]")
+        tree.stop(
+            tokens.line,
+            f"there is {_told(token)}",
+            "a value: a text in double quotes, a number, true, false, null, {...} or [...]",
+        )
     return False
 
 
@@ -100,7 +118,11 @@ def _decoded(token: str, tokens: _Tokens, tree: Tree) -> str:
     try:
         return str(json.loads(token))
     except ValueError as e:
-        tree.stop(tokens.line, f"the text cannot be read: {str(e)[:_SHOWN]}", r"\\ for a backslash, or one of \n \t \" \u0041")
+        tree.stop(
+            tokens.line,
+            f"the text cannot be read: {str(e)[:_SHOWN]}",
+            r"\\ for a backslash, or one of \n \t \" \u0041",
+        )
         raise
 
 

@@ -1,6 +1,8 @@
-"""A YAML file that is taken apart field by field: what its structs say, or everything that is wrong with it at once, each with its line.
+"""A YAML file that is taken apart field by field: what its structs say, or everything that is wrong
+with it at once, each with its line.
 
-What a pool or a cluster is stands elsewhere; here is only how its fields are read, and how a person is told of those that do not fit.
+What a pool or a cluster is stands elsewhere; here is only how its fields are read, and how a person
+is told of those that do not fit.
 """
 
 import difflib
@@ -19,7 +21,9 @@ MAX_PROBLEMS = 50
 
 
 class Part(NamedTuple):
-    """One mapping of the file, as far as its fields have their form. where: its path for a person, "" for the whole."""
+    """One mapping of the file, as far as its fields have their form. where: its path for a person,
+    "" for the whole.
+    """
 
     where: str
     values: dict[str, Any]
@@ -43,7 +47,9 @@ class Notes:
     def wrong(self, part: Part, name: str, what: str, code: str = "badConfig") -> None:
         field = ".".join(p for p in (part.where, name) if p)
         line = part.line(name)
-        self._noted.append((line, Refusal(code, f"{self._path}:{line}: {field + ': ' if field else ''}{what}")))
+        self._noted.append(
+            (line, Refusal(code, f"{self._path}:{line}: {field + ': ' if field else ''}{what}"))
+        )
 
     def found(self) -> list[Refusal]:
         """All of it, in the order of the file."""
@@ -59,7 +65,9 @@ def opened(path: str, setting: str, needs: str) -> Lines:
             raise Unreadable(f"it has more than {MAX_BYTES} bytes")
         data = parsed(content.decode("utf-8"))
     except OSError as e:
-        raise Refusal("badConfig", f"{setting}: {path} cannot be read: {e.strerror or 'it cannot be opened'}") from None
+        raise Refusal(
+            "badConfig", f"{setting}: {path} cannot be read: {e.strerror or 'it cannot be opened'}"
+        ) from None
     except UnicodeDecodeError:
         raise Refusal("badConfig", f"{setting}: {path} is not text in UTF-8") from None
     except Unreadable as e:
@@ -80,21 +88,35 @@ def together(what: str, found: Sequence[Refusal]) -> Refusal:
 
 
 class Fields:
-    """Reads fields. forms: what each must be, as a person is told; read: how those are made that are not just there.
+    """Reads fields. forms: what each must be, as a person is told; read: how those are made that
+    are not just there.
 
     paths: fields that are paths as seen from the file's folder.
     """
 
     def __init__(
-        self, path: str, wrong: Wrong, *, forms: Mapping[str, str], read: Mapping[str, Callable[[Any], Any]], paths: Sequence[str],
+        self,
+        path: str,
+        wrong: Wrong,
+        *,
+        forms: Mapping[str, str],
+        read: Mapping[str, Callable[[Any], Any]],
+        paths: Sequence[str],
     ) -> None:
         self._folder, self._wrong = os.path.dirname(os.path.abspath(path)), wrong
         self._forms, self._read, self._paths = forms, read, paths
 
     def part(
-        self, type_: type[Any], given: Lines, where: str, besides: Sequence[str] = (), left: Sequence[str] = (),
+        self,
+        type_: type[Any],
+        given: Lines,
+        where: str,
+        besides: Sequence[str] = (),
+        left: Sequence[str] = (),
     ) -> Part:
-        """The fields of this struct. besides: texts that the file may have as well; left: fields that the caller takes apart itself."""
+        """The fields of this struct. besides: texts that the file may have as well; left: fields
+        that the caller takes apart itself.
+        """
         part = Part(where, {}, given)
         fields = {f.encode_name: f for f in msgspec.structs.fields(type_)}
         for name in given:
@@ -103,7 +125,9 @@ class Fields:
         for name, field in fields.items():
             if name not in given:
                 if field.required:
-                    self._wrong(part, name, f"is missing: it must be {self._forms[name]}", "badConfig")
+                    self._wrong(
+                        part, name, f"is missing: it must be {self._forms[name]}", "badConfig"
+                    )
             elif name not in left:
                 self._value(part, name, field.name, field.type)
         for name in besides:
@@ -111,7 +135,9 @@ class Fields:
                 self._value(part, name, name, str)
         return part
 
-    def inner(self, part: Part, name: str, type_: type[Any], what: str, left: Sequence[str] = ()) -> Part | None:
+    def inner(
+        self, part: Part, name: str, type_: type[Any], what: str, left: Sequence[str] = ()
+    ) -> Part | None:
         """The mapping behind a field; None where there is none, or something else."""
         given = part.given.get(name)
         if name not in part.given:
@@ -121,14 +147,23 @@ class Fields:
             return None
         return self.part(type_, given, f"{part.where}.{name}" if part.where else name, left=left)
 
-    def each(self, whole: Part, type_: type[Any], given: Mapping[str, Any], field: str, left: Sequence[str] = ()) -> list[Part]:
+    def each(
+        self,
+        whole: Part,
+        type_: type[Any],
+        given: Mapping[str, Any],
+        field: str,
+        left: Sequence[str] = (),
+    ) -> list[Part]:
         """Mappings, by their paths. field: of the whole, that has them."""
         out = []
         for where, value in given.items():
             if isinstance(value, Lines):
                 out.append(self.part(type_, value, where, left=left))
             else:
-                self._wrong(whole, field, f"{where} must be a mapping; got {got(value)}", "badConfig")
+                self._wrong(
+                    whole, field, f"{where} must be a mapping; got {got(value)}", "badConfig"
+                )
         return out
 
     def unfit(self, part: Part, name: str, value: Any) -> None:

@@ -1,7 +1,9 @@
-"""The part of YAML that people write by hand, as plain data with its line numbers: mappings, lists, text, whole numbers, true, false, null.
+"""The part of YAML that people write by hand, as plain data with its line numbers: mappings, lists,
+text, whole numbers, true, false, null.
 
-What is not needed for that is refused, and with it the traps: no aliases (a few lines that unfold to gigabytes), no tags, no second
-document, no key twice, nothing nested deeper than `DEPTH`. A word is text unless it is one of the few above: `no` and `1:30` stay text.
+What is not needed for that is refused, and with it the traps: no aliases (a few lines that unfold
+to gigabytes), no tags, no second document, no key twice, nothing nested deeper than `DEPTH`. A word
+is text unless it is one of the few above: `no` and `1:30` stay text.
 """
 
 import re
@@ -39,7 +41,9 @@ def parsed(text: str) -> Any:
         return _document(events)
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
-        raise Unreadable(f"line {mark.line + 1 if mark else '?'}: {e.problem or e.context}") from None
+        raise Unreadable(
+            f"line {mark.line + 1 if mark else '?'}: {e.problem or e.context}"
+        ) from None
     except yaml.YAMLError as e:
         raise Unreadable(" ".join(str(e).split())) from None
 
@@ -52,14 +56,19 @@ def _document(events: Iterator[Any]) -> Any:
             documents += 1
             if documents > 1:
                 raise _at(event, "there must be one document only")
-        elif not isinstance(event, yaml.StreamStartEvent | yaml.StreamEndEvent | yaml.DocumentEndEvent):
+        elif not isinstance(
+            event, yaml.StreamStartEvent | yaml.StreamEndEvent | yaml.DocumentEndEvent
+        ):
             value = _value(event, events, 0)
     return value
 
 
 def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-        raise _at(event, "there must be no anchors and aliases (& and *); text that begins so needs quotes")
+        raise _at(
+            event,
+            "there must be no anchors and aliases (& and *); text that begins so needs quotes",
+        )
     if event.tag is not None and event.tag != "!":
         raise _at(event, "there must be no tags (!); text that begins so needs quotes")
     if depth > DEPTH:

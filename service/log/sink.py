@@ -1,18 +1,21 @@
 """The server processes' log sink: pykern's pkdebug, in a thread of its own.
 
-What is used of pkdebug, by its public names only: `init` (our writer is its `output`), `pkdlog` with `pkdebug_frame` (the
-place of the call goes in front of the line as in every pykern program), `pkdc` and its control pattern for what pykern's
-own modules want to say. `PYKERN_PKDEBUG_CONTROL` works as usual; `PYKERN_PKDEBUG_OUTPUT` and `_WANT_PID_TIME` do not,
-since time, pid and thread are those of the call, not of the writing.
+What is used of pkdebug, by its public names only: `init` (our writer is its `output`), `pkdlog`
+with `pkdebug_frame` (the place of the call goes in front of the line as in every pykern program),
+`pkdc` and its control pattern for what pykern's own modules want to say. `PYKERN_PKDEBUG_CONTROL`
+works as usual; `PYKERN_PKDEBUG_OUTPUT` and `_WANT_PID_TIME` do not, since time, pid and thread are
+those of the call, not of the writing.
 
-What is not used, and why: its formatting of arguments happens in `runtime.log` at the time of the call, since pkdebug
-redacts by key only, and turns an escaped line break back into a real one. It also falls silent for good after five errors
-of its own: a line that did not come out is noticed here, written without it, and pkdebug is started afresh (`revived`).
+What is not used, and why: its formatting of arguments happens in `runtime.log` at the time of the
+call, since pkdebug redacts by key only, and turns an escaped line break back into a real one. It
+also falls silent for good after five errors of its own: a line that did not come out is noticed
+here, written without it, and pkdebug is started afresh (`revived`).
 
 The queue is bounded. What does not fit is dropped, counted, and said in the log.
 
-Under systemd the same thread gives the records to the journal with their fields (`runtime.journal`), in place of the lines that
-the journal would have taken from the stream: `log.journald`.
+Under systemd the same thread gives the records to the journal with their fields
+(`runtime.journal`), in place of the lines that the journal would have taken from the stream:
+`log.journald`.
 """
 
 import atexit
@@ -26,28 +29,47 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from ...protocol.redaction import Redactor
-from ...runtime.log.journald import Journal, is_journal
-from ...runtime.log.logger import Form, Log, Output, Record, head_of, indented, json_of, one_line, text_of
 from ...runtime.log.destinations import RotatingFile, Stream, plain_line
+from ...runtime.log.journald import Journal, is_journal
+from ...runtime.log.logger import (
+    Form,
+    Log,
+    Output,
+    Record,
+    head_of,
+    indented,
+    json_of,
+    one_line,
+    text_of,
+)
 from ...runtime.log.session_folders import Following
 from ..settings.pykern_import import pkdebug
-from .session_file import OwnSession, newest_session
 from ..settings.settings import LogSettings
+from .session_file import OwnSession, newest_session
 
 MAX_QUEUED = 10_000
-#: The log has a thread of its own, so that a slow reader of the stream may have a moment for a line.
+#: The log has a thread of its own, so that a slow reader of the stream may have a moment for a
+#: line.
 STREAM_SECS = 1.0
-#: Lines that come within so long are written together, so many (of so many characters) at most: pkdebug takes as long for one as for many,
-#: and most of what a line costs is waking up for it. A traceback is written at once, with what came before it.
+#: Lines that come within so long are written together, so many (of so many characters) at most:
+#: pkdebug takes as long for one as for many, and most of what a line costs is waking up for it. A
+#: traceback is written at once, with what came before it.
 TOGETHER_SECS, TOGETHER, TOGETHER_CHARS = 0.01, 64, 16 * 1024
 
 
 class PkdebugSink:
-    """Takes records in any thread; one thread writes them, in order. There is one per process, since pkdebug has one output."""
+    """Takes records in any thread; one thread writes them, in order. There is one per process,
+    since pkdebug has one output.
+    """
 
     def __init__(
-        self, *outputs: Output, form: Form = "text", redactor: Redactor | None = None, max_queued: int = MAX_QUEUED,
-        journal: Journal | None = None, kept: OwnSession | Following | None = None,
+        self,
+        *outputs: Output,
+        form: Form = "text",
+        redactor: Redactor | None = None,
+        max_queued: int = MAX_QUEUED,
+        journal: Journal | None = None,
+        kept: OwnSession | Following | None = None,
     ) -> None:
         """kept: one of the outputs, whose session is told in lines of JSON."""
         self._writer = _Writer(outputs, form, redactor or Redactor(), journal, kept)
@@ -77,7 +99,9 @@ class PkdebugSink:
         """Wait until everything taken so far is written; False after `secs`."""
         deadline = time.monotonic() + secs
         with self._changed:
-            return self._changed.wait_for(lambda: self._idle and not self._queue, max(0.0, deadline - time.monotonic()))
+            return self._changed.wait_for(
+                lambda: self._idle and not self._queue, max(0.0, deadline - time.monotonic())
+            )
 
     def close(self, secs: float = 5.0) -> None:
         """Write what was taken, then take no more."""
@@ -109,7 +133,13 @@ class PkdebugSink:
             for together in _batches(records):
                 self._say(together)
             if unsaid:
-                self._say([_note(f"{unsaid} log lines were dropped here: they came faster than they could be written")])
+                self._say(
+                    [
+                        _note(
+                            f"{unsaid} log lines were dropped here: they came faster than they could be written"
+                        )
+                    ]
+                )
 
     def _say(self, records: list[Record]) -> None:
         """These lines together: pkdebug takes as long for one as for many."""
@@ -117,7 +147,9 @@ class PkdebugSink:
         writer.current, writer.wrote = records, False
         try:
             # The message goes in as the format itself: as an argument its escapes would be undone.
-            pkdebug.pkdlog(_literal(first.message) + "{nothing}", nothing="", pkdebug_frame=_Frame(first.where))
+            pkdebug.pkdlog(
+                _literal(first.message) + "{nothing}", nothing="", pkdebug_frame=_Frame(first.where)
+            )
         except Exception as e:  # whatever pkdebug may do, this thread goes on
             writer.direct([_note(f"pkdebug failed: {type(e).__name__}: {e}")])
         finally:
@@ -135,7 +167,12 @@ class _Writer:
     """pkdebug's output: puts time, pid and thread in front, and passes the line on. Never raises."""
 
     def __init__(
-        self, outputs: tuple[Output, ...], form: Form, redactor: Redactor, journal: Journal | None, kept: OwnSession | Following | None,
+        self,
+        outputs: tuple[Output, ...],
+        form: Form,
+        redactor: Redactor,
+        journal: Journal | None,
+        kept: OwnSession | Following | None,
     ) -> None:
         self._outputs = outputs
         self._journal, self._kept = journal, kept
@@ -153,7 +190,9 @@ class _Writer:
             where, _, message = text.rstrip("\n").partition(" ")
             self.direct([_note(one_line(self._redactor.shown(message)), where)])
             return
-        if text.startswith(records[0].where):  # else it is a complaint of pkdebug's own; the records are written without it
+        if text.startswith(
+            records[0].where
+        ):  # else it is a complaint of pkdebug's own; the records are written without it
             self.wrote = True
             self._put(records, text)
 
@@ -175,7 +214,12 @@ class _Writer:
             text = "".join(json_of(record, session) for record in records)
         else:
             first = records[0]
-            text = head_of(first) + line + indented(first.traceback) + "".join(map(text_of, records[1:]))
+            text = (
+                head_of(first)
+                + line
+                + indented(first.traceback)
+                + "".join(map(text_of, records[1:]))
+            )
         for output in self._outputs:
             output.put(text)
         if self._journal is not None:
@@ -197,13 +241,20 @@ class _Frame:
 
 
 def open_log(
-    component: str, settings: LogSettings, redactor: Redactor, *, stream: TextIO | None = None, file: str | None = None,
+    component: str,
+    settings: LogSettings,
+    redactor: Redactor,
+    *,
+    stream: TextIO | None = None,
+    file: str | None = None,
     root: str | None = None,
 ) -> tuple[Log, PkdebugSink]:
-    """The log of a server process: lines to `stream` (stderr unless given) and, where given, to a rotating file; and to the journal.
+    """The log of a server process: lines to `stream` (stderr unless given) and, where given, to a
+    rotating file; and to the journal.
 
-    root: in place of a file; a supervisor begins a session there, everybody else writes into the newest.
-    Where the stream is the journal's, records go there with their fields, and not as lines a second time.
+    root: in place of a file; a supervisor begins a session there, everybody else writes into the
+    newest. Where the stream is the journal's, records go there with their fields, and not as lines
+    a second time.
     """
     stream = stream or sys.stderr
     said = _said_by(json_of if settings.format == "json" else text_of)
@@ -213,12 +264,22 @@ def open_log(
     kept: OwnSession | Following | None = None
     if root is not None:
         own = component == "supervisor"
-        kept = OwnSession(component, settings, root, line, said) if own else newest_session(component, settings, root, line)
+        kept = (
+            OwnSession(component, settings, root, line, said)
+            if own
+            else newest_session(component, settings, root, line)
+        )
         outputs.append(kept)
     elif file is not None:
         outputs.append(RotatingFile(file, settings.file_bytes, settings.files_kept, line))
-    journal = Journal(f"jobscribe-{component}", patience_secs=STREAM_SECS) if ours or settings.journald == "on" else None
-    sink = PkdebugSink(*outputs, form=settings.format, redactor=redactor, journal=journal, kept=kept)
+    journal = (
+        Journal(f"jobscribe-{component}", patience_secs=STREAM_SECS)
+        if ours or settings.journald == "on"
+        else None
+    )
+    sink = PkdebugSink(
+        *outputs, form=settings.format, redactor=redactor, journal=journal, kept=kept
+    )
     return Log(component, redactor, sink, trace=settings.trace), sink
 
 

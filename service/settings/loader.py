@@ -1,7 +1,9 @@
-"""Configuration in layers: defaults < file (TOML) < environment (JOBSCRIBE_*) < command line. Every value knows its origin.
+"""Configuration in layers: defaults < file (TOML) < environment (JOBSCRIBE_*) < command line. Every
+value knows its origin.
 
-A name that nobody knows is an error that names the nearest right one: a setting that is silently ignored is worse than none.
-The settings themselves are in `settings`; whether they are safe to start with is decided in `safety`.
+A name that nobody knows is an error that names the nearest right one: a setting that is silently
+ignored is worse than none. The settings themselves are in `settings`; whether they are safe to
+start with is decided in `safety`.
 """
 
 import difflib
@@ -15,21 +17,48 @@ from ...protocol.errors import Refusal
 from ...schema.fields import Unfit
 from .settings import GROUPS, SETTINGS, LogSettings, Settings, value_of
 
-__all__ = ["CLIENT_NAMES", "FILE_NAME", "JOB_NAMES", "LogSettings", "Row", "Settings", "load", "show"]
+__all__ = [
+    "CLIENT_NAMES",
+    "FILE_NAME",
+    "JOB_NAMES",
+    "LogSettings",
+    "Row",
+    "Settings",
+    "load",
+    "show",
+]
 
 FILE_NAME = "jobscribe.toml"
 PREFIX = "JOBSCRIBE_"
 
-#: What a job finds in its environment; a command started inside a job has them too, so they are known here and mean nothing.
-JOB_NAMES = frozenset({
-    "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL", "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX",
-    "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE", "JOBSCRIBE_REPORT", "JOBSCRIBE_CRASHPOINT",
-})
+#: What a job finds in its environment; a command started inside a job has them too, so they are
+#: known here and mean nothing.
+JOB_NAMES = frozenset(
+    {
+        "JOBSCRIBE_TOKEN",
+        "JOBSCRIBE_COMPUTE_JID",
+        "JOBSCRIBE_SERIAL",
+        "JOBSCRIBE_ATTEMPT",
+        "JOBSCRIBE_TASK_ROLE",
+        "JOBSCRIBE_TASK_INDEX",
+        "JOBSCRIBE_RUN_DIR",
+        "JOBSCRIBE_TERMINATION_MESSAGE",
+        "JOBSCRIBE_REPORT",
+        "JOBSCRIBE_CRASHPOINT",
+    }
+)
 #: And a command that is told of a run in its own, which may well ask us about it.
-NOTIFY_NAMES = frozenset({
-    "JOBSCRIBE_NOTIFY_ID", "JOBSCRIBE_NOTIFY_TARGET", "JOBSCRIBE_NOTIFY_EVENT", "JOBSCRIBE_NOTIFY_STATE", "JOBSCRIBE_NOTIFY_JID",
-    "JOBSCRIBE_NOTIFY_SERIAL", "JOBSCRIBE_NOTIFY_POSITION",
-})
+NOTIFY_NAMES = frozenset(
+    {
+        "JOBSCRIBE_NOTIFY_ID",
+        "JOBSCRIBE_NOTIFY_TARGET",
+        "JOBSCRIBE_NOTIFY_EVENT",
+        "JOBSCRIBE_NOTIFY_STATE",
+        "JOBSCRIBE_NOTIFY_JID",
+        "JOBSCRIBE_NOTIFY_SERIAL",
+        "JOBSCRIBE_NOTIFY_POSITION",
+    }
+)
 #: What only clients read, and the place of the file.
 CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET", "JOBSCRIBE_PATIENCE"})
 CONFIG_NAME = "JOBSCRIBE_CONFIG"
@@ -55,12 +84,16 @@ class Row(NamedTuple):
 
 
 def load(
-    options: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None, file: str | None = None
+    options: Mapping[str, Any] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    file: str | None = None,
 ) -> Settings:
     """The settings of this process. Raises Refusal("badConfig").
 
-    options: setting names to values from the command line; `None` values were not given. env: the process's by default.
-    file: a configuration file that must exist; without it `JOBSCRIBE_CONFIG`, then `<root>/jobscribe.toml` if there is one.
+    options: setting names to values from the command line; `None` values were not given. env: the
+    process's by default. file: a configuration file that must exist; without it `JOBSCRIBE_CONFIG`,
+    then `<root>/jobscribe.toml` if there is one.
     """
     env = os.environ if env is None else env
     above = _from_env(env)
@@ -70,21 +103,40 @@ def load(
     path = named or os.path.join(os.path.abspath(root), FILE_NAME)
     given = _from_file(path, must_exist=named is not None)
     if named is None and "root" in given:
-        raise Refusal("badConfig", f"{given['root'].origin}: a file that was found in the root cannot set the root; take the line out")
+        raise Refusal(
+            "badConfig",
+            f"{given['root'].origin}: a file that was found in the root cannot set the root; take the line out",
+        )
     given.update(above)
     return _built(given)
 
 
 def show(settings: Settings) -> list[Row]:
-    """Every setting with its value and where that comes from. None is secret itself: secrets lie in files that settings name."""
-    return [Row(s.name, _text(value_of(settings, s.name)), settings.origins.get(s.name, "default"), s.about) for s in SETTINGS.values()]
+    """Every setting with its value and where that comes from. None is secret itself: secrets lie in
+    files that settings name.
+    """
+    return [
+        Row(
+            s.name,
+            _text(value_of(settings, s.name)),
+            settings.origins.get(s.name, "default"),
+            s.about,
+        )
+        for s in SETTINGS.values()
+    ]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         # numbers: the first and the last of a range
-        return "-".join(map(str, value)) if value and all(isinstance(v, int) for v in value) else ", ".join(value)
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        return (
+            "-".join(map(str, value))
+            if value and all(isinstance(v, int) for v in value)
+            else ", ".join(value)
+        )
+    return (
+        "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def _built(given: Mapping[str, _Given]) -> Settings:
@@ -101,14 +153,20 @@ def _parsed(name: str, given: _Given) -> Any:
     try:
         return SETTINGS[name].parser(given.value)
     except Unfit as e:
-        raise Refusal("badConfig", f"{given.origin}: {name} {e}; got {ascii(given.value)[:60]}") from None
+        raise Refusal(
+            "badConfig", f"{given.origin}: {name} {e}; got {ascii(given.value)[:60]}"
+        ) from None
 
 
 def _from_options(options: Mapping[str, Any]) -> dict[str, _Given]:
     for name in options:
         if name not in SETTINGS:
             _unknown("option", name, SETTINGS)
-    return {k: _Given(v, "option --" + k.rpartition(".")[2].replace("_", "-")) for k, v in options.items() if v is not None}
+    return {
+        k: _Given(v, "option --" + k.rpartition(".")[2].replace("_", "-"))
+        for k, v in options.items()
+        if v is not None
+    }
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
@@ -117,7 +175,9 @@ def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
         if name in _ENV:
             if value:  # empty is unset, as for a line that was left blank in a unit or compose file
                 out[_ENV[name]] = _Given(value, f"environment {name}")
-        elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {CONFIG_NAME}:
+        elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {
+            CONFIG_NAME
+        }:
             _unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
     return out
 

@@ -1,7 +1,9 @@
-"""How the text of a setting becomes its value. pykern.pkconfig's parsers do the work; what they refuse is said as a sentence.
+"""How the text of a setting becomes its value. pykern.pkconfig's parsers do the work; what they
+refuse is said as a sentence.
 
-A parser takes what a file (typed), an environment variable or an option (text) gives, and raises `Unfit` with the form it wants.
-pkconfig says no by AssertionError, knows whole seconds only, and has a unit of bytes (P) that it cannot multiply.
+A parser takes what a file (typed), an environment variable or an option (text) gives, and raises
+`Unfit` with the form it wants. pkconfig says no by AssertionError, knows whole seconds only, and
+has a unit of bytes (P) that it cannot multiply.
 """
 
 import ipaddress
@@ -21,7 +23,9 @@ DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
-_APP = re.compile(r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_APP = re.compile(
+    r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII
+)
 
 
 def text(value: Any) -> str:
@@ -31,7 +35,13 @@ def text(value: Any) -> str:
 
 
 def boolean(value: Any) -> bool:
-    return bool(_by(pkconfig.parse_bool, value if isinstance(value, str | bool) else None, "must be true or false (also yes, no, 1, 0)"))
+    return bool(
+        _by(
+            pkconfig.parse_bool,
+            value if isinstance(value, str | bool) else None,
+            "must be true or false (also yes, no, 1, 0)",
+        )
+    )
 
 
 def seconds(value: Any) -> float:
@@ -56,7 +66,13 @@ def size(value: Any) -> int:
 
 
 def count(value: Any) -> int:
-    return int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, "must be a whole number, at least 1"))
+    return int(
+        _by(
+            pkconfig.parse_positive_int,
+            None if isinstance(value, bool) else value,
+            "must be a whole number, at least 1",
+        )
+    )
 
 
 def port_number(value: Any) -> int:
@@ -72,7 +88,9 @@ def port_number(value: Any) -> int:
 def port_range(value: Any) -> tuple[int, int]:
     """First and last port, written "30000-32767"."""
     form = 'must be two ports from 1024 to 65535, the lower one first, with "-" between them, as in "30000-32767"'
-    given = f"{value[0]}-{value[1]}" if isinstance(value, tuple | list) and len(value) == 2 else value
+    given = (
+        f"{value[0]}-{value[1]}" if isinstance(value, tuple | list) and len(value) == 2 else value
+    )
     first, dash, last = given.partition("-") if isinstance(given, str) else ("", "", "")
     try:
         low, high = port_number(first), port_number(last)
@@ -95,7 +113,9 @@ def app_list(value: Any) -> tuple[str, ...]:
     """`name=module:attribute`, any number of them: a list, or text with commas or blanks between."""
     form = "must be names of apps with their places, as in 'crack=my_apps.crack:app, friction=my_apps.friction:app'"
     words = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(w, str) and _APP.fullmatch(w) for w in words):
+    if not isinstance(words, list | tuple) or not all(
+        isinstance(w, str) and _APP.fullmatch(w) for w in words
+    ):
         raise Unfit(form)
     names = [w.partition("=")[0] for w in words]
     if len(set(names)) != len(names):
@@ -106,16 +126,24 @@ def app_list(value: Any) -> tuple[str, ...]:
 def words(value: Any) -> tuple[str, ...]:
     """Small words, any number of them: a list, or text with commas or blanks between."""
     given = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in given):
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(w, str) and _WORD.fullmatch(w) for w in given
+    ):
         raise Unfit("must be words of small letters, digits, _ and -, with commas between")
     return tuple(given)
 
 
 def peers(value: Any) -> tuple[str, ...]:
-    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks between."""
+    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks
+    between.
+    """
     given = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(w, str) and _is_peer(w) for w in given):
-        raise Unfit("must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'")
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(w, str) and _is_peer(w) for w in given
+    ):
+        raise Unfit(
+            "must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'"
+        )
     return tuple(given)
 
 
@@ -133,17 +161,28 @@ def _is_peer(word: str) -> bool:
 def drivers(value: Any) -> tuple[str, ...]:
     """Names of drivers, each once: a list, or text with commas or blanks between."""
     given = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not given or not all(w in DRIVERS for w in given) or len(set(given)) != len(given):
-        raise Unfit(f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say")
+    if (
+        not isinstance(given, list | tuple)
+        or not given
+        or not all(w in DRIVERS for w in given)
+        or len(set(given)) != len(given)
+    ):
+        raise Unfit(
+            f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say"
+        )
     return tuple(given)
 
 
 def gpu_ids(value: Any) -> tuple[str, ...]:
-    """Numbers or UUIDs of GPUs, each once: a list, or text with commas or blanks between. "none": no GPUs."""
+    """Numbers or UUIDs of GPUs, each once: a list, or text with commas or blanks between. "none":
+    no GPUs.
+    """
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if given == ["none"]:
         return ()
-    if not isinstance(given, list | tuple) or not all(isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given):
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given
+    ):
         raise Unfit('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
     names = tuple(map(str, given))
     if len(set(names)) != len(names) or ("auto" in names and len(names) > 1):

@@ -1,7 +1,8 @@
-"""The file of the clusters that the driver sbatch submits to (YAML, `sbatch.clusters`): all that is wrong at once, each with its line.
+"""The file of the clusters that the driver sbatch submits to (YAML, `sbatch.clusters`): all that is
+wrong at once, each with its line.
 
-Names are those of `protocol.clusters` and, in `defaults`, of `protocol.batch.Wishes`. Times may be written as everywhere in the
-configuration (`1:30`). Relative paths are as seen from the file.
+Names are those of `protocol.clusters` and, in `defaults`, of `protocol.batch.Wishes`. Times may be
+written as everywhere in the configuration (`1:30`). Relative paths are as seen from the file.
 """
 
 import re
@@ -11,11 +12,20 @@ from typing import Any
 from ...protocol.clusters.batch import Wishes
 from ...protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from ...protocol.errors import Refusal
-from .cluster_rules import ClusterShape, check
 from ...schema.fields import Unfit
-from ..settings.value_parsers import seconds
+from ...schema.text.yaml_structs import (
+    Fields,
+    Notes,
+    Part,
+    Wrong,
+    matching,
+    opened,
+    texts,
+    together,
+)
 from ...schema.text.yaml_subset import Lines
-from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, texts, together
+from ..settings.value_parsers import seconds
+from .cluster_rules import ClusterShape, check
 
 MAX_CLUSTERS, MAX_LOGIN = 100, 50
 
@@ -25,25 +35,48 @@ _TIME = "more than 0 seconds and at most a day"
 #: What each field must be, as a person is told.
 FORMS = {
     "clusters": f"a list of 1 to {MAX_CLUSTERS} clusters, each a mapping with a name",
-    "name": "letters, digits and -, at most 63", "access": "account, sudo, runuser or ssh",
+    "name": "letters, digits and -, at most 63",
+    "access": "account, sudo, runuser or ssh",
     "login": f"a list of 1 to {MAX_LOGIN} hosts, each a mapping with host and keys",
-    "methods": "a list of password, keyboard-interactive and publickey, each once", "users": "a mapping of user ids to unix users",
-    "folder": "a path that begins with /, ~ or $, as in $SCRATCH or $HOME/work", "userRoot": "an absolute path on the cluster",
-    "pythons": "a list of commands, such as python3.12 or /opt/python/bin/python3", "wheels": "the path of a folder with wheels",
-    "link": "tls, ssh or direct", "supervisor": "host:port by which the cluster reaches the supervisor's listener for agents",
-    "environment": "a mapping of names of variables to text", "runs": "a whole number of runs at once, from 1 to 100000",
-    "runsPerUser": "a whole number of runs at once, from 1 to 10000", "pollSecs": _TIME, "pollMaxSecs": _TIME, "callSecs": _TIME,
-    "startSecs": _TIME, "limitSlackSecs": _TIME,
+    "methods": "a list of password, keyboard-interactive and publickey, each once",
+    "users": "a mapping of user ids to unix users",
+    "folder": "a path that begins with /, ~ or $, as in $SCRATCH or $HOME/work",
+    "userRoot": "an absolute path on the cluster",
+    "pythons": "a list of commands, such as python3.12 or /opt/python/bin/python3",
+    "wheels": "the path of a folder with wheels",
+    "link": "tls, ssh or direct",
+    "supervisor": "host:port by which the cluster reaches the supervisor's listener for agents",
+    "environment": "a mapping of names of variables to text",
+    "runs": "a whole number of runs at once, from 1 to 100000",
+    "runsPerUser": "a whole number of runs at once, from 1 to 10000",
+    "pollSecs": _TIME,
+    "pollMaxSecs": _TIME,
+    "callSecs": _TIME,
+    "startSecs": _TIME,
+    "limitSlackSecs": _TIME,
     "defaults": "a mapping of what a run gets that does not say, such as partition, account and cores",
-    "limits": "a mapping of limits, such as nodes, cores and timeLimitSecs", "setup": "lines of sh",
+    "limits": "a mapping of limits, such as nodes, cores and timeLimitSecs",
+    "setup": "lines of sh",
     "directives": "a list of names of options of sbatch, such as [exclusive, reservation]",
-    "host": "the name of a host, or an IP address", "port": "a port, from 1 to 65535",
+    "host": "the name of a host, or an IP address",
+    "port": "a port, from 1 to 65535",
     "keys": "a list of 1 to 50 host keys as ssh-keyscan prints them behind the host's name, such as 'ssh-ed25519 AAAA...'",
-    "via": "one more such host, to go through first", "timeLimitSecs": "more than 0 seconds and at most 366 days",
-    "cluster": "left out", "partition": "the name of a partition", "account": "the name of an account", "qos": "the name of a QOS",
-    "constraint": "features as sbatch takes them, without blanks, as in 'cpu&amd'", "licenses": "licences, as in matlab:2",
-    "nodes": _COUNT, "tasks": _COUNT, "tasksPerNode": _COUNT, "cores": _COUNT, "memoryMb": _MIB, "gpus": "a whole number, from 0 to 1000",
-    "modules": "a list of names of modules, as in [gcc/12.2, openmpi]", "signalSecs": "a whole number of seconds, from 1 to 65535",
+    "via": "one more such host, to go through first",
+    "timeLimitSecs": "more than 0 seconds and at most 366 days",
+    "cluster": "left out",
+    "partition": "the name of a partition",
+    "account": "the name of an account",
+    "qos": "the name of a QOS",
+    "constraint": "features as sbatch takes them, without blanks, as in 'cpu&amd'",
+    "licenses": "licences, as in matlab:2",
+    "nodes": _COUNT,
+    "tasks": _COUNT,
+    "tasksPerNode": _COUNT,
+    "cores": _COUNT,
+    "memoryMb": _MIB,
+    "gpus": "a whole number, from 0 to 1000",
+    "modules": "a list of names of modules, as in [gcc/12.2, openmpi]",
+    "signalSecs": "a whole number of seconds, from 1 to 65535",
 }
 
 
@@ -90,11 +123,16 @@ class _Reader:
     """Takes a file apart, field by field, and notes what has not its form."""
 
     def __init__(self, path: str, wrong: Wrong) -> None:
-        self._fields, self._wrong = Fields(path, wrong, forms=FORMS, read=_READ, paths=("wheels",)), wrong
+        self._fields, self._wrong = (
+            Fields(path, wrong, forms=FORMS, read=_READ, paths=("wheels",)),
+            wrong,
+        )
 
     def shapes(self, given: Lines) -> tuple[Part, list[ClusterShape]]:
         whole = self._fields.part(Clusters, given, "", left=("clusters",))
-        parts = self._list(whole, "clusters", Cluster, MAX_CLUSTERS, ("login", "defaults", "limits"))
+        parts = self._list(
+            whole, "clusters", Cluster, MAX_CLUSTERS, ("login", "defaults", "limits")
+        )
         return whole, [self._cluster(part) for part in parts]
 
     def _cluster(self, part: Part) -> ClusterShape:
@@ -102,7 +140,9 @@ class _Reader:
         for host in login:
             self._via(host)
         defaults = self._fields.inner(part, "defaults", Wishes, FORMS["defaults"])
-        return ClusterShape(part, login, defaults, self._fields.inner(part, "limits", Limits, FORMS["limits"]))
+        return ClusterShape(
+            part, login, defaults, self._fields.inner(part, "limits", Limits, FORMS["limits"])
+        )
 
     def _via(self, host: Part) -> None:
         """The host to go through, and the one that this needs."""
@@ -113,7 +153,9 @@ class _Reader:
             self._via(via)
             host.values["via"] = via
 
-    def _list(self, whole: Part, name: str, type_: type[Any], most: int, left: Sequence[str]) -> list[Part]:
+    def _list(
+        self, whole: Part, name: str, type_: type[Any], most: int, left: Sequence[str]
+    ) -> list[Part]:
         if name not in whole.given:
             return []
         value = whole.given[name]
@@ -121,7 +163,9 @@ class _Reader:
             self._fields.unfit(whole, name, value)
             return []
         prefix = f"{whole.where}." if whole.where else ""
-        return self._fields.each(whole, type_, {f"{prefix}{name}[{n}]": each for n, each in enumerate(value)}, name, left)
+        return self._fields.each(
+            whole, type_, {f"{prefix}{name}[{n}]": each for n, each in enumerate(value)}, name, left
+        )
 
 
 # ---- values
@@ -145,7 +189,11 @@ def _each(pattern: str) -> Callable[[Any], list[str]]:
     form = re.compile(pattern, re.ASCII)
 
     def read(value: Any) -> list[str]:
-        if not isinstance(value, list) or not value or not all(isinstance(v, str) and form.fullmatch(v) for v in value):
+        if (
+            not isinstance(value, list)
+            or not value
+            or not all(isinstance(v, str) and form.fullmatch(v) for v in value)
+        ):
             raise Unfit("")
         return value
 
@@ -157,9 +205,22 @@ def _unsayable(value: Any) -> Any:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "pollSecs": seconds, "pollMaxSecs": seconds, "callSecs": seconds, "startSecs": seconds,
-    "limitSlackSecs": seconds, "timeLimitSecs": _long_seconds,
-    "environment": texts, "pythons": _each(r"/?[A-Za-z0-9_.+][A-Za-z0-9_.+/-]{0,1023}"), "userRoot": matching(r"/[^\0-\x1f\x7f]{0,1023}"),
-    "host": matching(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"), "cluster": _unsayable,
-    "gpus": _count, "nodes": _count, "tasks": _count, "cores": _count, "memoryMb": _count,
+    "pollSecs": seconds,
+    "pollMaxSecs": seconds,
+    "callSecs": seconds,
+    "startSecs": seconds,
+    "limitSlackSecs": seconds,
+    "timeLimitSecs": _long_seconds,
+    "environment": texts,
+    "pythons": _each(r"/?[A-Za-z0-9_.+][A-Za-z0-9_.+/-]{0,1023}"),
+    "userRoot": matching(r"/[^\0-\x1f\x7f]{0,1023}"),
+    "host": matching(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
+    ),
+    "cluster": _unsayable,
+    "gpus": _count,
+    "nodes": _count,
+    "tasks": _count,
+    "cores": _count,
+    "memoryMb": _count,
 }

@@ -1,4 +1,6 @@
-"""What the form of a cluster's fields cannot say: who is trusted with what, what could never work, what does not fit together."""
+"""What the form of a cluster's fields cannot say: who is trusted with what, what could never work,
+what does not fit together.
+"""
 
 import base64
 import binascii
@@ -10,22 +12,36 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...protocol.clusters.batch import Wishes
-from ...schema.jobs.batch_rules import contradictions, directive_name, directive_problem, setup_problem, tasks_of
-from ...schema.fields import fits
 from ...protocol.ids import EnvName, Uid
 from ...protocol.redaction import is_secret
-from .startup_checks import is_loopback
+from ...schema.fields import fits
+from ...schema.jobs.batch_rules import (
+    contradictions,
+    directive_name,
+    directive_problem,
+    setup_problem,
+    tasks_of,
+)
 from ...schema.text.yaml_structs import Part, Wrong
+from .startup_checks import is_loopback
 
 #: Of host keys, as known_hosts and ssh-keyscan write them.
 KEY_TYPES = (
-    "ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "sk-ssh-ed25519@openssh.com",
+    "ssh-ed25519",
+    "ssh-rsa",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )
 MIN_RSA_BITS = 2048
 MAX_SETUP = 65_536
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
-_FOLDER = re.compile(r"(?:/|~(?=/|\Z)|\$[A-Za-z_][A-Za-z0-9_]*)(?:[A-Za-z0-9_.,:=@%+/-]|\$[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+_FOLDER = re.compile(
+    r"(?:/|~(?=/|\Z)|\$[A-Za-z_][A-Za-z0-9_]*)(?:[A-Za-z0-9_.,:=@%+/-]|\$[A-Za-z_][A-Za-z0-9_]*)*",
+    re.ASCII,
+)
 
 
 class ClusterShape(NamedTuple):
@@ -75,21 +91,41 @@ def _access(shape: ClusterShape, wrong: Wrong) -> None:
     if "access" in cluster.given and "access" not in cluster.values:
         return
     if access == "ssh" and "login" not in cluster.given:
-        wrong(cluster, "access", "is ssh, which needs hosts to sign in at: name them in login, each with its keys", "badConfig")
+        wrong(
+            cluster,
+            "access",
+            "is ssh, which needs hosts to sign in at: name them in login, each with its keys",
+            "badConfig",
+        )
     for name in ("login", "methods"):
         if access != "ssh" and name in cluster.given:
-            wrong(cluster, name, f"is for access ssh alone, and access is {access}: leave this out", "badConfig")
+            wrong(
+                cluster,
+                name,
+                f"is for access ssh alone, and access is {access}: leave this out",
+                "badConfig",
+            )
     becomes = access in ("sudo", "runuser")
     if becomes and not cluster.given.get("users"):
         what = f"is missing: access {access} needs to know who each user is there"
         wrong(cluster, "users", f"{what}, as in users: {{EPRSqtUW: ann}}", "badConfig")
     if not becomes and "users" in cluster.given:
-        wrong(cluster, "users", f"is for access sudo and runuser, and access is {access}: leave this out", "badConfig")
+        wrong(
+            cluster,
+            "users",
+            f"is for access sudo and runuser, and access is {access}: leave this out",
+            "badConfig",
+        )
     for uid, user in cluster.values.get("users", {}).items():
         _user(cluster, uid, user, wrong)
     methods = cluster.values.get("methods", ())
     if not methods and "methods" in cluster.values:
-        wrong(cluster, "methods", "is empty: nobody could sign in; leave it out for all of them", "badConfig")
+        wrong(
+            cluster,
+            "methods",
+            "is empty: nobody could sign in; leave it out for all of them",
+            "badConfig",
+        )
     if again := _again(methods):
         wrong(cluster, "methods", f"names {again} twice; give each once", "badConfig")
 
@@ -101,24 +137,51 @@ def _user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
     if not _USER.fullmatch(user):
         wrong(cluster, "users", f"{ascii(user)[:60]} is no name of a unix user", "badConfig")
     elif user == "root":
-        wrong(cluster, "users", f"{uid} must not be root: what users run would be the machine's master", "unsafe")
+        wrong(
+            cluster,
+            "users",
+            f"{uid} must not be root: what users run would be the machine's master",
+            "unsafe",
+        )
 
 
 def _link(shape: ClusterShape, wrong: Wrong) -> None:
     cluster = shape.cluster
     access, link = cluster.values.get("access", "account"), cluster.values.get("link", "direct")
     if link == "ssh" and access != "ssh":
-        wrong(cluster, "link", f"is ssh, and nobody signs in with access {access}: take direct (on this machine) or tls", "badConfig")
-    far = [host for host in shape.login if not is_loopback(str(host.values.get("host", "localhost")))]
+        wrong(
+            cluster,
+            "link",
+            f"is ssh, and nobody signs in with access {access}: take direct (on this machine) or tls",
+            "badConfig",
+        )
+    far = [
+        host for host in shape.login if not is_loopback(str(host.values.get("host", "localhost")))
+    ]
     if link == "direct" and access == "ssh" and far:
         what = f"must be tls or ssh: {far[0].values['host']} is another machine"
         wrong(cluster, "link", f"{what}, and direct is for agents on this one", "badConfig")
     if (supervisor := cluster.values.get("supervisor")) is not None:
         name, colon, port = supervisor.rpartition(":")
         if link != "tls":
-            wrong(cluster, "supervisor", f"is for link tls alone, and link is {link}: leave this out", "badConfig")
-        elif not colon or not re.fullmatch(r"[A-Za-z0-9.:\[\]_-]+", name) or not port.isdecimal() or not 0 < int(port) < 65_536:
-            wrong(cluster, "supervisor", f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}", "badConfig")
+            wrong(
+                cluster,
+                "supervisor",
+                f"is for link tls alone, and link is {link}: leave this out",
+                "badConfig",
+            )
+        elif (
+            not colon
+            or not re.fullmatch(r"[A-Za-z0-9.:\[\]_-]+", name)
+            or not port.isdecimal()
+            or not 0 < int(port) < 65_536
+        ):
+            wrong(
+                cluster,
+                "supervisor",
+                f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}",
+                "badConfig",
+            )
 
 
 def _login(host: Part, wrong: Wrong) -> None:
@@ -139,7 +202,12 @@ def _once_each(hosts: Sequence[Part], wrong: Wrong) -> None:
             continue
         first = seen.setdefault((name.lower(), host.values.get("port", 22)), host)
         if first is not host:
-            wrong(host, "host", f"is that of {first.where} (line {first.line('host')}), too: put all keys behind one", "badConfig")
+            wrong(
+                host,
+                "host",
+                f"is that of {first.where} (line {first.line('host')}), too: put all keys behind one",
+                "badConfig",
+            )
 
 
 def key_problem(text: str) -> tuple[str, str] | None:
@@ -148,9 +216,15 @@ def key_problem(text: str) -> tuple[str, str] | None:
     kind = words[0] if words else ""
     better = "take the host's ssh-ed25519 key"
     if kind.startswith(("SHA256:", "MD5:")):
-        return "is the fingerprint of a key: give the key itself, as 'ssh-keyscan HOST' prints it", "badConfig"
+        return (
+            "is the fingerprint of a key: give the key itself, as 'ssh-keyscan HOST' prints it",
+            "badConfig",
+        )
     if len(words) > 2 and kind not in KEY_TYPES and words[1] in KEY_TYPES:
-        return "begins with the name of a host: leave that out, the line begins with the kind of key", "badConfig"
+        return (
+            "begins with the name of a host: leave that out, the line begins with the kind of key",
+            "badConfig",
+        )
     if kind == "ssh-dss":
         return f"is a DSA key, which nobody should trust any more: {better}", "unsafe"
     if len(words) < 2 or kind not in KEY_TYPES:
@@ -162,9 +236,16 @@ def key_problem(text: str) -> tuple[str, str] | None:
         return f"is no key: what stands behind {kind} was cut off, or is not base64", "badConfig"
     if len(parts) < 2 or parts[0] != kind.encode():
         return f"says {kind}, and the key itself is of another kind", "badConfig"
-    bits = int.from_bytes(parts[2], "big").bit_length() if kind == "ssh-rsa" and len(parts) > 2 else MIN_RSA_BITS
+    bits = (
+        int.from_bytes(parts[2], "big").bit_length()
+        if kind == "ssh-rsa" and len(parts) > 2
+        else MIN_RSA_BITS
+    )
     if bits < MIN_RSA_BITS:
-        return f"is an RSA key of {bits} bits, which can be broken: {better}, or one of {MIN_RSA_BITS} bits", "unsafe"
+        return (
+            f"is an RSA key of {bits} bits, which can be broken: {better}, or one of {MIN_RSA_BITS} bits",
+            "unsafe",
+        )
     return None
 
 
@@ -188,33 +269,62 @@ def _places(cluster: Part, wrong: Wrong) -> None:
             what = "must be a path of letters, digits and . , : = @ % + / _ -, with variables such as $SCRATCH, without '..'"
             wrong(cluster, "folder", f"{what}; got {ascii(folder)[:80]}", "badConfig")
         elif not folder.strip("/"):
-            wrong(cluster, "folder", "must not be /: it is where users' files and agents lie", "badConfig")
+            wrong(
+                cluster,
+                "folder",
+                "must not be /: it is where users' files and agents lie",
+                "badConfig",
+            )
     user_root = cluster.values.get("user_root")
-    if user_root is not None and (user_root != os.path.normpath(user_root) or user_root.startswith("//") or user_root == "/"):
+    if user_root is not None and (
+        user_root != os.path.normpath(user_root) or user_root.startswith("//") or user_root == "/"
+    ):
         what = "must be an absolute path without '..', '.' or '//' in it, not /"
         wrong(cluster, "userRoot", f"{what}; got {ascii(user_root)[:80]}", "badConfig")
     pythons = cluster.values.get("pythons", ())
     for python in pythons:
         if "/" in python and not python.startswith("/"):
             what = f"{ascii(python)[:60]} is a relative path"
-            wrong(cluster, "pythons", f"{what}: give it from / on, or a name to be looked for", "badConfig")
+            wrong(
+                cluster,
+                "pythons",
+                f"{what}: give it from / on, or a name to be looked for",
+                "badConfig",
+            )
     if again := _again(pythons):
         wrong(cluster, "pythons", f"names {again} twice; give each once", "badConfig")
     wheels = cluster.values.get("wheels")
     if wheels is not None and not os.path.isdir(wheels):
-        wrong(cluster, "wheels", f"there is no folder {wheels}: fill one with 'pip download', or leave this out", "badConfig")
+        wrong(
+            cluster,
+            "wheels",
+            f"there is no folder {wheels}: fill one with 'pip download', or leave this out",
+            "badConfig",
+        )
 
 
 def _environment(cluster: Part, wrong: Wrong) -> None:
     for name, value in cluster.values.get("environment", {}).items():
         shown = ascii(name)[1:-1][:60]
         if not fits(name, EnvName):
-            wrong(cluster, "environment", f"{shown} is no name of a variable: letters, digits and _, not a digit first", "badConfig")
+            wrong(
+                cluster,
+                "environment",
+                f"{shown} is no name of a variable: letters, digits and _, not a digit first",
+                "badConfig",
+            )
         elif name.startswith(("JOBSCRIBE_", "SLURM_JOB", "SBATCH_")):
-            wrong(cluster, "environment", f"{shown} is set by the system: leave it out", "badConfig")
+            wrong(
+                cluster, "environment", f"{shown} is set by the system: leave it out", "badConfig"
+            )
         elif is_secret(name):
             what = "looks like a secret, and all users' jobs would have it"
-            wrong(cluster, "environment", f"{shown} {what}: put it into a file of those who may read it", "unsafe")
+            wrong(
+                cluster,
+                "environment",
+                f"{shown} {what}: put it into a file of those who may read it",
+                "unsafe",
+            )
         elif not value.isprintable():
             wrong(cluster, "environment", f"{shown} must be text on one line", "badConfig")
 
@@ -224,9 +334,19 @@ def _pace(cluster: Part, wrong: Wrong) -> None:
     least, most = values.get("poll_secs", 2.0), values.get("poll_max_secs", 30.0)
     if least > most:
         field = "pollSecs" if "poll_secs" in values else "pollMaxSecs"
-        wrong(cluster, field, f"does not fit: pollSecs is {least:g} and pollMaxSecs {most:g}, which must not be less", "badConfig")
+        wrong(
+            cluster,
+            field,
+            f"does not fit: pollSecs is {least:g} and pollMaxSecs {most:g}, which must not be less",
+            "badConfig",
+        )
     if values.get("runs_per_user", 1) > values.get("runs", 1_000):
-        wrong(cluster, "runsPerUser", f"is more than the {values.get('runs', 1_000)} runs of all users (runs)", "badConfig")
+        wrong(
+            cluster,
+            "runsPerUser",
+            f"is more than the {values.get('runs', 1_000)} runs of all users (runs)",
+            "badConfig",
+        )
 
 
 # ---- what runs ask for
@@ -241,7 +361,12 @@ def _batch(shape: ClusterShape, wrong: Wrong) -> None:
     names = cluster.values.get("directives", ())
     for name in names:
         if "=" in name:
-            wrong(cluster, "directives", f"{ascii(name)[:60]} must be the name of an option alone; runs say the value", "badConfig")
+            wrong(
+                cluster,
+                "directives",
+                f"{ascii(name)[:60]} must be the name of an option alone; runs say the value",
+                "badConfig",
+            )
         elif problem := directive_problem(name):
             wrong(cluster, "directives", problem, "badConfig")
     if again := _again(names):
@@ -259,21 +384,36 @@ def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wr
         if problem := directive_problem(directive):
             wrong(defaults, "directives", problem, "badConfig")
         elif name not in allowed:
-            wrong(defaults, "directives", f"{name} is not among the directives of the cluster: add it there", "badConfig")
+            wrong(
+                defaults,
+                "directives",
+                f"{name} is not among the directives of the cluster: add it there",
+                "badConfig",
+            )
     wishes = Wishes(**defaults.values)
     for sentence in contradictions(wishes):
         wrong(defaults, "", sentence, "badConfig")
     for name, value in (
-        ("nodes", wishes.nodes), ("tasks", tasks_of(wishes)), ("cores", tasks_of(wishes) * (wishes.cores or 1)),
-        ("memory_mb", wishes.memory_mb), ("gpus", wishes.gpus),
+        ("nodes", wishes.nodes),
+        ("tasks", tasks_of(wishes)),
+        ("cores", tasks_of(wishes) * (wishes.cores or 1)),
+        ("memory_mb", wishes.memory_mb),
+        ("gpus", wishes.gpus),
     ):
         if value is not None and name in limits and limits[name] and value > limits[name]:
             what = f"{value}{' of all tasks together' if name == 'cores' else ''}"
-            wrong(defaults, _camel(name), f"is {what}, over the cluster's own limit of {limits[name]}", "badConfig")
+            wrong(
+                defaults,
+                _camel(name),
+                f"is {what}, over the cluster's own limit of {limits[name]}",
+                "badConfig",
+            )
 
 
 def _too_long(setup: str) -> str | None:
-    return f"has {len(setup)} characters; the limit is {MAX_SETUP}" if len(setup) > MAX_SETUP else None
+    return (
+        f"has {len(setup)} characters; the limit is {MAX_SETUP}" if len(setup) > MAX_SETUP else None
+    )
 
 
 def _camel(name: str) -> str:

@@ -1,7 +1,8 @@
-"""The exit table from its YAML: the rows that ship, and in front of them, or in the place of some, a site's own (docs/exits.md).
+"""The exit table from its YAML: the rows that ship, and in front of them, or in the place of some,
+a site's own (docs/exits.md).
 
-Everything that is wrong with a file is told at once, each with its row and field. The table is data: what a row leads to is
-decided in `protocol/diagnosis`.
+Everything that is wrong with a file is told at once, each with its row and field. The table is
+data: what a row leads to is decided in `protocol/diagnosis`.
 """
 
 import difflib
@@ -10,11 +11,11 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
+from ...diagnosis import pattern_cost as log_rules
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.exit_table import Behavior, Cause, Row, Table, When
 from ...protocol.errors import Refusal
 from ...protocol.jobs.exit_info import BY_SCHEDULER, Source
-from ...diagnosis import pattern_cost as log_rules
 from ...schema.text.yaml_subset import MAX_BYTES, Lines, Unreadable, parsed
 
 SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exit_table.yml")
@@ -22,13 +23,26 @@ FIRST_CODE, LAST_CODE = 1000, 99_999
 MAX_ROWS, MAX_LIST, MAX_PROBLEMS = 500, 300, 50
 
 _FIELDS = ("code", "phrase", "type", "behavior", "when", "reason", "solutions")
-_CONDITIONS = ("stop", "source", "fault", "memory", "slurm", "cause", "perhaps", "signals", "codes", "log")
+_CONDITIONS = (
+    "stop",
+    "source",
+    "fault",
+    "memory",
+    "slurm",
+    "cause",
+    "perhaps",
+    "signals",
+    "codes",
+    "log",
+)
 #: (where, what it must be) of everything that is wrong.
 Problems = list[tuple[str, str]]
 
 
 def load(also: str | None) -> Table:
-    """The table of this house. also: a site's own file. Raises Refusal("badConfig") with all that is wrong in it."""
+    """The table of this house. also: a site's own file. Raises Refusal("badConfig") with all that
+    is wrong in it.
+    """
     shipped = _rows(SHIPPED)
     return Table(rows=shipped if also is None else _together(_rows(also), shipped, also))
 
@@ -36,12 +50,19 @@ def load(also: str | None) -> Table:
 def _together(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tuple[Row, ...]:
     """A row with the code of a shipped one stands in its place, the others in front."""
     instead, codes = {row.code: row for row in own}, {row.code for row in shipped}
-    rows = tuple(row for row in own if row.code not in codes) + tuple(instead.get(row.code, row) for row in shipped)
+    rows = tuple(row for row in own if row.code not in codes) + tuple(
+        instead.get(row.code, row) for row in shipped
+    )
     problems: Problems = []
     taken = {row.phrase: row.code for row in shipped if row.code not in instead}
     for n, row in enumerate(own, 1):
         if row.phrase in taken:
-            problems.append((f"row {n}, phrase", f"must not be that of row {taken[row.phrase]} which ships: {row.phrase!r}"))
+            problems.append(
+                (
+                    f"row {n}, phrase",
+                    f"must not be that of row {taken[row.phrase]} which ships: {row.phrase!r}",
+                )
+            )
     _steps(rows, problems)
     _refuse(path, problems)
     return rows
@@ -73,7 +94,11 @@ def _refuse(path: str, problems: Problems) -> None:
 
 def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     form = f"must be a mapping with 'rows', a list of 1 to {MAX_ROWS}"
-    if not isinstance(data, dict) or not isinstance(data.get("rows"), list) or not 0 < len(data["rows"]) <= MAX_ROWS:
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("rows"), list)
+        or not 0 < len(data["rows"]) <= MAX_ROWS
+    ):
         problems.append(("the file", form))
         return ()
     _unknown("", data, ("rows",), problems)
@@ -82,13 +107,17 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     phrases: dict[object, int] = {}
     for n, given in enumerate(data["rows"], 1):
         if not isinstance(given, Lines):
-            problems.append((f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_got(given)}"))
+            problems.append(
+                (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_got(given)}")
+            )
             continue
         where = f"row {n} (line {given.line})"
         rows.append(_row(where, given, problems))
         for field, seen in (("code", codes), ("phrase", phrases)):
             if isinstance(value := given.get(field), int | str) and seen.setdefault(value, n) != n:
-                problems.append((f"{where}, {field}", f"is that of row {seen[value]}, too: {_got(value)}"))
+                problems.append(
+                    (f"{where}, {field}", f"is that of row {seen[value]}, too: {_got(value)}")
+                )
     if not problems:
         _steps(rows, problems)
     return tuple(rows)
@@ -99,31 +128,62 @@ def _row(where: str, given: Lines, problems: Problems) -> Row:
     field.unknown(_FIELDS)
     when = _when(f"{where}, when", given.get("when"), problems)
     if when.log and "behavior" in given:
-        problems.append((f"{where}, behavior", "must be left out: a row with when.log is a hint and decides nothing"))
+        problems.append(
+            (
+                f"{where}, behavior",
+                "must be left out: a row with when.log is a hint and decides nothing",
+            )
+        )
     behavior: Any = "unknown" if when.log else field.word("behavior", get_args(Behavior))
     return Row(
-        code=field.number("code", FIRST_CODE, LAST_CODE), phrase=field.text("phrase", 60), type=field.word("type", get_args(Cause)),
-        behavior=behavior, reason=field.text("reason", 500), solutions=field.each("solutions", lambda v: _text(v, 500)), when=when,
+        code=field.number("code", FIRST_CODE, LAST_CODE),
+        phrase=field.text("phrase", 60),
+        type=field.word("type", get_args(Cause)),
+        behavior=behavior,
+        reason=field.text("reason", 500),
+        solutions=field.each("solutions", lambda v: _text(v, 500)),
+        when=when,
     )
 
 
 def _when(where: str, given: Any, problems: Problems) -> When:
     if not isinstance(given, Lines):
-        problems.append((where, f"must be a mapping of some of {', '.join(_CONDITIONS)}; {{}} for every exit that no other row knows"))
+        problems.append(
+            (
+                where,
+                f"must be a mapping of some of {', '.join(_CONDITIONS)}; {{}} for every exit that no other row knows",
+            )
+        )
         return When()
     field = _Fields(where, given, problems)
     field.unknown(_CONDITIONS)
     if given.get("memory", True) is not True:
-        problems.append((f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}"))
+        problems.append(
+            (f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}")
+        )
     when = When(
-        stop=field.each("stop", _word), source=field.each("source", _source), fault=field.each("fault", _word), memory="memory" in given,
-        slurm=field.each("slurm", _slurm), cause=field.each("cause", _cause), perhaps=field.each("perhaps", _cause),
-        signals=field.each("signals", _signal), codes=field.each("codes", _exit_code), log=field.each("log", _rule),
+        stop=field.each("stop", _word),
+        source=field.each("source", _source),
+        fault=field.each("fault", _word),
+        memory="memory" in given,
+        slurm=field.each("slurm", _slurm),
+        cause=field.each("cause", _cause),
+        perhaps=field.each("perhaps", _cause),
+        signals=field.each("signals", _signal),
+        codes=field.each("codes", _exit_code),
+        log=field.each("log", _rule),
     )
     if when.stop and len(given) > 1:
-        problems.append((f"{where}.stop", "must stand alone: whom we stopped is known by that, whatever else is known of its exit"))
+        problems.append(
+            (
+                f"{where}.stop",
+                "must stand alone: whom we stopped is known by that, whatever else is known of its exit",
+            )
+        )
     if when.signals and when.codes:
-        problems.append((f"{where}.codes", "must not stand beside signals: an exit has one of the two"))
+        problems.append(
+            (f"{where}.codes", "must not stand beside signals: an exit has one of the two")
+        )
     return when
 
 
@@ -146,7 +206,12 @@ class _Fields:
         try:
             return read(self._given.get(name))
         except ValueError as e:
-            self._wrong(name, f"{e}; got {_got(self._given[name])}" if name in self._given else f"is missing: it {e}")
+            self._wrong(
+                name,
+                f"{e}; got {_got(self._given[name])}"
+                if name in self._given
+                else f"is missing: it {e}",
+            )
             return otherwise
 
     def number(self, name: str, least: int, most: int) -> int:
@@ -175,7 +240,9 @@ class _Fields:
         return tuple(out)
 
 
-def _unknown(before: str, given: dict[str, Any], known: tuple[str, ...], problems: Problems) -> None:
+def _unknown(
+    before: str, given: dict[str, Any], known: tuple[str, ...], problems: Problems
+) -> None:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -209,7 +276,9 @@ def _text(value: Any, most: int) -> str:
 def _one_of(value: Any, words: tuple[Any, ...]) -> str:
     if value not in words:
         near = difflib.get_close_matches(str(value), words, n=1)
-        raise ValueError(f"must be one of {', '.join(words)}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        raise ValueError(
+            f"must be one of {', '.join(words)}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        )
     return str(value)
 
 

@@ -1,7 +1,9 @@
-"""The file of those who are told when runs change (YAML, `notify.file`): all that is wrong at once, each with its line.
+"""The file of those who are told when runs change (YAML, `notify.file`): all that is wrong at once,
+each with its line.
 
-Only this file says where notifications go; nothing that a user or a job gives has any part in it. Secrets lie in files of their own,
-which it names. Relative paths are as seen from the file. What each field means stands in docs/notifications.md.
+Only this file says where notifications go; nothing that a user or a job gives has any part in it.
+Secrets lie in files of their own, which it names. Relative paths are as seen from the file. What
+each field means stands in docs/notifications.md.
 """
 
 import os
@@ -16,18 +18,37 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...schema.fields import Unfit
-from ..settings.value_parsers import seconds
-from ...schema.text.yaml_subset import Lines
-from .startup_checks import MIN_SECRET_LENGTH, is_loopback, private
 from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, together
+from ...schema.text.yaml_subset import Lines
+from ..settings.value_parsers import seconds
+from .startup_checks import MIN_SECRET_LENGTH, is_loopback, private
 
 MAX_TARGETS, MAX_ARGUMENTS, MAX_HEADERS = 50, 100, 30
 #: What a target may be told of.
 WORDS = (
-    "pending", "running", "held", "completed", "error", "canceled", "ended", "attemptEnded", "signInNeeded", "purged",
+    "pending",
+    "running",
+    "held",
+    "completed",
+    "error",
+    "canceled",
+    "ended",
+    "attemptEnded",
+    "signInNeeded",
+    "purged",
 )
 #: Of the answers that are made by us, not to be set by a file.
-_OURS = frozenset({"content-type", "content-length", "host", "connection", "transfer-encoding", "idempotency-key", "user-agent"})
+_OURS = frozenset(
+    {
+        "content-type",
+        "content-length",
+        "host",
+        "connection",
+        "transfer-encoding",
+        "idempotency-key",
+        "user-agent",
+    }
+)
 _OUR_PREFIX = "x-jobscribe-"
 _MOST_BYTES = 64 * 1024
 
@@ -56,7 +77,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def shown(self) -> str:
-        """Where it goes, for people and logs: of an address its host alone, for the rest of it may be a secret; of a command its name."""
+        """Where it goes, for people and logs: of an address its host alone, for the rest of it may
+        be a secret; of a command its name.
+        """
         if self.url is None:
             return self.command[0]
         parts = urlsplit(self.url)
@@ -71,13 +94,20 @@ _TIME = "more than 0 seconds and at most 10 minutes, as in 10 or 1:30"
 #: What each field must be, as a person is told.
 FORMS = {
     "targets": f"a list of 1 to {MAX_TARGETS} targets, each a mapping with name, and url or command",
-    "name": "small letters, digits, _ and -, at most 40", "url": "an address such as https://host/path, at most 2000 characters",
+    "name": "small letters, digits, _ and -, at most 40",
+    "url": "an address such as https://host/path, at most 2000 characters",
     "command": f"a list of 1 to {MAX_ARGUMENTS} texts, the first one the absolute path of a program",
-    "on": f"a list of some of {', '.join(WORDS)}, each once", "users": "a list of user ids, each 8 letters or digits",
-    "simulationTypes": "a list of simulation types", "drivers": "a list of names of drivers, such as [local, sbatch]",
-    "secretFile": "the path of a file that nobody else can read", "headersFile": "the path of a file that nobody else can read",
-    "caFile": "the path of a file with certificates (PEM)", "allowHttp": "true or false", "timeoutSecs": _TIME,
-    "giveUpSecs": "more than 0 seconds and at most 30 days, as in 3600 or 1d00:00:00", "maxParallel": "a whole number from 1 to 32",
+    "on": f"a list of some of {', '.join(WORDS)}, each once",
+    "users": "a list of user ids, each 8 letters or digits",
+    "simulationTypes": "a list of simulation types",
+    "drivers": "a list of names of drivers, such as [local, sbatch]",
+    "secretFile": "the path of a file that nobody else can read",
+    "headersFile": "the path of a file that nobody else can read",
+    "caFile": "the path of a file with certificates (PEM)",
+    "allowHttp": "true or false",
+    "timeoutSecs": _TIME,
+    "giveUpSecs": "more than 0 seconds and at most 30 days, as in 3600 or 1d00:00:00",
+    "maxParallel": "a whole number from 1 to 32",
 }
 
 
@@ -104,7 +134,11 @@ def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
         name = part.values.get("name", "")
         if name and names.setdefault(name, part) is not part:
             first = names[name].line("name")
-            notes.wrong(part, "name", f"{name} is there twice, in line {first} as well; each target needs a name of its own")
+            notes.wrong(
+                part,
+                "name",
+                f"{name} is there twice, in line {first} as well; each target needs a name of its own",
+            )
     found = notes.found()
     return (None, found) if found else (tuple(Target(**part.values) for part in parts), [])
 
@@ -128,7 +162,9 @@ def headers_of(target: Target) -> dict[str, str]:
 
 
 def _parts(path: str, given: Lines, wrong: Wrong) -> list[Part]:
-    fields = Fields(path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile"))
+    fields = Fields(
+        path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile")
+    )
     whole = fields.part(_Whole, given, "", left=("targets",))
     if "targets" not in given:
         return []
@@ -136,7 +172,9 @@ def _parts(path: str, given: Lines, wrong: Wrong) -> list[Part]:
     if not isinstance(value, list) or not 0 < len(value) <= MAX_TARGETS:
         fields.unfit(whole, "targets", value)
         return []
-    return fields.each(whole, Target, {f"targets[{n}]": each for n, each in enumerate(value)}, "targets")
+    return fields.each(
+        whole, Target, {f"targets[{n}]": each for n, each in enumerate(value)}, "targets"
+    )
 
 
 # ---- what does not go together
@@ -145,7 +183,9 @@ def _parts(path: str, given: Lines, wrong: Wrong) -> list[Part]:
 def _check(part: Part, wrong: Wrong) -> None:
     given, values = part.given, part.values
     if ("url" in given) == ("command" in given):
-        wrong(part, "", "a target needs either url or command; say which, and only one", "badConfig")
+        wrong(
+            part, "", "a target needs either url or command; say which, and only one", "badConfig"
+        )
     if "url" in values:
         _check_url(part, wrong)
     if "command" in values:
@@ -153,8 +193,16 @@ def _check(part: Part, wrong: Wrong) -> None:
             wrong(part, "command", what, code)
         for name in ("secretFile", "headersFile", "caFile", "allowHttp"):
             if name in given:
-                wrong(part, name, "goes with url only; a command gets its input from us alone, so take it out", "badConfig")
-    for field, name, check in (("secretFile", "secret_file", _weak), ("headersFile", "headers_file", _bad_headers)):
+                wrong(
+                    part,
+                    name,
+                    "goes with url only; a command gets its input from us alone, so take it out",
+                    "badConfig",
+                )
+    for field, name, check in (
+        ("secretFile", "secret_file", _weak),
+        ("headersFile", "headers_file", _bad_headers),
+    ):
         if values.get(name) is not None:
             for problem in _all_of(private(field, values[name]), check, values[name]):
                 wrong(part, "", problem.sentence, problem.code)
@@ -163,7 +211,9 @@ def _check(part: Part, wrong: Wrong) -> None:
             wrong(part, "caFile", problem.sentence, problem.code)
 
 
-def _all_of(first: Iterator[Refusal], then: Callable[[str], Iterator[Refusal]], path: str) -> list[Refusal]:
+def _all_of(
+    first: Iterator[Refusal], then: Callable[[str], Iterator[Refusal]], path: str
+) -> list[Refusal]:
     """What others can read is not looked into."""
     return list(first) or list(then(path))
 
@@ -177,10 +227,17 @@ def _check_url(part: Part, wrong: Wrong) -> None:
     if not host or url.scheme not in ("http", "https"):
         wrong(part, "url", f"must be {FORMS['url']}", "badConfig")
     elif url.username is not None or url.password is not None:
-        wrong(part, "url", "must have no user or password in it; put the header into a file, and name that in headersFile", "unsafe")
+        wrong(
+            part,
+            "url",
+            "must have no user or password in it; put the header into a file, and name that in headersFile",
+            "unsafe",
+        )
     elif url.scheme == "http" and not is_loopback(host) and not part.values.get("allow_http"):
         what = "what is sent by http can be read and changed on its way: take https (with caFile for an authority of your own), or"
-        wrong(part, "url", f"{what} say allowHttp: true where the network is to be trusted", "unsafe")
+        wrong(
+            part, "url", f"{what} say allowHttp: true where the network is to be trusted", "unsafe"
+        )
 
 
 def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
@@ -193,17 +250,26 @@ def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
     if not stat.S_ISREG(found.st_mode) or not os.access(program, os.X_OK):
         yield f"{program} cannot be executed; run: chmod +x {program}", "badConfig"
     elif found.st_mode & stat.S_IWOTH:
-        yield f"{program} can be changed by everybody (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod o-w {program}", "unsafe"
+        yield (
+            f"{program} can be changed by everybody (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod o-w {program}",
+            "unsafe",
+        )
 
 
 def _only_ours(path: str) -> None:
     """Who can write it can have commands executed, and be told of everybody's runs."""
     found = os.stat(path)
     if found.st_uid not in (0, os.geteuid()):
-        raise Refusal("unsafe", f"notify.file: {path} belongs to another user (uid {found.st_uid}), who could have commands executed")
+        raise Refusal(
+            "unsafe",
+            f"notify.file: {path} belongs to another user (uid {found.st_uid}), who could have commands executed",
+        )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise Refusal("unsafe", f"notify.file: {path} can be changed by others (mode {mode}); run: chmod go-w {path}")
+        raise Refusal(
+            "unsafe",
+            f"notify.file: {path} can be changed by others (mode {mode}); run: chmod go-w {path}",
+        )
 
 
 def _weak(path: str) -> Iterator[Refusal]:
@@ -213,7 +279,10 @@ def _weak(path: str) -> Iterator[Refusal]:
         yield problem
         return
     if len(secret) < MIN_SECRET_LENGTH or len(set(secret)) < 8:
-        yield Refusal("unsafe", f"secretFile: the secret in {path} is too easily guessed; 'openssl rand -hex 32' makes a good one")
+        yield Refusal(
+            "unsafe",
+            f"secretFile: the secret in {path} is too easily guessed; 'openssl rand -hex 32' makes a good one",
+        )
 
 
 def _bad_headers(path: str) -> Iterator[Refusal]:
@@ -230,13 +299,25 @@ def _headers(path: str) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, value = line.partition(":")
-        if not colon or not re.fullmatch(r"[A-Za-z0-9-]{1,100}", name) or not re.fullmatch(r"[\x20-\x7e\t]{1,4000}", value.strip()):
-            raise Refusal("badConfig", f"headersFile: {path}:{number}: must be a header, as in 'Authorization: Bearer ...'")
+        if (
+            not colon
+            or not re.fullmatch(r"[A-Za-z0-9-]{1,100}", name)
+            or not re.fullmatch(r"[\x20-\x7e\t]{1,4000}", value.strip())
+        ):
+            raise Refusal(
+                "badConfig",
+                f"headersFile: {path}:{number}: must be a header, as in 'Authorization: Bearer ...'",
+            )
         if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIX):
-            raise Refusal("badConfig", f"headersFile: {path}:{number}: {name} is set by jobscribe itself; take it out")
+            raise Refusal(
+                "badConfig",
+                f"headersFile: {path}:{number}: {name} is set by jobscribe itself; take it out",
+            )
         out[name] = value.strip()
     if not 0 < len(out) <= MAX_HEADERS:
-        what = f"must have 1 to {MAX_HEADERS} headers, one a line, as in 'Authorization: Bearer ...'"
+        what = (
+            f"must have 1 to {MAX_HEADERS} headers, one a line, as in 'Authorization: Bearer ...'"
+        )
         raise Refusal("badConfig", f"headersFile: {path} {what}")
     return out
 
@@ -245,7 +326,10 @@ def _bad_ca(path: str) -> Iterator[Refusal]:
     try:
         ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as e:
-        yield Refusal("badConfig", f"{path} cannot be read as certificates (PEM): {getattr(e, 'strerror', None) or 'they are none'}")
+        yield Refusal(
+            "badConfig",
+            f"{path} cannot be read as certificates (PEM): {getattr(e, 'strerror', None) or 'they are none'}",
+        )
 
 
 def _text(path: str) -> str:
@@ -276,7 +360,11 @@ def _each(pattern: str, most: int) -> Callable[[Any], list[str]]:
     form = re.compile(pattern, re.ASCII)
 
     def read(value: Any) -> list[str]:
-        if not isinstance(value, list) or not 0 < len(value) <= most or not all(isinstance(v, str) and form.fullmatch(v) for v in value):
+        if (
+            not isinstance(value, list)
+            or not 0 < len(value) <= most
+            or not all(isinstance(v, str) and form.fullmatch(v) for v in value)
+        ):
             raise Unfit("")
         if len(set(value)) != len(value):
             raise Unfit("")
@@ -286,7 +374,11 @@ def _each(pattern: str, most: int) -> Callable[[Any], list[str]]:
 
 
 def _argv(value: Any) -> Sequence[str]:
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_ARGUMENTS or not all(isinstance(v, str | int) for v in value):
+    if (
+        not isinstance(value, list)
+        or not 0 < len(value) <= MAX_ARGUMENTS
+        or not all(isinstance(v, str | int) for v in value)
+    ):
         raise Unfit("")
     out = [str(v) for v in value]
     if not os.path.isabs(out[0]) or any("\0" in v or len(v) > 4_000 for v in out):
@@ -301,8 +393,14 @@ def _few(value: Any) -> int:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "name": matching(r"[a-z0-9][a-z0-9_-]{0,39}"), "url": matching(r"[\x21-\x7e]{1,2000}"), "command": _argv,
-    "on": _each("|".join(WORDS), len(WORDS)), "users": _each(r"[A-Za-z0-9]{8}", 1_000),
-    "simulationTypes": _each(r"[a-z][a-z0-9_]{0,31}", 100), "drivers": _each("local|docker|sbatch", 3),
-    "timeoutSecs": _span(600.0), "giveUpSecs": _span(30 * 86_400.0), "maxParallel": _few,
+    "name": matching(r"[a-z0-9][a-z0-9_-]{0,39}"),
+    "url": matching(r"[\x21-\x7e]{1,2000}"),
+    "command": _argv,
+    "on": _each("|".join(WORDS), len(WORDS)),
+    "users": _each(r"[A-Za-z0-9]{8}", 1_000),
+    "simulationTypes": _each(r"[a-z][a-z0-9_]{0,31}", 100),
+    "drivers": _each("local|docker|sbatch", 3),
+    "timeoutSecs": _span(600.0),
+    "giveUpSecs": _span(30 * 86_400.0),
+    "maxParallel": _few,
 }

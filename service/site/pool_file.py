@@ -1,7 +1,9 @@
-"""The file of a pool of container hosts (YAML, `docker.pool`): everything that is wrong with it at once, each with its line.
+"""The file of a pool of container hosts (YAML, `docker.pool`): everything that is wrong with it at
+once, each with its line.
 
-Names are those of `protocol.pool` (`memoryMb`), and one more: `tlsDir`, the folder in which each host has its own `<tlsDir>/<name>`.
-Times may be written as everywhere in the configuration (`1:30`), ranges as `200000-265535`. Relative paths are as seen from the file.
+Names are those of `protocol.pool` (`memoryMb`), and one more: `tlsDir`, the folder in which each
+host has its own `<tlsDir>/<name>`. Times may be written as everywhere in the configuration
+(`1:30`), ranges as `200000-265535`. Relative paths are as seen from the file.
 """
 
 import os
@@ -11,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.errors import Refusal
 from ...protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
+from ...protocol.errors import Refusal
 from ...schema.fields import Unfit
-from ..settings.value_parsers import port_range, seconds
-from ...schema.text.yaml_subset import Lines
-from .pool_rules import Shape, check
 from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, opened, texts, together
+from ...schema.text.yaml_subset import Lines
+from ..settings.value_parsers import port_range, seconds
+from .pool_rules import Shape, check
 
 TLS_DIR = "tlsDir"
 
@@ -29,31 +31,51 @@ _CORES, _MIB = "a whole number of cores, at least 1", "a whole number of MiB, at
 FORMS = {
     "hosts": "a list of 1 to 1000 hosts, each a mapping with name, address, cpu and memoryMb",
     "image": "the name of an image that has jobscribe's agent, as etc/docker/build.sh makes it",
-    "sequential": "a whole number of runs at once, from 1 to 10000", "parallel": "a whole number of runs at once, from 1 to 10000",
+    "sequential": "a whole number of runs at once, from 1 to 10000",
+    "parallel": "a whole number of runs at once, from 1 to 10000",
     "tasks": "a mapping of limits, such as pids, nofile and tmpMb",
-    "network": "none, or the name of a network of the hosts", "relayNetwork": "host, or the name of a network of the hosts",
+    "network": "none, or the name of a network of the hosts",
+    "relayNetwork": "host, or the name of a network of the hosts",
     "supervisor": "host:port by which the hosts reach the supervisor's listener for agents",
     "unixUsers": "the first and last number of unix users that nobody else has, as in 200000-265535",
     "taskSubnets": "a private IPv4 network with room for a /22, as in 10.208.0.0/12",
-    "volumes": "a mapping of names to volumes, each with source and target", "pull": "missing, always or never",
-    "pullSecs": "more than 0 seconds and at most a day", "registries": "the path of a file with credentials that nobody else can read",
-    "logDriver": "auto, journald, json-file, local or none", "keepFailedSecs": "0 seconds (not at all) to a year",
-    "agentIdleSecs": "more than 0 seconds and at most a year", "callSecs": "more than 0 seconds and at most an hour",
-    "name": "letters, digits, . and -", "address": "tcp://ip:port, or unix:///path for this machine's own daemon",
-    "tls": "the path of a folder with cacert.pem, cert.pem and key.pem", TLS_DIR: "the path of a folder with one folder for each host",
-    "cpu": _CORES, "cpus": _CORES, "memoryMb": _MIB, "agentsMb": _MIB, "shmMb": _MIB, "tmpMb": _MIB,
-    "gpus": "a list of numbers or UUIDs of GPUs, each once", "ports": "two ports from 1024 to 65535, as in 30000-32767",
+    "volumes": "a mapping of names to volumes, each with source and target",
+    "pull": "missing, always or never",
+    "pullSecs": "more than 0 seconds and at most a day",
+    "registries": "the path of a file with credentials that nobody else can read",
+    "logDriver": "auto, journald, json-file, local or none",
+    "keepFailedSecs": "0 seconds (not at all) to a year",
+    "agentIdleSecs": "more than 0 seconds and at most a year",
+    "callSecs": "more than 0 seconds and at most an hour",
+    "name": "letters, digits, . and -",
+    "address": "tcp://ip:port, or unix:///path for this machine's own daemon",
+    "tls": "the path of a folder with cacert.pem, cert.pem and key.pem",
+    TLS_DIR: "the path of a folder with one folder for each host",
+    "cpu": _CORES,
+    "cpus": _CORES,
+    "memoryMb": _MIB,
+    "agentsMb": _MIB,
+    "shmMb": _MIB,
+    "tmpMb": _MIB,
+    "gpus": "a list of numbers or UUIDs of GPUs, each once",
+    "ports": "two ports from 1024 to 65535, as in 30000-32767",
     "runs": "a whole number of runs at once, from 1 to 10000",
-    "labels": "a mapping of words to text", "plans": "a list of names of plans", "pids": "a whole number from 16 to 1000000",
-    "nofile": "a whole number from 64 to 1000000", "source": "an absolute path on the hosts, without ':'",
-    "target": "an absolute path in containers, without ':'", "readOnly": "true or false",
+    "labels": "a mapping of words to text",
+    "plans": "a list of names of plans",
+    "pids": "a whole number from 16 to 1000000",
+    "nofile": "a whole number from 64 to 1000000",
+    "source": "an absolute path on the hosts, without ':'",
+    "target": "an absolute path in containers, without ':'",
+    "readOnly": "true or false",
 }
 _LIMITS = "a mapping of limits, such as cpus, memoryMb and pids"
 _PATHS = ("tls", TLS_DIR, "registries")
 
 
 def load(path: str, own: Sequence[str] = ()) -> Pool:
-    """The pool in this file. own: folders of the supervisor itself, which no volume may show. Raises Refusal with all that is wrong."""
+    """The pool in this file. own: folders of the supervisor itself, which no volume may show.
+    Raises Refusal with all that is wrong.
+    """
     pool, found = read(path, own)
     if pool is not None:
         return pool
@@ -83,7 +105,10 @@ class _Reader:
     """Takes a file apart, field by field, and notes what has not its form."""
 
     def __init__(self, path: str, wrong: Wrong) -> None:
-        self._fields, self._wrong = Fields(path, wrong, forms=FORMS, read=_READ, paths=_PATHS), wrong
+        self._fields, self._wrong = (
+            Fields(path, wrong, forms=FORMS, read=_READ, paths=_PATHS),
+            wrong,
+        )
 
     def shape(self, given: Lines) -> Shape:
         limits = {f.encode_name: f for f in msgspec.structs.fields(Pool) if f.type is Limits}
@@ -95,7 +120,11 @@ class _Reader:
         volumes = tuple(self._volumes(whole, given.get("volumes")))
         tls_dir = whole.values.pop(TLS_DIR, None)
         for host in hosts:
-            if tls_dir is not None and "name" in host.values and str(host.values.get("address", "")).startswith("tcp:"):
+            if (
+                tls_dir is not None
+                and "name" in host.values
+                and str(host.values.get("address", "")).startswith("tcp:")
+            ):
                 host.values.setdefault("tls", os.path.join(tls_dir, host.values["name"]))
         return Shape(whole, hosts, volumes)
 
@@ -105,7 +134,9 @@ class _Reader:
         if not isinstance(given, list) or not 0 < len(given) <= 1_000:
             self._fields.unfit(whole, "hosts", given)
             return []
-        return self._fields.each(whole, PoolHost, {f"hosts[{n}]": value for n, value in enumerate(given)}, "hosts")
+        return self._fields.each(
+            whole, PoolHost, {f"hosts[{n}]": value for n, value in enumerate(given)}, "hosts"
+        )
 
     def _volumes(self, whole: Part, given: Any) -> list[Part]:
         if given is None:
@@ -115,8 +146,15 @@ class _Reader:
             return []
         for name in given:
             if not _VOLUME.fullmatch(name):
-                self._wrong(whole, "volumes", f"the name {ascii(name)[:60]} must be of letters, digits and . _ -, at most 63", "badConfig")
-        return self._fields.each(whole, Volume, {f"volumes.{name}": value for name, value in given.items()}, "volumes")
+                self._wrong(
+                    whole,
+                    "volumes",
+                    f"the name {ascii(name)[:60]} must be of letters, digits and . _ -, at most 63",
+                    "badConfig",
+                )
+        return self._fields.each(
+            whole, Volume, {f"volumes.{name}": value for name, value in given.items()}, "volumes"
+        )
 
 
 # ---- values
@@ -131,7 +169,9 @@ def _span(value: Any) -> tuple[int, int]:
 
 
 def _gpus(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(v, str | int) and _GPU.fullmatch(str(v)) for v in value):
+    if not isinstance(value, list) or not all(
+        isinstance(v, str | int) and _GPU.fullmatch(str(v)) for v in value
+    ):
         raise Unfit("")
     given = [str(v) for v in value]
     if len(set(given)) != len(given):
@@ -140,19 +180,30 @@ def _gpus(value: Any) -> list[str]:
 
 
 def _plans(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(v, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", v) for v in value):
+    if not isinstance(value, list) or not all(
+        isinstance(v, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", v) for v in value
+    ):
         raise Unfit("")
     return value
 
 
 def _image(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}", value):
+    if not isinstance(value, str) or not re.fullmatch(
+        r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}", value
+    ):
         raise Unfit("")
     return value
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    "pullSecs": seconds, "keepFailedSecs": seconds, "agentIdleSecs": seconds, "callSecs": seconds, "ports": port_range, "unixUsers": _span,
-    "labels": texts, "gpus": _gpus, "plans": _plans, "image": _image,
+    "pullSecs": seconds,
+    "keepFailedSecs": seconds,
+    "agentIdleSecs": seconds,
+    "callSecs": seconds,
+    "ports": port_range,
+    "unixUsers": _span,
+    "labels": texts,
+    "gpus": _gpus,
+    "plans": _plans,
+    "image": _image,
 }
-

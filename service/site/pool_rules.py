@@ -1,4 +1,6 @@
-"""What the form of a pool's fields cannot say: who could be reached by whom, what volumes would give away, what does not fit together."""
+"""What the form of a pool's fields cannot say: who could be reached by whom, what volumes would
+give away, what does not fit together.
+"""
 
 import ipaddress
 import os
@@ -11,19 +13,51 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...protocol.clusters.container_pool import Limits, Pool
-from .startup_checks import is_loopback, private
 from ...schema.text.yaml_structs import Part, Wrong
+from .startup_checks import is_loopback, private
 
 #: A gang's network has so many bits; a pool has room for one at least.
 GANG_PREFIX = 22
-_PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
-#: Who has one of these has the host: neither they, nor what lies in them, nor what they lie in may be shown to a task.
+_PRIVATE = tuple(
+    map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
+)
+#: Who has one of these has the host: neither they, nor what lies in them, nor what they lie in may
+#: be shown to a task.
 HOST_PATHS = (
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var/cache",
-    "/var/lib/containerd", "/var/lib/docker", "/var/log", "/var/run", "/var/spool",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/cache",
+    "/var/lib/containerd",
+    "/var/lib/docker",
+    "/var/log",
+    "/var/run",
+    "/var/spool",
 )
 #: What an image has there must not be covered.
-IMAGE_PATHS = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr")
+IMAGE_PATHS = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+)
 #: Debian's accounts of people and services end before it; `nobody` is above.
 FIRST_USER, NOBODY, LAST_USER = 1_000, range(65_534, 65_536), 2**31 - 2
 
@@ -45,7 +79,12 @@ def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
     _agents_fit(shape, wrong)
     if "registries" in shape.whole.values:
         for problem in private("registries", shape.whole.values["registries"]):
-            wrong(shape.whole, "registries", problem.sentence.removeprefix("registries: "), problem.code)
+            wrong(
+                shape.whole,
+                "registries",
+                problem.sentence.removeprefix("registries: "),
+                problem.code,
+            )
     for volume in shape.volumes:
         _volume(volume, own, wrong)
     _targets(shape.volumes, wrong)
@@ -67,23 +106,38 @@ def _address(host: Part, wrong: Wrong) -> None:
         if "tls" in host.given:
             wrong(host, "tls", "a unix socket has no TLS: leave this out", "badConfig")
         return
-    if url.scheme != "tcp" or not url.hostname or not port or address != f"tcp://{url.netloc}" or "@" in url.netloc:
+    if (
+        url.scheme != "tcp"
+        or not url.hostname
+        or not port
+        or address != f"tcp://{url.netloc}"
+        or "@" in url.netloc
+    ):
         form = "must be tcp://ip:port, or unix:///path for this machine's own daemon"
         wrong(host, "address", f"{form}; got {ascii(address)[:80]}", "badConfig")
     elif host.values.get("tls") is not None:
         _certificates(host, wrong)
     elif not is_loopback(url.hostname):
-        what = "is plain TCP without TLS off loopback: whoever reaches that port is root on the host"
+        what = (
+            "is plain TCP without TLS off loopback: whoever reaches that port is root on the host"
+        )
         advice = "give the daemon --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)"
         wrong(host, "address", f"{what}; {advice}", "unsafe")
 
 
 def _certificates(host: Part, wrong: Wrong) -> None:
-    """What they are worth is found out by using them (`jobscribe pool check`); here is only whether there can be any."""
+    """What they are worth is found out by using them (`jobscribe pool check`); here is only whether
+    there can be any.
+    """
     folder = host.values["tls"]
     field = "tls" if "tls" in host.given else "address"
     if not os.path.isdir(folder):
-        wrong(host, field, f"there is no folder {folder} with the certificates of this host: cacert.pem, cert.pem, key.pem", "badConfig")
+        wrong(
+            host,
+            field,
+            f"there is no folder {folder} with the certificates of this host: cacert.pem, cert.pem, key.pem",
+            "badConfig",
+        )
         return
     key = os.path.join(folder, "key.pem")
     try:
@@ -105,19 +159,31 @@ def _once(hosts: Sequence[Part], wrong: Wrong) -> None:
             if first is not host:
                 other = f"{first.where} (line {first.line(field)})"
                 article = "a" if field == "name" else "an"
-                wrong(host, field, f"is that of {other}, too: each host needs {article} {field} of its own", "badConfig")
+                wrong(
+                    host,
+                    field,
+                    f"is that of {other}, too: each host needs {article} {field} of its own",
+                    "badConfig",
+                )
 
 
 def _agents_fit(shape: Shape, wrong: Wrong) -> None:
     defaults = {f.name: f.default for f in msgspec.structs.fields(Pool) if f.type is Limits}
-    limits: dict[str, Limits] = {name: shape.whole.values.get(name, default) for name, default in defaults.items()}
+    limits: dict[str, Limits] = {
+        name: shape.whole.values.get(name, default) for name, default in defaults.items()
+    }
     for host in shape.hosts:
         room = host.values.get("agents_mb")
         for kind in ("sequential", "parallel"):
             needed = limits[kind].memory_mb
             if room is not None and room < needed:
                 what = f"{room} MiB have no room for one agent of kind {kind}, which takes {needed} MiB ({kind}.memoryMb)"
-                wrong(host, "agentsMb", f"{what}: nothing of that kind could ever run there", "badConfig")
+                wrong(
+                    host,
+                    "agentsMb",
+                    f"{what}: nothing of that kind could ever run there",
+                    "badConfig",
+                )
 
 
 # ---- networks and users
@@ -128,12 +194,28 @@ def _networks(whole: Part, wrong: Wrong) -> None:
         what = "must not be host: users' code would reach the supervisor, the host and whatever listens there"
         wrong(whole, "network", f"{what}; take none, or a network that you made for it", "unsafe")
     if whole.values.get("relay_network") == "none":
-        wrong(whole, "relayNetwork", "must not be none: the relay is what connects agents with the supervisor", "badConfig")
+        wrong(
+            whole,
+            "relayNetwork",
+            "must not be none: the relay is what connects agents with the supervisor",
+            "badConfig",
+        )
     _subnets(whole, wrong)
     if (supervisor := whole.values.get("supervisor")) is not None:
         name, colon, port = supervisor.rpartition(":")
-        if not colon or not name or not port.isdecimal() or not 0 < int(port) < 65_536 or "/" in name:
-            wrong(whole, "supervisor", f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}", "badConfig")
+        if (
+            not colon
+            or not name
+            or not port.isdecimal()
+            or not 0 < int(port) < 65_536
+            or "/" in name
+        ):
+            wrong(
+                whole,
+                "supervisor",
+                f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}",
+                "badConfig",
+            )
 
 
 def _subnets(whole: Part, wrong: Wrong) -> None:
@@ -142,12 +224,24 @@ def _subnets(whole: Part, wrong: Wrong) -> None:
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError as e:
-        wrong(whole, "taskSubnets", f"must be an IPv4 network, as in 10.208.0.0/12: {e}", "badConfig")
+        wrong(
+            whole, "taskSubnets", f"must be an IPv4 network, as in 10.208.0.0/12: {e}", "badConfig"
+        )
         return
     if not any(network.subnet_of(p) for p in _PRIVATE):
-        wrong(whole, "taskSubnets", f"{text} is not private: take a part of {', '.join(map(str, _PRIVATE))}", "badConfig")
+        wrong(
+            whole,
+            "taskSubnets",
+            f"{text} is not private: take a part of {', '.join(map(str, _PRIVATE))}",
+            "badConfig",
+        )
     if network.prefixlen > GANG_PREFIX:
-        wrong(whole, "taskSubnets", f"{text} is too small: each gang takes a /{GANG_PREFIX}, so it must be at least that", "badConfig")
+        wrong(
+            whole,
+            "taskSubnets",
+            f"{text} is too small: each gang takes a /{GANG_PREFIX}, so it must be at least that",
+            "badConfig",
+        )
 
 
 def _users(whole: Part, wrong: Wrong) -> None:
@@ -159,7 +253,12 @@ def _users(whole: Part, wrong: Wrong) -> None:
         wrong(whole, "unixUsers", f"{what}; got {first}-{last}", "badConfig")
         return
     if first < NOBODY.stop and last >= NOBODY.start:
-        wrong(whole, "unixUsers", f"must not hold {NOBODY.start}, which is nobody's; begin above {NOBODY.stop}", "badConfig")
+        wrong(
+            whole,
+            "unixUsers",
+            f"must not hold {NOBODY.start}, which is nobody's; begin above {NOBODY.stop}",
+            "badConfig",
+        )
     taken = [p for p in pwd.getpwall() if first <= p.pw_uid <= last and p.pw_uid not in NOBODY]
     if taken:
         what = f"{taken[0].pw_uid} is the account {taken[0].pw_name} of this machine, whose files containers could read"
@@ -170,18 +269,31 @@ def _users(whole: Part, wrong: Wrong) -> None:
 
 
 def _volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
-    kinds = (("source", HOST_PATHS, "with it a task could take the host"), ("target", IMAGE_PATHS, "an image has its own there"))
+    kinds = (
+        ("source", HOST_PATHS, "with it a task could take the host"),
+        ("target", IMAGE_PATHS, "an image has its own there"),
+    )
     for field, forbidden, why in kinds:
         if (path := volume.values.get(field)) is None:
             continue
         if path != os.path.normpath(path) or path.startswith("//"):
-            wrong(volume, field, f"must be an absolute path without '..', '.' or '//' in it; got {ascii(path)[:80]}", "badConfig")
+            wrong(
+                volume,
+                field,
+                f"must be an absolute path without '..', '.' or '//' in it; got {ascii(path)[:80]}",
+                "badConfig",
+            )
         elif path == "/":
             wrong(volume, field, f"must not be /: {why}", "unsafe")
         elif (hit := next(_overlapping(path, forbidden, both=field == "source"), None)) is not None:
             wrong(volume, field, f"{path} must not be shown, because of {hit}: {why}", "unsafe")
         elif (hit := next(_overlapping(path, own, both=True), None)) is not None:
-            wrong(volume, field, f"{path} must not be shown, because of {hit}: there is the supervisor's and its users' own", "unsafe")
+            wrong(
+                volume,
+                field,
+                f"{path} must not be shown, because of {hit}: there is the supervisor's and its users' own",
+                "unsafe",
+            )
 
 
 def _overlapping(path: str, others: Sequence[str], *, both: bool) -> Iterator[str]:
@@ -197,4 +309,9 @@ def _targets(volumes: Sequence[Part], wrong: Wrong) -> None:
         if (target := volume.values.get("target")) is not None:
             first = seen.setdefault(target, volume)
             if first is not volume:
-                wrong(volume, "target", f"is that of {first.where} (line {first.line('target')}), too: a task may name both", "badConfig")
+                wrong(
+                    volume,
+                    "target",
+                    f"is that of {first.where} (line {first.line('target')}), too: a task may name both",
+                    "badConfig",
+                )

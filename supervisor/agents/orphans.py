@@ -1,8 +1,10 @@
-"""After the log was set back (a backup was restored, a damaged end cut off): agents may run what it does not know.
+"""After the log was set back (a backup was restored, a damaged end cut off): agents may run what it
+does not know.
 
-Such an agent may hold a token that the log has forgotten, and then nobody would ever hear of it: its jobs would run on unnoticed.
-So every agent that has a folder here is asked for once. One that is still known connects, and what the log does not know of its
-tasks is stopped; of one that may not connect the driver ends keeper and jobs, and the next one adopts nothing that still runs.
+Such an agent may hold a token that the log has forgotten, and then nobody would ever hear of it:
+its jobs would run on unnoticed. So every agent that has a folder here is asked for once. One that
+is still known connects, and what the log does not know of its tasks is stopped; of one that may not
+connect the driver ends keeper and jobs, and the next one adopts nothing that still runs.
 """
 
 import contextlib
@@ -22,5 +24,7 @@ def ask_for_all(folder: Path, drivers: Container[str], desk: Desk) -> None:
             with contextlib.suppress(Refusal):
                 key = parse_agent_key(name)
                 if key.driver in drivers:
-                    desk.log("the log was set back: {} is asked what it runs", str(key), uid=key.uid)
+                    desk.log(
+                        "the log was set back: {} is asked what it runs", str(key), uid=key.uid
+                    )
                     desk.start_agent(key)

@@ -5,10 +5,17 @@ from typing import Any
 import tornado.web
 
 from ...protocol.errors import Refusal
-from .endpoints import agents, app_calls as calls, clusters, job_descriptions as descriptions, run_groups as groups, user_files as library, monitoring, notifications as notify, run_plans as plans, hosts as pool, runs, sign_in, usage
+from .endpoints import agents, clusters, monitoring, runs, sign_in, usage
+from .endpoints import app_calls as calls
+from .endpoints import hosts as pool
+from .endpoints import job_descriptions as descriptions
+from .endpoints import notifications as notify
+from .endpoints import run_groups as groups
+from .endpoints import run_plans as plans
+from .endpoints import user_files as library
 from .endpoints.event_stream import events
-from .transport.request_handler import Handler, Route, Services
 from .endpoints.live_updates import live
+from .transport.request_handler import Handler, Route, Services
 
 
 async def _livez(h: Handler) -> Any:

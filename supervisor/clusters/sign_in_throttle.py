@@ -1,8 +1,10 @@
-"""How soon somebody who was refused may try again: nobody's account is locked, nor guessed at, through us. Pure but for its clock.
+"""How soon somebody who was refused may try again: nobody's account is locked, nor guessed at,
+through us. Pure but for its clock.
 
-Sites lock an account after a few wrong answers. So wrong answers are counted here, too, for who asks and for whom is asked, and from
-the third one in a row the next try has to wait: each time twice as long. Who has proved once that a user name is his own is not held
-back by what strangers did with it.
+Sites lock an account after a few wrong answers. So wrong answers are counted here, too, for who
+asks and for whom is asked, and from the third one in a row the next try has to wait: each time
+twice as long. Who has proved once that a user name is his own is not held back by what strangers
+did with it.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -39,14 +41,27 @@ class SignInPace:
     def wait_secs(self, uid: str, username: str) -> float:
         """How long this user has to wait before the next try as this unix user; 0: not at all."""
         now = self._now()
-        return max([0.0, *(row.until - now for name in self._names(uid, username) if (row := self._row(name)) is not None)])
+        return max(
+            [
+                0.0,
+                *(
+                    row.until - now
+                    for name in self._names(uid, username)
+                    if (row := self._row(name)) is not None
+                ),
+            ]
+        )
 
     def refused(self, uid: str, username: str) -> None:
         now = self._now()
         for name in (("uid", uid), ("name", folded(username))):
             before = self._row(name)
             count = 1 if before is None else before.times + 1
-            wait = 0.0 if count <= FREE else min(FIRST_SECS * 2 ** min(count - FREE - 1, 20), LONGEST_SECS)
+            wait = (
+                0.0
+                if count <= FREE
+                else min(FIRST_SECS * 2 ** min(count - FREE - 1, 20), LONGEST_SECS)
+            )
             # the newest stand at the end
             self._rows.pop(name, None)
             self._rows[name] = _Refused(count, now, now + wait)

@@ -1,6 +1,8 @@
-"""Places where no agent connects: what their driver says of them goes to the engine as if an agent had said it.
+"""Places where no agent connects: what their driver says of them goes to the engine as if an agent
+had said it.
 
-So the core has one way of believing: a place is up, gives a snapshot, reports, goes away. It is the `Spokesman` of drivers.driver.
+So the core has one way of believing: a place is up, gives a snapshot, reports, goes away. It is the
+`Spokesman` of drivers.driver.
 """
 
 from collections.abc import Callable
@@ -8,8 +10,15 @@ from typing import Literal
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, about, of_agent, short_op
-from ...protocol.wire.messages import Alive, RunStatusUpdate, Samples, Snapshot, ToSupervisor, op_name
 from ...protocol.version import VERSION
+from ...protocol.wire.messages import (
+    Alive,
+    RunStatusUpdate,
+    Samples,
+    Snapshot,
+    ToSupervisor,
+    op_name,
+)
 from ...runtime.log.logger import Log
 from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid, HostChanged
 from ..engine.decision_loop import Engine
@@ -34,7 +43,13 @@ class Places:
     def up(self, place: AgentKey, boot_id: str) -> None:
         epoch = self._next_epoch()
         alive = Alive(
-            agent_id=self._agent_id(place), agent_key=place, version=VERSION, host=place.host, boot_id=boot_id, pid=0, keeper_pid=0,
+            agent_id=self._agent_id(place),
+            agent_key=place,
+            version=VERSION,
+            host=place.host,
+            boot_id=boot_id,
+            pid=0,
+            keeper_pid=0,
         )
         self._up[place] = epoch, alive
         self._log("{} is up", str(place), **of_agent(place))
@@ -85,9 +100,23 @@ class Places:
         """The lines that an agent's message has in the log."""
         match message:
             case RunStatusUpdate(execution=e):
-                self._log("{} opName={} o={} jid={} state={}", str(place), op_name(message), short_op(e.op_id), e.token.jid, e.state,
-                          **about(e.token), **of_agent(place))
+                self._log(
+                    "{} opName={} o={} jid={} state={}",
+                    str(place),
+                    op_name(message),
+                    short_op(e.op_id),
+                    e.token.jid,
+                    e.state,
+                    **about(e.token),
+                    **of_agent(place),
+                )
             case Snapshot():
-                self._log("{} opName=snapshot executions={} page={}", str(place), len(message.executions), message.page, **of_agent(place))
+                self._log(
+                    "{} opName=snapshot executions={} page={}",
+                    str(place),
+                    len(message.executions),
+                    message.page,
+                    **of_agent(place),
+                )
             case _:
                 pass

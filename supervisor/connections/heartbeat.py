@@ -1,8 +1,10 @@
-"""Looks after all connections of the hub: asks each agent now and then whether it is there, and ends those that do not answer.
+"""Looks after all connections of the hub: asks each agent now and then whether it is there, and
+ends those that do not answer.
 
-One timer for all, on the monotonic clock (Tornado's own pings count on the wall clock: set back by a day, they would pause for
-a day). A plain callback and no task: after this process stood still it runs before any request that came meanwhile is
-answered, so that nothing is told of agents that nobody has heard since.
+One timer for all, on the monotonic clock (Tornado's own pings count on the wall clock: set back by
+a day, they would pause for a day). A plain callback and no task: after this process stood still it
+runs before any request that came meanwhile is answered, so that nothing is told of agents that
+nobody has heard since.
 """
 
 import asyncio
@@ -39,7 +41,10 @@ class Pulse:
                     connection.close("it does not answer", "silent")
                 case "slept":
                     self._hub.counters.add("agentDoubted")
-                    connection.close("this supervisor stood still; its agents have to connect again", "stoodStill")
+                    connection.close(
+                        "this supervisor stood still; its agents have to connect again",
+                        "stoodStill",
+                    )
 
 
 def _ask(connection: Connection) -> None:

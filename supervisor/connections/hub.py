@@ -1,7 +1,9 @@
-"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out, bounded queues, questions.
+"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out,
+bounded queues, questions.
 
-Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a file) is handed to who
-asked it, how far an execution has come to `progress`, and what it takes to `metering`.
+Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a
+file) is handed to who asked it, how far an execution has come to `progress`, and what it takes to
+`metering`.
 """
 
 import asyncio
@@ -13,27 +15,52 @@ from typing import Any, TypeVar
 
 import tornado.websocket
 
+from ...protocol.errors import CODES, Refusal
+from ...protocol.ids import (
+    AgentKey,
+    about,
+    of_agent,
+    parse_agent_key,
+    short_agent,
+    short_op,
+    short_uid,
+)
+from ...protocol.version import VERSION
 from ...protocol.wire import handshake
 from ...protocol.wire.codec import Decoder, Encoder, FrameError
-from ...protocol.errors import CODES, Refusal
 from ...protocol.wire.heartbeat import Heartbeat, Pace
-from ...protocol.ids import AgentKey, about, of_agent, parse_agent_key, short_agent, short_op, short_uid
-from ...protocol.wire.messages import Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, Kill, LogChunk, OpError, RunReport, RunStatusUpdate, Samples, Snapshot, op_name
-from ...protocol.version import VERSION
+from ...protocol.wire.messages import (
+    Alive,
+    CallReply,
+    ClusterReport,
+    Execution,
+    FileChunk,
+    FileList,
+    Kill,
+    LogChunk,
+    OpError,
+    RunReport,
+    RunStatusUpdate,
+    Samples,
+    Snapshot,
+    op_name,
+)
 from ...runtime.log.logger import Log
 from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
 from ..core.state.world import token_hash
 from ..engine.decision_loop import Engine
 from ..process.counters import Counters, Links, Lost, Unmetered
-from .progress import Progress
 from ..usage.samples import Metering
+from .progress import Progress
 
-#: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what was lost).
+#: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what
+#: was lost).
 MAX_WAITING = 20_000
 
 #: Questions that may wait for answers of one agent.
 MAX_ASKED = 1_024
-#: Ops of which the log has no line of its own: readers ask many times a second, and a call is logged with its request.
+#: Ops of which the log has no line of its own: readers ask many times a second, and a call is
+#: logged with its request.
 _QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
 
 PACE = Pace()
@@ -51,7 +78,9 @@ DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "Sba
 class Connection:
     """One authenticated websocket of an agent: its codec, its outgoing queue."""
 
-    def __init__(self, hub: "Hub", socket: tornado.websocket.WebSocketHandler, key: AgentKey, epoch: int) -> None:
+    def __init__(
+        self, hub: "Hub", socket: tornado.websocket.WebSocketHandler, key: AgentKey, epoch: int
+    ) -> None:
         self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
         self.alive: Alive | None = None
         self.ops: dict[str, str] = {}
@@ -59,7 +88,11 @@ class Connection:
         self.asked: dict[str, asyncio.Future[Answer]] = {}
         self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
         self._gaps = 0
-        self.heart = Heartbeat(hub.pace, asyncio.get_running_loop().time(), ahead=random.random() * hub.pace.interval / 2)
+        self.heart = Heartbeat(
+            hub.pace,
+            asyncio.get_running_loop().time(),
+            ahead=random.random() * hub.pace.interval / 2,
+        )
         self._waiting: deque[Any] = deque()
         self._flushing = False
 
@@ -96,7 +129,9 @@ class Connection:
                 self.hub.links.messages("out", len(batch))
                 for frame in self._encoder.frames(batch):
                     self.hub.links.frame("out", len(frame))
-                    await asyncio.wait_for(self.socket.write_message(frame, binary=True), self.hub.write_secs)
+                    await asyncio.wait_for(
+                        self.socket.write_message(frame, binary=True), self.hub.write_secs
+                    )
         except (tornado.websocket.WebSocketClosedError, TimeoutError, FrameError) as e:
             self.close(f"cannot be written: {type(e).__name__}", "notWritten")
         finally:
@@ -136,7 +171,9 @@ class Connection:
             self.close("the first message must be alive")
         elif isinstance(message, RunReport | Samples | ClusterReport):
             self._said_of_itself(message)
-        elif isinstance(message, Answer) or (isinstance(message, OpError) and message.op_id in self.asked):
+        elif isinstance(message, Answer) or (
+            isinstance(message, OpError) and message.op_id in self.asked
+        ):
             self._answered(message)
         else:
             self._log_receipt(message)
@@ -152,9 +189,20 @@ class Connection:
         elif message.code in CODES:
             future.set_exception(Refusal(message.code, message.error))
         else:
-            self.hub.log("{} refused op={} with a code that is not known here: {}", self, short_op(message.op_id), message.code,
-                         op=message.op_id, **self.ids)
-            future.set_exception(Refusal("internal", f"its agent refused in words that are not known here: {message.error}"))
+            self.hub.log(
+                "{} refused op={} with a code that is not known here: {}",
+                self,
+                short_op(message.op_id),
+                message.code,
+                op=message.op_id,
+                **self.ids,
+            )
+            future.set_exception(
+                Refusal(
+                    "internal",
+                    f"its agent refused in words that are not known here: {message.error}",
+                )
+            )
 
     def _said_of_itself(self, message: RunReport | Samples | ClusterReport) -> None:
         if self.hub.connections.get(self.key) is not self:
@@ -176,10 +224,16 @@ class Connection:
         """Its questions will not be answered any more."""
         for future in self.asked.values():
             if not future.done():
-                future.set_exception(Refusal("agentUnavailable", "the connection of its agent ended before it had answered"))
+                future.set_exception(
+                    Refusal(
+                        "agentUnavailable",
+                        "the connection of its agent ended before it had answered",
+                    )
+                )
 
     def _alive(self, message: Alive, inputs: list[Input]) -> None:
-        # its token has proved which agent it is; the id is its name, and may be one that an earlier key of this root gave it
+        # its token has proved which agent it is; the id is its name, and may be one that an earlier
+        # key of this root gave it
         if message.agent_key != self.key:
             self.hub.counters.add("rejected.foreignToken")
             self.close("it says another key than the one of its token")
@@ -193,22 +247,50 @@ class Connection:
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, **self.ids)
         if message.version != VERSION:
-            self.hub.log("{} has jobscribe {}, and this supervisor has {}", self, message.version, VERSION, **self.ids)
+            self.hub.log(
+                "{} has jobscribe {}, and this supervisor has {}",
+                self,
+                message.version,
+                VERSION,
+                **self.ids,
+            )
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
     def _log_receipt(self, message: Any) -> None:
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
-            self.hub.log("{} opName={} o={} jid={} state={}", self, op_name(message), short_op(e.op_id), e.token.jid,
-                         "ending" if e.ending else e.state, **about(e.token), **self.ids)
+            self.hub.log(
+                "{} opName={} o={} jid={} state={}",
+                self,
+                op_name(message),
+                short_op(e.op_id),
+                e.token.jid,
+                "ending" if e.ending else e.state,
+                **about(e.token),
+                **self.ids,
+            )
             if e.state == "ended":
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
-            self.hub.log("{} opName=snapshot o=None executions={} page={}", self, len(message.executions), message.page, **self.ids)
+            self.hub.log(
+                "{} opName=snapshot o=None executions={} page={}",
+                self,
+                len(message.executions),
+                message.page,
+                **self.ids,
+            )
         elif isinstance(message, OpError):
             op = short_op(message.op_id)
-            self.hub.log("{} opName=error o={} {}: {}", self, op, message.code, message.error, op=op, **self.ids)
+            self.hub.log(
+                "{} opName=error o={} {}: {}",
+                self,
+                op,
+                message.code,
+                message.error,
+                op=op,
+                **self.ids,
+            )
 
     def close(self, reason: str, why: Lost = "refused") -> None:
         self.hub.log("{} connection ended: {}", self, reason, **self.ids)
@@ -219,11 +301,30 @@ class Connection:
 class Hub:
     """All live connections, by agent key."""
 
-    def __init__(self, engine: Engine, progress: Progress, metering: Metering, log: Log, counters: Counters,
-                 agent_id: Callable[[AgentKey], str], session: int, *, pace: Pace = PACE, write_secs: float = 30.0,
-                 apps: Sequence[str] = ()) -> None:
-        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting `apps.also`, which agents are told."""
-        self.engine, self.progress, self.metering, self.log, self.counters = engine, progress, metering, log, counters
+    def __init__(
+        self,
+        engine: Engine,
+        progress: Progress,
+        metering: Metering,
+        log: Log,
+        counters: Counters,
+        agent_id: Callable[[AgentKey], str],
+        session: int,
+        *,
+        pace: Pace = PACE,
+        write_secs: float = 30.0,
+        apps: Sequence[str] = (),
+    ) -> None:
+        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting
+        `apps.also`, which agents are told.
+        """
+        self.engine, self.progress, self.metering, self.log, self.counters = (
+            engine,
+            progress,
+            metering,
+            log,
+            counters,
+        )
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
         self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
@@ -251,7 +352,9 @@ class Hub:
         return self._epoch
 
     def authenticate(self, key_text: str | None, authorization: str | None) -> AgentKey:
-        """Whose connection is this? Raises Refusal("unauthenticated"), the same for an unknown agent and a wrong token."""
+        """Whose connection is this? Raises Refusal("unauthenticated"), the same for an unknown
+        agent and a wrong token.
+        """
         no = Refusal("unauthenticated", "this is not the token of that agent")
         if not key_text or not authorization or not authorization.startswith("Bearer "):
             raise no
@@ -260,7 +363,10 @@ class Hub:
         except Refusal:
             raise no from None
         given = token_hash(authorization.removeprefix("Bearer "))
-        valid = [hmac.compare_digest(given, known) for known in self.engine.agent_record(key).token_hashes]
+        valid = [
+            hmac.compare_digest(given, known)
+            for known in self.engine.agent_record(key).token_hashes
+        ]
         if not any(valid):
             raise no
         return key
@@ -305,7 +411,9 @@ class Hub:
         return True
 
     async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
-        """End this agent, not its jobs. True when its connection has gone; False where it has none, or does not go."""
+        """End this agent, not its jobs. True when its connection has gone; False where it has none,
+        or does not go.
+        """
         if not self.send(key, Kill(reason="its user has signed out")):
             return False
         for _ in range(round(secs / _LOOK_SECS)):
@@ -314,16 +422,21 @@ class Hub:
             await asyncio.sleep(_LOOK_SECS)
         return False
 
-    async def ask(self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None) -> A:
+    async def ask(
+        self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None
+    ) -> A:
         """Send a question and wait for its answer, which is of this kind. Raises Refusal.
 
-        give_up: what is sent when nobody waits any more, because the time is over or the caller was canceled.
+        give_up: what is sent when nobody waits any more, because the time is over or the caller was
+        canceled.
         """
         connection = self.connections.get(key)
         if connection is None:
             raise Refusal("agentUnavailable", "its agent is not connected now")
         if len(connection.asked) >= MAX_ASKED:
-            raise Refusal("tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already")
+            raise Refusal(
+                "tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already"
+            )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         connection.asked[message.op_id] = future
         began, status = asyncio.get_running_loop().time(), "error"
@@ -345,7 +458,9 @@ class Hub:
             del connection.asked[message.op_id]
         if not isinstance(answer, kind):
             self.counters.add("unknownAnswer")
-            raise Refusal("internal", f"its agent answered {op_name(message)} with {op_name(answer)}")
+            raise Refusal(
+                "internal", f"its agent answered {op_name(message)} with {op_name(answer)}"
+            )
         return answer
 
     def _give_up(self, connection: Connection, message: Any) -> None:
@@ -359,7 +474,9 @@ class Hub:
         """What is kept for agents, counted."""
         all_ = self.connections.values()
         return {
-            "connections": len(all_), "ops": sum(len(c.ops) for c in all_), "asked": sum(len(c.asked) for c in all_),
+            "connections": len(all_),
+            "ops": sum(len(c.ops) for c in all_),
+            "asked": sum(len(c.asked) for c in all_),
             "tasks": len(self._tasks),
         }
 

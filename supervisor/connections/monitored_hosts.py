@@ -1,4 +1,6 @@
-"""Hosts that their driver watches, as the rest of the supervisor sees them: whether they can be asked, and since when."""
+"""Hosts that their driver watches, as the rest of the supervisor sees them: whether they can be
+asked, and since when.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable

@@ -1,23 +1,28 @@
-"""How far executions have come, in their own words: the newest report of each live one. Volatile, never an event.
+"""How far executions have come, in their own words: the newest report of each live one. Volatile,
+never an event.
 
-When an execution is over its report is forgotten here: its last one came with its exit and is durable.
+When an execution is over its report is forgotten here: its last one came with its exit and is
+durable.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
 from ...db.events.state import Job
-from ...protocol.jobs import progress_report as reports
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, split_jid
+from ...protocol.jobs import progress_report as reports
 from ...protocol.wire.messages import REPORT_LIMIT, RunReport
 from ..engine.decision_loop import Engine
 from ..process.counters import Counters
 
 
 class Progress:
-    """Holds one report a live token; who wants to know of changes is told the computeJid by `heard`."""
+    """Holds one report a live token; who wants to know of changes is told the computeJid by
+    `heard`.
+    """
 
     def __init__(self, engine: Engine, counters: Counters) -> None:
         self._engine, self._counters = engine, counters
@@ -25,7 +30,9 @@ class Progress:
         self.heard: Callable[[str], None] = lambda jid: None
 
     def take(self, key: AgentKey, message: RunReport) -> None:
-        """What an agent says of an execution. Raises Refusal("foreignToken") where it is another user's."""
+        """What an agent says of an execution. Raises Refusal("foreignToken") where it is another
+        user's.
+        """
         token = message.token
         if split_jid(token.jid)[0] != key.uid:
             raise Refusal("foreignToken", f"it spoke of another user's task, {token}")
@@ -33,7 +40,10 @@ class Progress:
         if task is None or not task.live or task.agent_key != key:
             self._counters.add("reportOfNothing")
             return
-        if reports.wrong(message.report) is not None or len(msgspec.json.encode(message.report)) > REPORT_LIMIT:
+        if (
+            reports.wrong(message.report) is not None
+            or len(msgspec.json.encode(message.report)) > REPORT_LIMIT
+        ):
             self._counters.add("reportRefused")
             return
         mine = self._reports.setdefault(token.jid, {})
@@ -60,7 +70,9 @@ class Progress:
             del self._reports[job.jid]
 
     def of(self, job: Job) -> dict[str, Any] | None:
-        """The newest report of the current run: of its live execution, else what came with its exit; None where there is none."""
+        """The newest report of the current run: of its live execution, else what came with its
+        exit; None where there is none.
+        """
         run = job.run
         if run is None:
             return None

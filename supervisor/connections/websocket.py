@@ -5,8 +5,8 @@ import asyncio
 import tornado.web
 import tornado.websocket
 
-from ...protocol.wire.codec import MAX_FRAME
 from ...protocol.errors import Refusal
+from ...protocol.wire.codec import MAX_FRAME
 from ...protocol.wire.handshake import HEADER
 from ...runtime.connections.http_server import authenticated
 from .hub import Connection, Hub
@@ -27,7 +27,10 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     async def prepare(self) -> None:
         try:
-            self.key = self.hub.authenticate(self.request.headers.get("X-Jobscribe-Agent"), self.request.headers.get("Authorization"))
+            self.key = self.hub.authenticate(
+                self.request.headers.get("X-Jobscribe-Agent"),
+                self.request.headers.get("Authorization"),
+            )
         except Refusal as e:
             self.hub.counters.add("rejected." + e.code)
             self.hub.log("an agent's connection was refused: {}", e.sentence)
@@ -63,7 +66,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 def application(hub: Hub) -> tornado.web.Application:
     """The agents' listener."""
     return tornado.web.Application(
-        [(r"/agent", AgentSocket, {"hub": hub})], websocket_max_message_size=MAX_FRAME, log_function=lambda handler: None,
+        [(r"/agent", AgentSocket, {"hub": hub})],
+        websocket_max_message_size=MAX_FRAME,
+        log_function=lambda handler: None,
     )
-
-

@@ -1,4 +1,6 @@
-"""The decisions. Pure: data in, events and effects out; no I/O, no clock, no randomness, no waiting.
+"""The decisions. Pure: data in, events and effects out; no I/O, no clock, no randomness, no
+waiting.
 
-Read `world` (what is known), `inputs` and `effects` (what comes in and goes out), then `decide` (who answers what).
+Read `world` (what is known), `inputs` and `effects` (what comes in and goes out), then `decide`
+(who answers what).
 """

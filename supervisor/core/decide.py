@@ -1,24 +1,61 @@
-"""decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer is, in the topic modules.
+"""decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer
+is, in the topic modules.
 
-submission (run requests), purging (what is not kept), execution (what agents report), stopping (cancels, limits), dependencies
-(runs after runs), agency (agents' lives), debugging (failed tasks that are kept), attempts (completion, retries), placement
-(queue, slots), gangs (runs of many tasks), outages (hosts down and up), idling (agents that nobody needs, and memory of hosts), moving
-(queued runs from host to host). They call each other in this direction only: submission, execution, outages -> stopping, agency,
-debugging -> dependencies, attempts -> moving, idling -> placement -> gangs -> rooms, tasks.
+submission (run requests), purging (what is not kept), execution (what agents report), stopping
+(cancels, limits), dependencies (runs after runs), agency (agents' lives), debugging (failed tasks
+that are kept), attempts (completion, retries), placement (queue, slots), gangs (runs of many
+tasks), outages (hosts down and up), idling (agents that nobody needs, and memory of hosts), moving
+(queued runs from host to host). They call each other in this direction only: submission, execution,
+outages -> stopping, agency, debugging -> dependencies, attempts -> moving, idling -> placement ->
+gangs -> rooms, tasks.
 """
 
 from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
+
 from ...db.events.state import Job
 from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
-from .agents import lifecycle as agency, idle_eviction as idling, host_availability as outages
-from .runs import attempts, debug_hold as debugging, dependencies, reconciler as execution, retention as purging, termination as stopping, admission as submission
-from .scheduling import gang_placement as gangs, rebalancing as moving, placement
+from .agents import host_availability as outages
+from .agents import idle_eviction as idling
+from .agents import lifecycle as agency
 from .interface.effects import Effect, ReplyRefusal
-from .interface.inputs import AgentBusy, AgentConnected, AgentDisconnected, AgentGap, AgentSaid, AgentStopRequested, Cancel, DriverFailed, DriverFound, DriverStarted, DriverStopped, HostChanged, Input, Now, Purge, Release, Restarted, SignedIn, SignedOut, SignInNeeded, Submit, TimerFired, WantAgent
+from .interface.inputs import (
+    AgentBusy,
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    AgentStopRequested,
+    Cancel,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    HostChanged,
+    Input,
+    Now,
+    Purge,
+    Release,
+    Restarted,
+    SignedIn,
+    SignedOut,
+    SignInNeeded,
+    Submit,
+    TimerFired,
+    WantAgent,
+)
+from .runs import admission as submission
+from .runs import attempts, dependencies
+from .runs import debug_hold as debugging
+from .runs import reconciler as execution
+from .runs import retention as purging
+from .runs import termination as stopping
+from .scheduling import gang_placement as gangs
+from .scheduling import placement
+from .scheduling import rebalancing as moving
 from .state.world import Turn, World
 
 
@@ -42,7 +79,9 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
 
 
 def _see_to(turn: Turn) -> None:
-    """What this input has led to for others: queues that are shorter, agents that came to be needed, room that somebody waits for."""
+    """What this input has led to for others: queues that are shorter, agents that came to be
+    needed, room that somebody waits for.
+    """
     while True:
         placement.follow(turn)
         moving.even_out(turn)
@@ -150,7 +189,9 @@ def _timer(turn: Turn, fired: TimerFired) -> None:
 
 
 def restarted(turn: Turn) -> None:
-    """Everything owed after a restart (or a failed commit) is asked for again; whatever was done already takes no harm."""
+    """Everything owed after a restart (or a failed commit) is asked for again; whatever was done
+    already takes no harm.
+    """
     for job in list(turn.world.jobs.values()):
         stopping.arm(turn, job)
         debugging.arm(turn, job)
@@ -158,7 +199,9 @@ def restarted(turn: Turn) -> None:
             attempts.arm(turn, job.jid, job.run)
     dependencies.look_at_all(turn)
     # those that may be there first: where memory is counted, they have theirs
-    for key, view in sorted(turn.world.agents.items(), key=lambda pair: pair[1].record.handle is None):
+    for key, view in sorted(
+        turn.world.agents.items(), key=lambda pair: pair[1].record.handle is None
+    ):
         if view.needed:
             view.unknown_since = turn.now.wall
             agency.ensure(turn, key)

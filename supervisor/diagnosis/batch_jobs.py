@@ -1,4 +1,6 @@
-"""What `job why` says more of runs that a batch scheduler has, or is to have: why it waits there, who ended it, what to try. Pure."""
+"""What `job why` says more of runs that a batch scheduler has, or is to have: why it waits there,
+who ended it, what to try. Pure.
+"""
 
 import datetime
 from typing import Any
@@ -13,16 +15,34 @@ from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 SCRIPT = "batch.sh"
 #: What one does about Slurm's reasons, by how they begin.
 _HELPS = (
-    (("Assoc", "QOS"), "wait for other jobs of this account or QOS to end, or ask for less; the operators of the cluster set these limits"),
-    (("Priority", "Resources"), "nothing needs to be done; a smaller or shorter job often starts earlier"),
+    (
+        ("Assoc", "QOS"),
+        "wait for other jobs of this account or QOS to end, or ask for less; the operators of the cluster set these limits",
+    ),
+    (
+        ("Priority", "Resources"),
+        "nothing needs to be done; a smaller or shorter job often starts earlier",
+    ),
     (
         ("ReqNodeNotAvail", "Reservation", "PartitionDown", "PartitionInactive"),
         "wait until what it needs is back; the operators of the cluster know when",
     ),
-    (("JobHeldAdmin",), "ask the operators of the cluster why: one of them holds it back, and 'scontrol release' of theirs lets it go on"),
-    (("JobHeldUser",), "let it go on with 'scontrol release' there: its user, or somebody for them, holds it back"),
-    (("BeginTime",), "nothing needs to be done: it goes on when the time has come that it was given"),
-    (("Dependency",), "look at the other job of Slurm's that it waits for; behind Dependency= stands which"),
+    (
+        ("JobHeldAdmin",),
+        "ask the operators of the cluster why: one of them holds it back, and 'scontrol release' of theirs lets it go on",
+    ),
+    (
+        ("JobHeldUser",),
+        "let it go on with 'scontrol release' there: its user, or somebody for them, holds it back",
+    ),
+    (
+        ("BeginTime",),
+        "nothing needs to be done: it goes on when the time has come that it was given",
+    ),
+    (
+        ("Dependency",),
+        "look at the other job of Slurm's that it waits for; behind Dependency= stands which",
+    ),
     (("Licenses",), "wait until the licences are free"),
 )
 
@@ -32,9 +52,16 @@ def evidence(run: Run, said: BatchState | None) -> list[str]:
     if said is None:
         return []
     if said.job_id is None:
-        return [f"Slurm: it {'is not' if run.active else 'was never'} in the queue of {said.cluster}{' yet' if run.active else ''}"]
-    about = [f"partition {said.partition}" if said.partition else "", f"account {said.account}" if said.account else ""]
-    where = ", ".join(part for part in (f"Slurm job {said.job_id} on {said.cluster}", *about) if part)
+        return [
+            f"Slurm: it {'is not' if run.active else 'was never'} in the queue of {said.cluster}{' yet' if run.active else ''}"
+        ]
+    about = [
+        f"partition {said.partition}" if said.partition else "",
+        f"account {said.account}" if said.account else "",
+    ]
+    where = ", ".join(
+        part for part in (f"Slurm job {said.job_id} on {said.cluster}", *about) if part
+    )
     word = said.state + (f" ({said.reason})" if said.reason and said.reason != "None" else "")
     if word and not run.active and run.exit is not None and run.exit.fault == "neverPossible":
         word = f"it was {word} until it was taken back"
@@ -56,7 +83,11 @@ def evidence(run: Run, said: BatchState | None) -> list[str]:
 
 def nobody(status: dict[str, Any], said: BatchState | None) -> str:
     """Who cannot be asked, where something is not known."""
-    if said is not None and said.unknown_since is not None and said.unknown_since == status["since"]:
+    if (
+        said is not None
+        and said.unknown_since is not None
+        and said.unknown_since == status["since"]
+    ):
         return f"the scheduler of {said.cluster}"
     return "its agent"
 
@@ -68,21 +99,29 @@ def words(exit_: ExitInfo | None) -> list[str]:
     said = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
     told = [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
     if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first is True:
-        told.append("its command had ended by itself before Slurm ended the job, so its own exit decides")
+        told.append(
+            "its command had ended by itself before Slurm ended the job, so its own exit decides"
+        )
     return told
 
 
 def waiting(answer: dict[str, Any], run: Run, said: BatchState | None, message: str | None) -> None:
     """It is in Slurm's queue, or on its way there."""
-    answer["sentence"] = f"it has not started: {'it is ' if message and message.startswith('in ') else ''}{message}"
+    answer["sentence"] = (
+        f"it has not started: {'it is ' if message and message.startswith('in ') else ''}{message}"
+    )
     answer["not"] = ["a fault of the job: it waits"]
     answer["try"] = helps(said) + commands(said)
-    answer["try"].append(f"jobscribe job cancel {answer['computeJid']}   # to take it out of the queue")
+    answer["try"].append(
+        f"jobscribe job cancel {answer['computeJid']}   # to take it out of the queue"
+    )
 
 
 def helps(said: BatchState | None) -> list[str]:
     """What one does about its reason, if there is anything to say."""
-    return [text for begins, text in _HELPS if said is not None and said.reason.startswith(begins)][:1]
+    return [text for begins, text in _HELPS if said is not None and said.reason.startswith(begins)][
+        :1
+    ]
 
 
 def sign_in(answer: dict[str, Any], host: str, message: str | None) -> None:

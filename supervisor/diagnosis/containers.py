@@ -1,22 +1,39 @@
-"""What `job why` says more of tasks that run in containers of their own: image, host, who says how it ended, what to try. Pure."""
+"""What `job why` says more of tasks that run in containers of their own: image, host, who says how
+it ended, what to try. Pure.
+"""
 
 import shlex
 import signal
 from collections.abc import Sequence
 
 from ...db.events.state import Run, Task
-from ...protocol.jobs.exit_info import ExitInfo
 from ...diagnosis.classification import NO_CORE
+from ...protocol.jobs.exit_info import ExitInfo
 
 #: Faults that are of the image; and those that are of a host, which its check may explain.
-_OF_IMAGE = frozenset({"imageMissing", "pullDenied", "registryUnreachable", "pullTimeout", "noShell"})
+_OF_IMAGE = frozenset(
+    {"imageMissing", "pullDenied", "registryUnreachable", "pullTimeout", "noShell"}
+)
 _NO_SHELL = "noShell"
-_OF_HOST = frozenset({"registryUnreachable", "pullTimeout", "engineRefused", "subnetTaken", "pullDenied", "imageMissing"})
+_OF_HOST = frozenset(
+    {
+        "registryUnreachable",
+        "pullTimeout",
+        "engineRefused",
+        "subnetTaken",
+        "pullDenied",
+        "imageMissing",
+    }
+)
 #: Those of a cluster.
 _OF_CLUSTER = frozenset({"batchRefused", "neverPossible", "schedulerUnreachable"})
 #: Of images and of hosts so many are named.
 _NAMED = 5
-_PULL, _TRY, _EVENTS = "docker pull", "docker run --rm --entrypoint /bin/sh", "docker events --since 24h --filter"
+_PULL, _TRY, _EVENTS = (
+    "docker pull",
+    "docker run --rm --entrypoint /bin/sh",
+    "docker events --since 24h --filter",
+)
 
 
 def contained(task: Task | None) -> bool:
@@ -30,14 +47,18 @@ def in_agents(task: Task | None) -> bool:
 
 
 def core(task: Task | None, line: str) -> str:
-    """The evidence of a missing core, without an option that containers do not honour; any other line as it is."""
+    """The evidence of a missing core, without an option that containers do not honour; any other
+    line as it is.
+    """
     if line == NO_CORE and (contained(task) or in_agents(task)):
         return "no core was written: containers write none, and --core does not change that"
     return line
 
 
 def where(task: Task) -> str:
-    """Where its process number means something: what its machine calls itself is a container's number where its agent is in one."""
+    """Where its process number means something: what its machine calls itself is a container's
+    number where its agent is in one.
+    """
     if in_agents(task):
         return f"in container {task.host} on {task.agent_key.host}"
     return f"on {task.host}"
@@ -53,13 +74,22 @@ def teller(task: Task | None, exit_: ExitInfo) -> str:
 
 
 def evidence(run: Run, tasks: Sequence[Task]) -> list[str]:
-    """Which images these tasks have, on which hosts their containers are, and what their engines said besides."""
+    """Which images these tasks have, on which hosts their containers are, and what their engines
+    said besides.
+    """
     hosts: dict[str | None, dict[str, None]] = {}
     for task in tasks:
         if contained(task):
             hosts.setdefault(_image(run, task), {})[task.agent_key.host] = None
-    said = [t.exit.detail for t in tasks if t.exit is not None and t.exit.source == "engine" and t.exit.detail]
-    own = [f"container: {_called(image)}, on {_some(list(where))}" for image, where in list(hosts.items())[:_NAMED]]
+    said = [
+        t.exit.detail
+        for t in tasks
+        if t.exit is not None and t.exit.source == "engine" and t.exit.detail
+    ]
+    own = [
+        f"container: {_called(image)}, on {_some(list(where))}"
+        for image, where in list(hosts.items())[:_NAMED]
+    ]
     return [*own, *said[:_NAMED], *(line for task in tasks[:_NAMED] for line in _shared(task))]
 
 
@@ -74,7 +104,11 @@ def beyond(task: Task | None, exit_: ExitInfo) -> str:
         return ""
     if exit_.signal == signal.SIGTERM:
         return " ('docker stop' does that)"
-    return " ('docker kill' does that, and an engine that is stopped)" if exit_.signal == signal.SIGKILL else ""
+    return (
+        " ('docker kill' does that, and an engine that is stopped)"
+        if exit_.signal == signal.SIGKILL
+        else ""
+    )
 
 
 def commands(run: Run, task: Task | None, exit_: ExitInfo | None) -> list[str]:
@@ -91,11 +125,19 @@ def commands(run: Run, task: Task | None, exit_: ExitInfo | None) -> list[str]:
         named, by_hand = shlex.quote(image), f"   # by hand, on {host}: what does"
         pull = f"{_PULL} {named}{by_hand} the registry say?"
         out.append(f"{_TRY} {named} -c true{by_hand} it say?" if exit_.fault == _NO_SHELL else pull)
-    if exit_.source == "start" and (exit_.fault in _OF_HOST or (exit_.fault in _OF_IMAGE and image is None)):
+    if exit_.source == "start" and (
+        exit_.fault in _OF_HOST or (exit_.fault in _OF_IMAGE and image is None)
+    ):
         out.append("jobscribe pool check   # what is wrong with the hosts")
-    sent = exit_.signal in (signal.SIGKILL, signal.SIGTERM) and exit_.out_of_memory is not True and exit_.stop_reason is None
+    sent = (
+        exit_.signal in (signal.SIGKILL, signal.SIGTERM)
+        and exit_.out_of_memory is not True
+        and exit_.stop_reason is None
+    )
     if exit_.source == "lost" or sent:
-        out.append(f"{_EVENTS} label=jobscribe.jid={task.token.jid}   # on {host}: when it was killed or removed")
+        out.append(
+            f"{_EVENTS} label=jobscribe.jid={task.token.jid}   # on {host}: when it was killed or removed"
+        )
     return out
 
 
@@ -103,7 +145,9 @@ def _of_agents(task: Task, exit_: ExitInfo) -> list[str]:
     """Of its agent's container, which ended under it, the engine remembers what was done to it."""
     if task.host is None or not (exit_.source == "lost" or exit_.stop_reason == "shutdown"):
         return []
-    return [f"{_EVENTS} container={task.host}   # on {task.agent_key.host}: when it was stopped, killed or removed"]
+    return [
+        f"{_EVENTS} container={task.host}   # on {task.agent_key.host}: when it was stopped, killed or removed"
+    ]
 
 
 def is_command(line: str) -> bool:
@@ -115,7 +159,9 @@ def _shared(task: Task) -> list[str]:
     """In its agent's container all runs of its user share memory, and end together."""
     if not in_agents(task) or task.host is None:
         return []
-    return [f"container: {task.host} on {task.agent_key.host}, where its agent and other runs of its user are as well"]
+    return [
+        f"container: {task.host} on {task.agent_key.host}, where its agent and other runs of its user are as well"
+    ]
 
 
 def _image(run: Run, task: Task) -> str | None:

@@ -4,10 +4,14 @@ from typing import Any
 
 from ...db.events.state import Job, Run, Task
 from ...diagnosis.causes import CAUSES
-from ...protocol.jobs.exit_info import ExitInfo
 from ...diagnosis.classification import of_exit, refined
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import ERROR, PURGED
-from . import batch_jobs as batch, containers, ended_runs as ended, running_runs as running, pending_runs as waiting
+from . import batch_jobs as batch
+from . import containers
+from . import ended_runs as ended
+from . import pending_runs as waiting
+from . import running_runs as running
 from .phrases import Answer, utc, waking
 
 #: What status replies have of it, and of what there is to try, so many lines.
@@ -15,20 +19,45 @@ _BRIEF, _TRIED = ("cause", "confidence", "sentence"), 3
 _FILES = ("stdout.log", "stderr.log", "exit.json", "script.sh")
 
 
-def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fails_since: float | None = None) -> Answer:
-    """`status` is the status reply of the same run. evidence_folder: where the attempt's files lie, if there are any.
+def why(
+    status: dict[str, Any],
+    job: Job,
+    evidence_folder: str | None,
+    store_fails_since: float | None = None,
+) -> Answer:
+    """`status` is the status reply of the same run. evidence_folder: where the attempt's files lie,
+    if there are any.
 
-    store_fails_since: nothing that has happened since then could be put on record, so this may be the state before it.
+    store_fails_since: nothing that has happened since then could be put on record, so this may be
+    the state before it.
     """
     run = job.run
     answer: Answer = {
-        "computeJid": job.jid, "state": status["state"], "reason": None, "cause": None, "confidence": "certain", "sentence": "",
-        "evidence": [], "not": [], "lastLines": None, "terminationMessage": None, "traceback": None, "faulthandler": None, "logs": [],
-        "try": [], "diagnosis": None, "attempt": None, "role": None, "index": None,
+        "computeJid": job.jid,
+        "state": status["state"],
+        "reason": None,
+        "cause": None,
+        "confidence": "certain",
+        "sentence": "",
+        "evidence": [],
+        "not": [],
+        "lastLines": None,
+        "terminationMessage": None,
+        "traceback": None,
+        "faulthandler": None,
+        "logs": [],
+        "try": [],
+        "diagnosis": None,
+        "attempt": None,
+        "role": None,
+        "index": None,
     }
     if run is None or status["state"] == "missing":
         answer["reason"] = answer["cause"] = "missing"
-        answer["sentence"], answer["try"] = f"there is no such run ({status.get('reason')})", list(CAUSES["missing"].todo)
+        answer["sentence"], answer["try"] = (
+            f"there is no such run ({status.get('reason')})",
+            list(CAUSES["missing"].todo),
+        )
         return answer
     if status.get("superseded"):
         _of_before(answer, status)
@@ -40,9 +69,13 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
     unwritten = store_fails_since is not None and run.busy
     if unwritten:
         since = utc(store_fails_since)
-        answer["evidence"].append(f"the event store cannot be written since {since}: what began or ended after that is not known here yet")
+        answer["evidence"].append(
+            f"the event store cannot be written since {since}: what began or ended after that is not known here yet"
+        )
     elif status.get("keeper"):
-        answer["evidence"].append(f"{status['keeper']['sentence']}; what is said here is the last that is known")
+        answer["evidence"].append(
+            f"{status['keeper']['sentence']}; what is said here is the last that is known"
+        )
     elif not status["known"]:
         whom = f"nobody can ask {batch.nobody(status, said)} since {utc(status['since'])}"
         answer["evidence"].append(f"{whom}; what is said here is the last that is known")
@@ -55,28 +88,41 @@ def why(status: dict[str, Any], job: Job, evidence_folder: str | None, store_fai
     else:
         ended.ended(answer, run)
         if run.live_tasks:
-            answer["evidence"].append("its processes are still being ended: it keeps its places until none of them is left")
+            answer["evidence"].append(
+                "its processes are still being ended: it keeps its places until none of them is left"
+            )
         answer["evidence"] += batch.words(run.exit)
         answer["try"] += batch.after(said) if run.status == ERROR else []
-        answer["evidence"] += containers.evidence(run, [run.telling] if run.telling is not None else [])
+        answer["evidence"] += containers.evidence(
+            run, [run.telling] if run.telling is not None else []
+        )
     if status.get("keeper"):
         answer["try"].insert(0, waking(status["keeper"]["pid"], status["keeper"]["host"]))
     if unwritten:
-        answer["try"].insert(0, "jobscribe health   # why the store cannot be written, and what to do")
+        answer["try"].insert(
+            0, "jobscribe health   # why the store cannot be written, and what to do"
+        )
     return answer
 
 
 def _files(run: Run) -> tuple[str, ...]:
-    """Of its evidence, the files that there are: of a run that never ran its exit at most, and no empty output."""
+    """Of its evidence, the files that there are: of a run that never ran its exit at most, and no
+    empty output.
+    """
     exit_ = run.exit
     if run.started_at is None and not run.active:
         return () if exit_ is None else ("exit.json",)
-    empty = {"stdout.log": exit_ is not None and exit_.stdout_bytes == 0, "stderr.log": exit_ is not None and exit_.stderr_bytes == 0}
+    empty = {
+        "stdout.log": exit_ is not None and exit_.stdout_bytes == 0,
+        "stderr.log": exit_ is not None and exit_.stderr_bytes == 0,
+    }
     return tuple(name for name in _FILES if not empty.get(name))
 
 
 def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
-    """What a status reply has of it: of what waits, and of what is over and has not completed. None of anything else."""
+    """What a status reply has of it: of what waits, and of what is over and has not completed. None
+    of anything else.
+    """
     if status["state"] in ("running", "completed", "missing") or job.run is None:
         return None
     answer = why(status, job, None)
@@ -84,7 +130,9 @@ def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
 
 
 def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    answer["reason"] = answer["cause"] = status["queueState"] or ("starting" if run.status == "pending" else run.status)
+    answer["reason"] = answer["cause"] = status["queueState"] or (
+        "starting" if run.status == "pending" else run.status
+    )
     if status["queueState"] is None and run.status != "pending":
         running.running(answer, run, batch.said_of(run, status))
     else:
@@ -98,20 +146,29 @@ def _whose(answer: Answer, run: Run) -> None:
     task: Task | None = run.telling or next(iter(run.live_tasks), None)
     answer["attempt"] = run.attempt or None
     if task is not None:
-        answer["attempt"], answer["role"], answer["index"] = task.token.attempt, task.token.role, task.token.index
+        answer["attempt"], answer["role"], answer["index"] = (
+            task.token.attempt,
+            task.token.role,
+            task.token.index,
+        )
 
 
 def _of_before(answer: Answer, status: dict[str, Any]) -> None:
     """Of an earlier run its status, its reason and its exit are kept; the events have the rest."""
     said = f": {status['error']}" if status["error"] else ""
-    answer["reason"], answer["sentence"] = status["reason"], f"it is an earlier run and ended as {status['state']}{said}"
+    answer["reason"], answer["sentence"] = (
+        status["reason"],
+        f"it is an earlier run and ended as {status['state']}{said}",
+    )
     exit_ = ExitInfo(code=status["exit"]["code"], signal=status["exit"]["signal"])
     bare = exit_.code is None and exit_.signal is None
     found = refined(status["state"], status["reason"], None if bare else exit_)
     if not bare and found.cause in ("completed", "exit") and status["state"] == ERROR:
         found = of_exit(exit_)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
-    answer["evidence"].append("of earlier runs only state, reason and exit are kept here; their events tell more")
+    answer["evidence"].append(
+        "of earlier runs only state, reason and exit are kept here; their events tell more"
+    )
     answer["try"] = [f"jobscribe trace {answer['computeJid']}"]
     if status["state"] == PURGED:
         answer["evidence"].append("its files were removed")

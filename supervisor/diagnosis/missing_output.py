@@ -1,11 +1,13 @@
-"""Why there is nothing to read where somebody asked for a job's output: a word for programs, a sentence for people. Never empty."""
+"""Why there is nothing to read where somebody asked for a job's output: a word for programs, a
+sentence for people. Never empty.
+"""
 
 import json
 from typing import NamedTuple
 
 from ...db.events.state import Job, Run, Task
-from ...protocol.wire.messages import Stream
 from ...protocol.jobs.status import PURGED
+from ...protocol.wire.messages import Stream
 
 _CALLED = {"stdout": "standard output", "stderr": "standard error"}
 
@@ -25,17 +27,28 @@ def silence(job: Job, task: Task | None, stream: Stream) -> Silence:
     """task: whose output was asked for, of which there is none; None where there is no such task."""
     run = job.run
     if run is None:
-        return Silence("notStarted", "this job has had no run yet: once it is submitted it can have output")
+        return Silence(
+            "notStarted", "this job has had no run yet: once it is submitted it can have output"
+        )
     if task is None:
         return _no_task(job, run)
     called, attempt = _CALLED[stream], f"attempt {task.token.attempt}"
     if task.exit is not None:
         return _ended(job, run, task, called, attempt)
     if not task.live:
-        return Silence("unknown", f"{attempt} is over, how is not known, and there is no {called} of it; {_why(job)}")
+        return Silence(
+            "unknown",
+            f"{attempt} is over, how is not known, and there is no {called} of it; {_why(job)}",
+        )
     if task.started_at is None:
-        return Silence("notStarted", f"{attempt} has its place on {task.agent_key.host} and has not started yet; {_why(job)}")
-    return Silence("nothingYet", f"{attempt} runs and has written nothing to its {called} so far; -f waits for it")
+        return Silence(
+            "notStarted",
+            f"{attempt} has its place on {task.agent_key.host} and has not started yet; {_why(job)}",
+        )
+    return Silence(
+        "nothingYet",
+        f"{attempt} runs and has written nothing to its {called} so far; -f waits for it",
+    )
 
 
 def _ended(job: Job, run: Run, task: Task, called: str, attempt: str) -> Silence:
@@ -47,21 +60,38 @@ def _ended(job: Job, run: Run, task: Task, called: str, attempt: str) -> Silence
     if wrote == 0:
         return Silence("empty", f"{attempt} is over and wrote nothing to its {called}")
     if run.status == PURGED:
-        return Silence("purged", f"the run was purged: what {attempt} wrote to its {called} is not kept any more")
+        return Silence(
+            "purged",
+            f"the run was purged: what {attempt} wrote to its {called} is not kept any more",
+        )
     if wrote is None:
-        return Silence("unknown", f"{attempt} is over; nobody saw what it wrote to its {called}, and there is no file of it; {_why(job)}")
-    return Silence("gone", f"{attempt} wrote {wrote} bytes to its {called}, which are not there any more: their file was removed")
+        return Silence(
+            "unknown",
+            f"{attempt} is over; nobody saw what it wrote to its {called}, and there is no file of it; {_why(job)}",
+        )
+    return Silence(
+        "gone",
+        f"{attempt} wrote {wrote} bytes to its {called}, which are not there any more: their file was removed",
+    )
 
 
 def _no_task(job: Job, run: Run) -> Silence:
     if run.status == PURGED:
         return Silence("purged", "the run was purged: its output is not kept any more")
     if run.active:
-        return Silence("notStarted", f"nothing of this job has started yet, so there is no output; {_why(job)}")
+        return Silence(
+            "notStarted", f"nothing of this job has started yet, so there is no output; {_why(job)}"
+        )
     if run.attempts:
-        return Silence("gone", "the tasks of this attempt are not kept any more, and with them went their output")
+        return Silence(
+            "gone",
+            "the tasks of this attempt are not kept any more, and with them went their output",
+        )
     said = f": {run.error}" if run.error else ""
-    return Silence("neverStarted", f"the run ended before anything of it was started, so there is no output{said}")
+    return Silence(
+        "neverStarted",
+        f"the run ended before anything of it was started, so there is no output{said}",
+    )
 
 
 def _why(job: Job) -> str:

@@ -1,9 +1,10 @@
 """What is said of a run that runs, and of what has failed while it goes on. Pure."""
 
 from ...db.events.state import Run
-from ...protocol.clusters.batch import BatchState
 from ...diagnosis.classification import of_exit
-from . import batch_jobs as batch, containers
+from ...protocol.clusters.batch import BatchState
+from . import batch_jobs as batch
+from . import containers
 from .ended_runs import spoken
 from .phrases import Answer, attempts, diagnosed, says, utc
 
@@ -18,12 +19,16 @@ def running(answer: Answer, run: Run, said: BatchState | None) -> None:
         answer["sentence"] += f", {of_it} of {sum(r.tasks for r in run.spec.roles)} tasks now"
         answer["try"].append(f"jobscribe job tasks {jid}")
     elif live and said is not None and said.queued:
-        answer["sentence"] = f"Slurm said that it was started at {utc(run.started_at)}, and has taken it back into its queue"
+        answer["sentence"] = (
+            f"Slurm said that it was started at {utc(run.started_at)}, and has taken it back into its queue"
+        )
         answer["sentence"] += f": {said.sentence}" if said.sentence else ""
         answer["try"] += batch.helps(said) + batch.commands(said)
     elif live and said is not None:
         on = f"{said.nodes} of " if said.nodes else ""
-        answer["sentence"] += f" on {on}{said.cluster}" + (f", as Slurm job {said.job_id}" if said.job_id else "")
+        answer["sentence"] += f" on {on}{said.cluster}" + (
+            f", as Slurm job {said.job_id}" if said.job_id else ""
+        )
         answer["try"] += batch.commands(said)
     elif live:
         answer["sentence"] += f" as pid {live[0].pid} {containers.where(live[0])}"

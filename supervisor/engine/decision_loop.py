@@ -1,8 +1,9 @@
 """The shell around the core: decide, store, then act - in order, and act only on what is durable.
 
-No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by `tell`; durable effects
-go out by `perform`; reads see durable state only. Deciding runs ahead of the disk; when a commit fails, what was decided on
-top of it is forgotten, its requests are refused, and the world is folded anew from the log.
+No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by
+`tell`; durable effects go out by `perform`; reads see durable state only. Deciding runs ahead of
+the disk; when a commit fails, what was decided on top of it is forgotten, its requests are refused,
+and the world is folded anew from the log.
 """
 
 from collections import OrderedDict, deque
@@ -12,29 +13,39 @@ from typing import Protocol
 import msgspec
 
 from ...db.events.agent_fold import evolve_agent
-from ...db.store.group_commit import last_positions
 from ...db.events.events import RunRequested, agent_stream, job_stream
-from ...db.store.job_index import index_row
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
 from ...db.store.contract import Appended, Batch, EventStore
+from ...db.store.group_commit import last_positions
+from ...db.store.job_index import index_row
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.wire.messages import Alive
 from ...runtime import failpoints as crashpoints
-from ..core.resources import host_selection as hosts
-from ..core.interface import inputs as core_inputs
 from ..core.decide import Decision, decide
+from ..core.interface import inputs as core_inputs
 from ..core.interface.effects import Effect, FindTasks, ReplyRefusal
+from ..core.interface.inputs import (
+    AgentConnected,
+    Cancel,
+    HostChanged,
+    Input,
+    Now,
+    Restarted,
+    Submit,
+    cancel_receipt,
+)
+from ..core.resources import host_selection as hosts
 from ..core.resources.host_selection import Outages
-from ..core.interface.inputs import AgentConnected, Cancel, HostChanged, Input, Now, Restarted, Submit, cancel_receipt
 from ..core.state.world import Policy, World
 
 #: Finished jobs that somebody asked for are kept at hand for the next question.
 AT_HAND = 512
 #: Of those whose data takes more than LIGHT bytes as JSON, only so many.
 HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
-#: After a failed commit, requests are refused for this long before the store is tried again (monotonic seconds).
+#: After a failed commit, requests are refused for this long before the store is tried again
+#: (monotonic seconds).
 PAUSE_SECS = 1.0
 
 
@@ -82,7 +93,11 @@ class _Pending(msgspec.Struct):
 
 def _heavy(job: Job) -> bool:
     """Is what its run is about too large to be kept at hand for nobody?"""
-    return job.run is not None and job.run.spec.data is not None and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+    return (
+        job.run is not None
+        and job.run.spec.data is not None
+        and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+    )
 
 
 class Engine:
@@ -117,12 +132,16 @@ class Engine:
         now = self.ports.now()
         for input_ in inputs:
             if isinstance(input_, HostChanged):
-                hosts.note(self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up)
+                hosts.note(
+                    self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up
+                )
         if self._paused_until is not None and not self._resumed(now):
             self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
             return
         if self._suspect and not self._refolded(now):
-            self._refuse(inputs, Refusal("conflict", "the supervisor is putting its books in order"))
+            self._refuse(
+                inputs, Refusal("conflict", "the supervisor is putting its books in order")
+            )
             return
         try:
             fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
@@ -134,7 +153,8 @@ class Engine:
         try:
             decision = decide(self.world, known, now)
         except Exception as e:
-            # a bug; the world may be half advanced, so it is folded anew before anything else is decided on it
+            # a bug; the world may be half advanced, so it is folded anew before anything else is
+            # decided on it
             self._suspect = True
             self.ports.broken(e)
             self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
@@ -165,7 +185,9 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its turn after that."""
+        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its
+        turn after that.
+        """
         if self._acting:
             return
         self._acting = True
@@ -231,7 +253,9 @@ class Engine:
     # ---- the store fails
 
     def _failed(self, first: _Pending, refusal: Refusal) -> None:
-        """Forget what was decided on top of what is not durable; refuse those requests; fold anew when it works again."""
+        """Forget what was decided on top of what is not durable; refuse those requests; fold anew
+        when it works again.
+        """
         self.ports.noticed(refusal.code, refusal.sentence)
         now = self.ports.now()
         self._paused_until = now.mono + PAUSE_SECS
@@ -272,7 +296,9 @@ class Engine:
     def _catch_up(self, now: Now) -> None:
         """The world was folded anew: learn again what no log knows."""
         # who is connected need not be looked for or started
-        again: list[Input] = [AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()]
+        again: list[Input] = [
+            AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()
+        ]
         self.tell(*again, Restarted())
         for key, _epoch, _alive in self.ports.connections():
             self.ports.perform(FindTasks(key))
@@ -288,8 +314,13 @@ class Engine:
         """What is kept in memory, counted."""
         world = self.world
         return {
-            "jobs": len(world.jobs), "agents": len(world.agents), "claims": len(world.slots.claims), "pools": len(world.slots.pools),
-            "pending": len(self._pending), "atHand": len(self._durable), "requests": len(self._requests),
+            "jobs": len(world.jobs),
+            "agents": len(world.agents),
+            "claims": len(world.slots.claims),
+            "pools": len(world.slots.pools),
+            "pending": len(self._pending),
+            "atHand": len(self._durable),
+            "requests": len(self._requests),
         }
 
     @property
@@ -316,7 +347,9 @@ class Engine:
             self._durable[jid] = entry
             jobs.append((entry.job, requested))
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
-        self.world.restore(jobs, [self._agent_record(k) for k in sorted(keys)])  # of others, when they come to be needed
+        self.world.restore(
+            jobs, [self._agent_record(k) for k in sorted(keys)]
+        )  # of others, when they come to be needed
 
     def _read(self, jid: str) -> tuple[Durable, int]:
         """A job from its stream, with the position of its latest request."""
@@ -354,7 +387,9 @@ class Engine:
         return fetched
 
     def _known(self, input_: Input) -> Input:
-        """Add where the same reqId led to before, and whether it was another kind of request that had it."""
+        """Add where the same reqId led to before, and whether it was another kind of request that
+        had it.
+        """
         match input_:
             case Submit(request=request):
                 uid, own, other = request.run.uid, request.req_id, cancel_receipt(request.req_id)
@@ -365,7 +400,11 @@ class Engine:
         known = self._led_to(uid, own)
         if known is not None:
             return msgspec.structs.replace(input_, known=known)
-        return input_ if self._led_to(uid, other) is None else msgspec.structs.replace(input_, taken=True)
+        return (
+            input_
+            if self._led_to(uid, other) is None
+            else msgspec.structs.replace(input_, taken=True)
+        )
 
     def _led_to(self, uid: str, req_id: str) -> tuple[str, int] | None:
         known = self._requests.get((uid, req_id))

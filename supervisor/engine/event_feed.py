@@ -1,4 +1,6 @@
-"""Durable events to whoever follows them: bounded queues, resumable by position, a slow follower is told to come back."""
+"""Durable events to whoever follows them: bounded queues, resumable by position, a slow follower is
+told to come back.
+"""
 
 import asyncio
 from collections import deque
@@ -28,8 +30,12 @@ class Feed:
         for follower in self._followers:
             follower.offer(events)
 
-    async def follow(self, after: int, wanted: Callable[[Stored], bool], keepalive: float) -> AsyncIterator[list[Stored]]:
-        """Wanted events with position > after, in order, for ever; an empty list when there was none for `keepalive` seconds."""
+    async def follow(
+        self, after: int, wanted: Callable[[Stored], bool], keepalive: float
+    ) -> AsyncIterator[list[Stored]]:
+        """Wanted events with position > after, in order, for ever; an empty list when there was
+        none for `keepalive` seconds.
+        """
         follower = _Follower(wanted)
         self._followers.add(follower)
         try:
@@ -47,7 +53,9 @@ class Feed:
         finally:
             self._followers.discard(follower)
 
-    async def _catch_up(self, after: int, wanted: Callable[[Stored], bool]) -> AsyncIterator[tuple[list[Stored], int]]:
+    async def _catch_up(
+        self, after: int, wanted: Callable[[Stored], bool]
+    ) -> AsyncIterator[tuple[list[Stored], int]]:
         while events := self._store.read_all(after, PAGE):
             after = events[-1].position
             yield [e for e in events if wanted(e)], after
@@ -77,7 +85,8 @@ class _Follower:
                 await asyncio.wait_for(self._wake.wait(), keepalive)
             except TimeoutError:
                 return []
-        # behind an overflow something is missing: what came since then is read from the log with the rest
+        # behind an overflow something is missing: what came since then is read from the log with
+        # the rest
         out = [] if self.overflowed else [e for e in self._waiting if e.position > after]
         self._waiting.clear()
         return out

@@ -1,8 +1,10 @@
-"""Ways through the folders of users, for a supervisor that may be root there while users' jobs change whatever they like.
+"""Ways through the folders of users, for a supervisor that may be root there while users' jobs
+change whatever they like.
 
-A user owns `<user root>/<uid>` and may put a link, a pipe or another folder in any place below it at any moment. So every step goes
-from an open folder to a name in it and never through a link; and nothing waits, goes deep or opens much because somebody made a
-tree that is deep, large, or changes while it is looked at.
+A user owns `<user root>/<uid>` and may put a link, a pipe or another folder in any place below it
+at any moment. So every step goes from an open folder to a name in it and never through a link; and
+nothing waits, goes deep or opens much because somebody made a tree that is deep, large, or changes
+while it is looked at.
 """
 
 import os
@@ -19,7 +21,9 @@ def step(folder: int, name: str) -> int:
 
 
 def opened(base: str, parts: Sequence[str]) -> int:
-    """A descriptor of the folder `parts` below `base`, which is the operator's and may well be a link. Raises OSError."""
+    """A descriptor of the folder `parts` below `base`, which is the operator's and may well be a
+    link. Raises OSError.
+    """
     fd = os.open(base, FOLDER & ~os.O_NOFOLLOW)
     for part in parts:
         try:
@@ -31,13 +35,16 @@ def opened(base: str, parts: Sequence[str]) -> int:
 
 
 def give(fd: int, owner: tuple[int, int]) -> None:
-    """What this process made becomes the owner's (unix uid and gid); what it did not make stays whose it is. Raises OSError."""
+    """What this process made becomes the owner's (unix uid and gid); what it did not make stays
+    whose it is. Raises OSError.
+    """
     if owner[0] != os.geteuid() and os.fstat(fd).st_uid == os.geteuid():
         os.fchown(fd, *owner)
 
 
 def remove(folder: int, name: str, go_on: Callable[[], bool]) -> bool:
-    """Take away whatever has this name in `folder`, and all that is in it. Is it gone? Blocks; stops when `go_on` says no.
+    """Take away whatever has this name in `folder`, and all that is in it. Is it gone? Blocks;
+    stops when `go_on` says no.
 
     What cannot be removed stays. Not into other file systems.
     """
@@ -56,7 +63,8 @@ def remove(folder: int, name: str, go_on: Callable[[], bool]) -> bool:
 
 
 def _swept(top: int, go_on: Callable[[], bool]) -> bool:
-    """One round through a folder. Folders in it are emptied by lifting theirs up here: two are open at once, however deep it is.
+    """One round through a folder. Folders in it are emptied by lifting theirs up here: two are open
+    at once, however deep it is.
 
     Did anything change?
     """
@@ -65,7 +73,9 @@ def _swept(top: int, go_on: Callable[[], bool]) -> bool:
         for entry in entries:
             if not go_on():
                 break
-            changed |= _taken(top, entry) or (_is_folder(entry) and _emptied(top, entry.name, go_on))
+            changed |= _taken(top, entry) or (
+                _is_folder(entry) and _emptied(top, entry.name, go_on)
+            )
     return changed
 
 
@@ -82,7 +92,9 @@ def _emptied(top: int, name: str, go_on: Callable[[], bool]) -> bool:
             for entry in entries:
                 if not go_on():
                     break
-                changed |= _taken(inner, entry) or (_is_folder(entry) and _lifted(inner, entry.name, top))
+                changed |= _taken(inner, entry) or (
+                    _is_folder(entry) and _lifted(inner, entry.name, top)
+                )
     except OSError:
         return changed
     finally:

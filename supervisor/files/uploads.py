@@ -1,4 +1,6 @@
-"""Libraries for handlers on the loop: every look at a disk is in a thread, and a body is written as it comes."""
+"""Libraries for handlers on the loop: every look at a disk is in a thread, and a body is written as
+it comes.
+"""
 
 import asyncio
 import os
@@ -7,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ...protocol.errors import Refusal
 from ...protocol.api.requests import LibFile
+from ...protocol.errors import Refusal
 from ..agents.calls import OpenFile
 from .user_library import Library, Upload
 
@@ -31,7 +33,9 @@ class Uploads:
     async def begin(self, uid: str, simulation_type: str, name: str) -> "Receiver":
         """Raises Refusal."""
         if self._under_way[uid] >= PER_USER:
-            raise Refusal("tooManyRequests", f"{PER_USER} files of this user are being received already")
+            raise Refusal(
+                "tooManyRequests", f"{PER_USER} files of this user are being received already"
+            )
         self._under_way[uid] += 1
         try:
             upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
@@ -44,11 +48,20 @@ class Uploads:
         await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
 
     async def read(self, request: LibFile) -> OpenFile:
-        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises Refusal."""
-        fd, info = await asyncio.to_thread(self._library.open, request.uid, request.simulation_type, request.name)
+        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises
+        Refusal.
+        """
+        fd, info = await asyncio.to_thread(
+            self._library.open, request.uid, request.simulation_type, request.name
+        )
         rest = max(0, info.st_size - request.offset)
         length = rest if request.length is None else min(request.length, rest)
-        return OpenFile(size=info.st_size, mtime_ns=info.st_mtime_ns, length=length, chunks=_chunks(fd, request.offset, length))
+        return OpenFile(
+            size=info.st_size,
+            mtime_ns=info.st_mtime_ns,
+            length=length,
+            chunks=_chunks(fd, request.offset, length),
+        )
 
     async def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
         turn = self._listing.setdefault(uid, asyncio.Lock())

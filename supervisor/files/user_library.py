@@ -1,8 +1,10 @@
-"""The libraries of users on this machine: files that they upload for an app, in `<user root>/<uid>/<simulationType>/lib`.
+"""The libraries of users on this machine: files that they upload for an app, in `<user
+root>/<uid>/<simulationType>/lib`.
 
-Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here follows a symbolic link, and a
-file is named, opened and looked at by the descriptor of its folder. Where a user's folder belongs to a unix user of its own, what
-is made in it is given to that one, and nothing is read that it could not read itself: names in it may be links to others' files.
+Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here
+follows a symbolic link, and a file is named, opened and looked at by the descriptor of its folder.
+Where a user's folder belongs to a unix user of its own, what is made in it is given to that one,
+and nothing is read that it could not read itself: names in it may be links to others' files.
 """
 
 import errno
@@ -26,7 +28,8 @@ from .safe_paths import give, step
 MAX_FILES = 1_000
 #: Digests that are remembered, so that listing a library does not read all of it each time.
 DIGESTS_KEPT = 10_000
-#: Bytes whose digests one listing may find out: jobs write here, too, and a file of nothing but holes may be of any size.
+#: Bytes whose digests one listing may find out: jobs write here, too, and a file of nothing but
+#: holes may be of any size.
 DIGESTED_AT_ONCE = 4 * 1024**3
 #: What an upload that was cut off left behind is cleared away after so long.
 LEFTOVER_SECS = 24 * 3600.0
@@ -44,9 +47,17 @@ _Identity = tuple[int, int, int, int, int]
 
 
 class Library:
-    """One per process. limit: bytes of one file. owner: the unix uid and gid of a user whose folder is not there yet."""
+    """One per process. limit: bytes of one file. owner: the unix uid and gid of a user whose folder
+    is not there yet.
+    """
 
-    def __init__(self, user_root: str, *, limit: int, owner: Callable[[str], tuple[int, int] | None] = lambda uid: None) -> None:
+    def __init__(
+        self,
+        user_root: str,
+        *,
+        limit: int,
+        owner: Callable[[str], tuple[int, int] | None] = lambda uid: None,
+    ) -> None:
         self._user_root, self.limit, self._owner = user_root, limit, owner
         self._digests: OrderedDict[_Identity, str] = OrderedDict()
 
@@ -58,7 +69,10 @@ class Library:
             try:
                 there = self._names(folder, clear=True)
                 if name not in there and len(there) >= MAX_FILES:
-                    raise Refusal("tooLarge", f"the library holds {MAX_FILES} files, which is the limit; delete some first")
+                    raise Refusal(
+                        "tooLarge",
+                        f"the library holds {MAX_FILES} files, which is the limit; delete some first",
+                    )
                 return Upload(self, folder, name, owner)
             except BaseException:
                 os.close(folder)
@@ -89,15 +103,20 @@ class Library:
             return fd, os.fstat(fd)
 
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have uploaded are not in it.
+        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have
+        uploaded are not in it.
 
-        Raises Refusal("conflict") where there are too many new files to look at in one go; what was found out is remembered.
+        Raises Refusal("conflict") where there are too many new files to look at in one go; what was
+        found out is remembered.
         """
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
             if folder is None:
                 return []
             room = [self._most()]
-            found = (self._file(folder, name, owner, room) for name in sorted(self._names(folder, clear=False))[:MAX_FILES])
+            found = (
+                self._file(folder, name, owner, room)
+                for name in sorted(self._names(folder, clear=False))[:MAX_FILES]
+            )
             return [f for f in found if f is not None]
 
     def remember(self, info: os.stat_result, sha256: str) -> None:
@@ -108,7 +127,9 @@ class Library:
     def _most(self) -> int:
         return max(DIGESTED_AT_ONCE, self.limit)
 
-    def _file(self, folder: int, name: str, owner: tuple[int, int], room: list[int]) -> dict[str, Any] | None:
+    def _file(
+        self, folder: int, name: str, owner: tuple[int, int], room: list[int]
+    ) -> dict[str, Any] | None:
         fd = _readable(folder, name, owner)
         if fd is None:
             return None
@@ -116,7 +137,12 @@ class Library:
             info = os.fstat(fd)
             if info.st_size > self._most():
                 return None
-            return {"name": name, "size": info.st_size, "sha256": self._digest(fd, info, room), "mtime": info.st_mtime}
+            return {
+                "name": name,
+                "size": info.st_size,
+                "sha256": self._digest(fd, info, room),
+                "mtime": info.st_mtime,
+            }
         finally:
             os.close(fd)
 
@@ -126,10 +152,15 @@ class Library:
             return known
         room[0] -= info.st_size
         if room[0] < 0:
-            raise Refusal("conflict", "this library has many new files, and their digests are not all known yet")
+            raise Refusal(
+                "conflict",
+                "this library has many new files, and their digests are not all known yet",
+            )
         digest, offset = hashlib.sha256(), 0
         # as it was when it was looked at: it may grow as fast as it is read
-        while offset < info.st_size and (piece := os.pread(fd, min(_PIECE, info.st_size - offset), offset)):
+        while offset < info.st_size and (
+            piece := os.pread(fd, min(_PIECE, info.st_size - offset), offset)
+        ):
             digest.update(piece)
             offset += len(piece)
         if _identity(os.fstat(fd)) == _identity(info):
@@ -137,7 +168,9 @@ class Library:
         return digest.hexdigest()
 
     @contextmanager
-    def _opened(self, uid: str, simulation_type: str) -> Iterator[tuple[int | None, tuple[int, int]]]:
+    def _opened(
+        self, uid: str, simulation_type: str
+    ) -> Iterator[tuple[int | None, tuple[int, int]]]:
         try:
             folder, owner = self._folder(uid, simulation_type, make=False)
         except FileNotFoundError:
@@ -149,7 +182,9 @@ class Library:
             os.close(folder)
 
     def _folder(self, uid: str, simulation_type: str, *, make: bool) -> tuple[int, tuple[int, int]]:
-        """A descriptor of the library, reached step by step and never through a link; and whose it is: the user's own folder's owner."""
+        """A descriptor of the library, reached step by step and never through a link; and whose it
+        is: the user's own folder's owner.
+        """
         if make:
             make_folder(self._user_root)
         # the root itself is the operator's: it may well be a link
@@ -172,8 +207,12 @@ class Library:
         assert owner is not None
         return fd, owner
 
-    def _settled(self, fd: int, uid: str, owner: tuple[int, int] | None, *, make: bool) -> tuple[int, int]:
-        """Whose everything here is. make: a folder that we made, perhaps before a crash, is given to him: his jobs write there, too."""
+    def _settled(
+        self, fd: int, uid: str, owner: tuple[int, int] | None, *, make: bool
+    ) -> tuple[int, int]:
+        """Whose everything here is. make: a folder that we made, perhaps before a crash, is given
+        to him: his jobs write there, too.
+        """
         wanted = self._owner(uid) if owner is None and make else owner
         if make and wanted is not None:
             give(fd, wanted)
@@ -183,12 +222,17 @@ class Library:
         return info.st_uid, info.st_gid
 
     def _names(self, folder: int, *, clear: bool) -> set[str]:
-        """Names of files that could be of the library. clear: leftovers of uploads that were cut off are removed."""
+        """Names of files that could be of the library. clear: leftovers of uploads that were cut
+        off are removed.
+        """
         names = set()
         with os.scandir(folder) as entries:
             for seen, entry in enumerate(entries):
                 if seen >= SEEN_AT_MOST:
-                    raise Refusal("conflict", f"the library's folder has more than {SEEN_AT_MOST} names in it; a job must have made them")
+                    raise Refusal(
+                        "conflict",
+                        f"the library's folder has more than {SEEN_AT_MOST} names in it; a job must have made them",
+                    )
                 if entry.name.startswith(_TEMPORARY):
                     if clear:
                         _clear(folder, entry.name)
@@ -198,7 +242,9 @@ class Library:
 
 
 class Upload:
-    """A file that is being received. It is there under its name when `finish` returns, whole and durable, and never before."""
+    """A file that is being received. It is there under its name when `finish` returns, whole and
+    durable, and never before.
+    """
 
     def __init__(self, library: Library, folder: int, name: str, owner: tuple[int, int]) -> None:
         self._library, self._folder, self._name, self._owner = library, folder, name, owner
@@ -206,7 +252,10 @@ class Upload:
         self._digest = hashlib.sha256()
         self._size = 0
         self._file = os.open(
-            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder,
+            self._temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=folder,
         )
         self._open = True
 
@@ -264,7 +313,9 @@ def _identity(info: os.stat_result) -> _Identity:
 
 
 def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
-    """A descriptor to read it by; None: there is nothing that this owner could read. Nothing else is opened, not even for a moment."""
+    """A descriptor to read it by; None: there is nothing that this owner could read. Nothing else
+    is opened, not even for a moment.
+    """
     look = fd = None
     try:
         look = os.open(name, _LOOK, dir_fd=folder)
@@ -281,9 +332,11 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
 
 
 def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
-    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a hard link).
+    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a
+    hard link).
 
-    Where users' jobs have the supervisor's own unix user, permissions do not tell its files from theirs: a file must have one name only.
+    Where users' jobs have the supervisor's own unix user, permissions do not tell its files from
+    theirs: a file must have one name only.
     """
     if owner[0] == os.geteuid():
         return info.st_nlink == 1
@@ -301,7 +354,10 @@ def _make(name: str, folder: int) -> None:
 
 def _clear(folder: int, name: str) -> None:
     try:
-        if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_SECS:
+        if (
+            os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+            < time.time() - LEFTOVER_SECS
+        ):
             os.unlink(name, dir_fd=folder)
     except (FileNotFoundError, IsADirectoryError):
         return
@@ -314,11 +370,26 @@ def _as_refusal() -> Iterator[None]:
         yield
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise Refusal("notFound", "the library of this user is not a folder of this system") from None
-        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
-            raise Refusal("storageUnavailable", f"the file cannot be stored now: {e.strerror}") from None
+            raise Refusal(
+                "notFound", "the library of this user is not a folder of this system"
+            ) from None
+        if e.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EIO,
+            errno.EMFILE,
+            errno.ENFILE,
+        ):
+            raise Refusal(
+                "storageUnavailable", f"the file cannot be stored now: {e.strerror}"
+            ) from None
         if e.errno == errno.ENOENT:
-            raise Refusal("conflict", "the library's folder was taken away or replaced meanwhile") from None
+            raise Refusal(
+                "conflict", "the library's folder was taken away or replaced meanwhile"
+            ) from None
         if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-            raise Refusal("conflict", f"something that is no file has this name: {e.strerror}") from None
+            raise Refusal(
+                "conflict", f"something that is no file has this name: {e.strerror}"
+            ) from None
         raise

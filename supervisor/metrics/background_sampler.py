@@ -1,4 +1,6 @@
-"""What may take its time is looked at in a thread: jobs by state, sizes of files, room on disks. A disk that hangs holds up nobody."""
+"""What may take its time is looked at in a thread: jobs by state, sizes of files, room on disks. A
+disk that hangs holds up nobody.
+"""
 
 import os
 import sqlite3
@@ -30,7 +32,9 @@ class Disk(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """at: wall time. errors: what could not be looked at, by name, with why. strangers: sentences (see supervisor.root_identity)."""
+    """at: wall time. errors: what could not be looked at, by name, with why. strangers: sentences
+    (see supervisor.root_identity).
+    """
 
     at: float
     jobs: Tally
@@ -43,7 +47,9 @@ class Seen(NamedTuple):
 class Aside:
     """areas: folders by name. on_loop: everything but the look itself."""
 
-    def __init__(self, root: Path, areas: Mapping[str, str], wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, root: Path, areas: Mapping[str, str], wall: Callable[[], float] = time.time
+    ) -> None:
         self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
@@ -58,7 +64,9 @@ class Aside:
             self.seen = await self._threads.run(self._look, WITHIN_SECS)
             self.stuck_since = None
         except (TimeoutError, Stuck):
-            self.stuck_since = self._wall() - WITHIN_SECS if self.stuck_since is None else self.stuck_since
+            self.stuck_since = (
+                self._wall() - WITHIN_SECS if self.stuck_since is None else self.stuck_since
+            )
         return self.seen
 
     async def close(self) -> None:
@@ -96,10 +104,15 @@ class Aside:
     def _count(self) -> Tally:
         connection = open_for_reading(self._db)
         try:
-            rows = connection.execute("SELECT driver, kind, status, COUNT(*) FROM jobs GROUP BY driver, kind, status").fetchall()
+            rows = connection.execute(
+                "SELECT driver, kind, status, COUNT(*) FROM jobs GROUP BY driver, kind, status"
+            ).fetchall()
         finally:
             connection.close()
-        return {(str(driver), str(kind), str(status)): int(count) for driver, kind, status, count in rows}
+        return {
+            (str(driver), str(kind), str(status)): int(count)
+            for driver, kind, status, count in rows
+        }
 
 
 def room(folder: str) -> Disk:
@@ -107,4 +120,8 @@ def room(folder: str) -> Disk:
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     found = os.statvfs(folder)
-    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, found.f_favail if found.f_files else None)
+    return Disk(
+        found.f_bavail * found.f_frsize,
+        found.f_blocks * found.f_frsize,
+        found.f_favail if found.f_files else None,
+    )

@@ -1,11 +1,13 @@
-"""By which words ends are counted: those of the table of causes that are ends, so that each series is there before there is such an end."""
+"""By which words ends are counted: those of the table of causes that are ends, so that each series
+is there before there is such an end.
+"""
 
 from typing import Final, get_args
 
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES as TABLE
-from ...protocol.jobs.exit_info import ExitInfo
 from ...diagnosis.classification import refined
+from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, QueueState
 
 FINAL: Final = (COMPLETED, CANCELED, ERROR)
@@ -17,7 +19,11 @@ _ENDS: Final = tuple(word for word in TABLE if word not in _LIVE)
 _CANCELS: Final = ("canceled", "queueLimit", "timeLimit", "dependency", "shutdown", _OTHER)
 _ERRORS: Final = (*(word for word in _ENDS if word not in (COMPLETED, "canceled")), _OTHER)
 #: By final state.
-CAUSES: Final[dict[str, tuple[str, ...]]] = {COMPLETED: (COMPLETED,), CANCELED: _CANCELS, ERROR: _ERRORS}
+CAUSES: Final[dict[str, tuple[str, ...]]] = {
+    COMPLETED: (COMPLETED,),
+    CANCELED: _CANCELS,
+    ERROR: _ERRORS,
+}
 
 
 def attempt_causes() -> tuple[str, ...]:

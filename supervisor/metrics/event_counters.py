@@ -1,6 +1,8 @@
-"""What has happened, counted: listens to the log, and looks at each job as it stands when what was written is durable.
+"""What has happened, counted: listens to the log, and looks at each job as it stands when what was
+written is durable.
 
-So it is in one place, and what counts is what is on record. What was before this process began is counted by nobody.
+So it is in one place, and what counts is what is on record. What was before this process began is
+counted by nobody.
 """
 
 from collections import deque
@@ -9,23 +11,39 @@ from typing import Any, TypeVar, cast
 
 from prometheus_client import Counter, Histogram
 
-from ...db.events.events import AgentGone, AgentSignInNeeded, AgentStartFailed, AgentStartRequested, AttemptEnded, Event, RunEnded, RunRequested, TaskEnded, TaskPlaced, TaskStarted, job_stream
+from ...db.events.events import (
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptEnded,
+    Event,
+    RunEnded,
+    RunRequested,
+    TaskEnded,
+    TaskPlaced,
+    TaskStarted,
+    job_stream,
+)
 from ...db.events.state import Job, PastRun, Run
 from ...db.store.contract import Stored
-from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.ids import AgentKey
+from ...protocol.jobs.exit_info import ExitInfo
 from .cause_labels import attempt_cause, cause
 from .instruments import Instruments
 
 _COUNTED = frozenset((RunRequested, TaskPlaced, TaskStarted, TaskEnded, AttemptEnded, RunEnded))
-#: Jobs whose events wait to be looked at: they wait for a moment only. More were never, and are not counted.
+#: Jobs whose events wait to be looked at: they wait for a moment only. More were never, and are not
+#: counted.
 MAX_WAITING = 100_000
 
 M = TypeVar("M", Counter, Histogram)
 
 
 class Happened:
-    """`heard` comes first, for all that became durable together; then `projected`, for each job that changed."""
+    """`heard` comes first, for all that became durable together; then `projected`, for each job
+    that changed.
+    """
 
     def __init__(self, instruments: Instruments) -> None:
         self._to = instruments
@@ -96,13 +114,23 @@ class Happened:
                 self._ended(job, driver, event)
             case TaskEnded():
                 self._exit(driver, event.exit)
-            case TaskPlaced() if event.token.serial == run.serial and event.token.attempt == 1 and _first(run, event):
-                self._row(self._to.slot_wait, driver, run.spec.job_run_mode).observe(max(0.0, event.at - run.queued_at))
-            case TaskStarted() if event.token.serial == run.serial and event.started_at == run.started_at:
-                self._row(self._to.queued, driver, run.spec.job_run_mode).observe(max(0.0, event.started_at - run.queued_at))
+            case TaskPlaced() if (
+                event.token.serial == run.serial and event.token.attempt == 1 and _first(run, event)
+            ):
+                self._row(self._to.slot_wait, driver, run.spec.job_run_mode).observe(
+                    max(0.0, event.at - run.queued_at)
+                )
+            case TaskStarted() if (
+                event.token.serial == run.serial and event.started_at == run.started_at
+            ):
+                self._row(self._to.queued, driver, run.spec.job_run_mode).observe(
+                    max(0.0, event.started_at - run.queued_at)
+                )
             case AttemptEnded() if event.serial == run.serial:
                 why = attempt_cause(run, event.attempt, event.reason)
-                self._row(self._to.attempts, driver, why, "no" if event.retry is None else "yes").inc()
+                self._row(
+                    self._to.attempts, driver, why, "no" if event.retry is None else "yes"
+                ).inc()
             case _:
                 pass
 
@@ -113,8 +141,14 @@ class Happened:
             found = next((p for p in job.history if p.serial == event.serial), None)
         if found is None:
             return
-        kind, exit_ = (found.spec.job_run_mode, found.exit) if isinstance(found, Run) else (found.job_run_mode, None)
-        self._row(self._to.finished, driver, kind, event.status, cause(event.status, event.reason, exit_)).inc()
+        kind, exit_ = (
+            (found.spec.job_run_mode, found.exit)
+            if isinstance(found, Run)
+            else (found.job_run_mode, None)
+        )
+        self._row(
+            self._to.finished, driver, kind, event.status, cause(event.status, event.reason, exit_)
+        ).inc()
         if found.started_at is not None:
             self._row(self._to.ran, driver, kind).observe(max(0.0, event.at - found.started_at))
 
@@ -122,7 +156,9 @@ class Happened:
         slurm = exit_.ended_by_scheduler == "OUT_OF_MEMORY"
         if slurm or exit_.out_of_memory:
             self._row(self._to.oom, driver, "slurm" if slurm else "cgroup").inc()
-        self._row(self._to.log_bytes, driver).inc((exit_.stdout_bytes or 0) + (exit_.stderr_bytes or 0))
+        self._row(self._to.log_bytes, driver).inc(
+            (exit_.stdout_bytes or 0) + (exit_.stderr_bytes or 0)
+        )
         self._row(self._to.log_dropped, driver).inc(exit_.dropped_bytes)
 
 

@@ -1,4 +1,6 @@
-"""The monitoring of one supervisor, put together: what counts, what looks, what judges. The composition root makes one of these."""
+"""The monitoring of one supervisor, put together: what counts, what looks, what judges. The
+composition root makes one of these.
+"""
 
 import asyncio
 import hmac
@@ -11,15 +13,15 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from ...db.events.state import Job
-from ...runtime.thread_pool import Stuck, Threads
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
+from ...runtime.thread_pool import Stuck, Threads
 from ..process.counters import Links, Lost
 from .background_sampler import Aside
+from .collector import Parts, readings
 from .event_counters import Happened
 from .health import Health
 from .instruments import Instruments
-from .collector import Parts, readings
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 #: How often is looked at what nobody tells of: the clock, lost lines.
@@ -34,12 +36,20 @@ class Monitoring:
     """parts: who tells. secret: what a scraper has to show."""
 
     def __init__(
-        self, parts: Parts, root: Path, user_root: str, secret: str, *, wall: Callable[[], float] = time.time,
+        self,
+        parts: Parts,
+        root: Path,
+        user_root: str,
+        secret: str,
+        *,
+        wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts, self._secret, self._wall, self._mono = parts, secret, wall, mono
         policy = parts.engine.policy
-        self.instruments = Instruments({driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers})
+        self.instruments = Instruments(
+            {driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers}
+        )
         ProcessCollector(registry=self.instruments.registry)
         self.happened = Happened(self.instruments)
         self.aside = Aside(root, {"root": str(root), "user": user_root}, wall)
@@ -92,7 +102,9 @@ class Monitoring:
         try:
             return await self._writing.run(lambda: generate_latest(now), WRITE_SECS)
         except (TimeoutError, Stuck):
-            raise Refusal("deadline", f"the metrics could not be written within {WRITE_SECS:g} s") from None
+            raise Refusal(
+                "deadline", f"the metrics could not be written within {WRITE_SECS:g} s"
+            ) from None
 
     def sizes(self) -> dict[str, int]:
         return self.happened.sizes()
@@ -104,7 +116,11 @@ class Monitoring:
 
     def look(self) -> None:
         """Was the clock set, were lines lost since the last look?"""
-        ahead, lost, moments = self._wall() - self._mono(), self._parts.lines_lost(), self.health.moments
+        ahead, lost, moments = (
+            self._wall() - self._mono(),
+            self._parts.lines_lost(),
+            self.health.moments,
+        )
         by, self._ahead = ahead - self._ahead, ahead
         if abs(by) > SET_SECS:
             self.instruments.clock_jumps.inc()
@@ -128,7 +144,9 @@ class _Now:
 class _Linked:
     """The hub's `Links`: counted, and a start of an agent ends with its connection."""
 
-    def __init__(self, instruments: Instruments, happened: Happened, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, instruments: Instruments, happened: Happened, wall: Callable[[], float]
+    ) -> None:
         self._links: Links = instruments
         self._happened, self._wall = happened, wall
         self.messages, self.frame, self.op = instruments.messages, instruments.frame, instruments.op

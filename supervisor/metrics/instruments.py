@@ -1,7 +1,9 @@
-"""What is counted: every counter and histogram, with a registry of its own, and all series that may come there from the beginning.
+"""What is counted: every counter and histogram, with a registry of its own, and all series that may
+come there from the beginning.
 
-Counters begin with the process: a new supervisor begins at 0, as Prometheus expects. No label names a job, a user, an agent or an
-operation: each has few values, which are known when the process starts.
+Counters begin with the process: a new supervisor begins at 0, as Prometheus expects. No label names
+a job, a user, an agent or an operation: each has few values, which are known when the process
+starts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,17 @@ LONG = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 2
 SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 DISK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 BYTES = tuple(4**n for n in range(3, 12))
-LOST: tuple[Lost, ...] = ("closed", "silent", "stoodStill", "replaced", "ended", "queueFull", "notWritten", "badFrame", "refused")
+LOST: tuple[Lost, ...] = (
+    "closed",
+    "silent",
+    "stoodStill",
+    "replaced",
+    "ended",
+    "queueFull",
+    "notWritten",
+    "badFrame",
+    "refused",
+)
 VERBS = ("start", "find", "stop")
 OP_ENDS = ("ok", "error", "deadline", "canceled")
 STARTS = ("up", "failed", "signIn")
@@ -34,77 +46,163 @@ class Instruments:
         self.registry = CollectorRegistry(auto_describe=False)
         self.drivers = tuple(places)
         driver_kind = [(driver, kind) for driver in places for kind in KINDS]
-        self.submitted = self._counter("jobs_submitted", "Runs that were accepted.", ("driver", "kind"), driver_kind)
+        self.submitted = self._counter(
+            "jobs_submitted", "Runs that were accepted.", ("driver", "kind"), driver_kind
+        )
         self.finished = self._counter(
-            "jobs_finished", "Runs that are over, by final state and cause.", ("driver", "kind", "state", "cause"),
-            [(*row, state, cause) for row in driver_kind for state in FINAL for cause in CAUSES[state]],
+            "jobs_finished",
+            "Runs that are over, by final state and cause.",
+            ("driver", "kind", "state", "cause"),
+            [
+                (*row, state, cause)
+                for row in driver_kind
+                for state in FINAL
+                for cause in CAUSES[state]
+            ],
         )
         self.queued = self._histogram(
-            "job_queue_seconds", "From the request to the first process of a run.", ("driver", "kind"), driver_kind, LONG,
+            "job_queue_seconds",
+            "From the request to the first process of a run.",
+            ("driver", "kind"),
+            driver_kind,
+            LONG,
         )
         self.slot_wait = self._histogram(
-            "slot_wait_seconds", "From the request until a run had all it needs and was placed.", ("driver", "kind"), driver_kind, LONG,
+            "slot_wait_seconds",
+            "From the request until a run had all it needs and was placed.",
+            ("driver", "kind"),
+            driver_kind,
+            LONG,
         )
         self.ran = self._histogram(
-            "job_run_seconds", "From the first process of a run to its end.", ("driver", "kind"), driver_kind, LONG,
+            "job_run_seconds",
+            "From the first process of a run to its end.",
+            ("driver", "kind"),
+            driver_kind,
+            LONG,
         )
         self.attempts = self._counter(
-            "job_attempts", "Attempts that are over. again: another one followed.", ("driver", "cause", "again"),
-            [(driver, cause, again) for driver in places for cause in attempt_causes() for again in ("yes", "no")],
+            "job_attempts",
+            "Attempts that are over. again: another one followed.",
+            ("driver", "cause", "again"),
+            [
+                (driver, cause, again)
+                for driver in places
+                for cause in attempt_causes()
+                for again in ("yes", "no")
+            ],
         )
         self.oom = self._counter(
-            "oom_kills", "Tasks of which the kernel killed a process for want of memory.", ("driver", "scope"),
+            "oom_kills",
+            "Tasks of which the kernel killed a process for want of memory.",
+            ("driver", "scope"),
             [(driver, scope) for driver in places for scope in ("cgroup", "slurm")],
         )
-        self.log_bytes = self._counter("log_bytes", "Bytes that tasks which are over had written.", ("driver",), [(d,) for d in places])
+        self.log_bytes = self._counter(
+            "log_bytes",
+            "Bytes that tasks which are over had written.",
+            ("driver",),
+            [(d,) for d in places],
+        )
         self.log_dropped = self._counter(
-            "log_dropped_bytes", "Bytes of their output between head and tail that were not kept.", ("driver",), [(d,) for d in places],
+            "log_dropped_bytes",
+            "Bytes of their output between head and tail that were not kept.",
+            ("driver",),
+            [(d,) for d in places],
         )
         self._of_agents(places)
         self.http = self._histogram(
-            "http_request_duration_seconds", "Requests to the API, without streams. route: as in docs/http.md.",
-            ("method", "route", "code"), [], SHORT,
+            "http_request_duration_seconds",
+            "Requests to the API, without streams. route: as in docs/http.md.",
+            ("method", "route", "code"),
+            [],
+            SHORT,
         )
         self.db = self._histogram(
-            "db_operation_seconds", "Writes of the event store: a commit, synced, and the witness beside it.", ("op",),
-            [("commit",), ("witness",)], DISK,
+            "db_operation_seconds",
+            "Writes of the event store: a commit, synced, and the witness beside it.",
+            ("op",),
+            [("commit",), ("witness",)],
+            DISK,
         )
-        self.clock_jumps = self._counter("clock_jumps", "Times that the wall clock was set while the supervisor ran.", (), [])
+        self.clock_jumps = self._counter(
+            "clock_jumps", "Times that the wall clock was set while the supervisor ran.", (), []
+        )
 
     def _of_agents(self, places: Mapping[str, Iterable[str]]) -> None:
         self.agent_starts = self._histogram(
-            "agent_start_duration_seconds", "From the wish for an agent until it is connected, or has failed.", ("driver", "status"),
-            [(driver, status) for driver in places for status in STARTS], LONG,
+            "agent_start_duration_seconds",
+            "From the wish for an agent until it is connected, or has failed.",
+            ("driver", "status"),
+            [(driver, status) for driver in places for status in STARTS],
+            LONG,
         )
         alone = [(driver,) for driver in places]
-        self.connections = self._counter("agent_connections", "Connections of agents that were alive.", ("driver",), alone)
+        self.connections = self._counter(
+            "agent_connections", "Connections of agents that were alive.", ("driver",), alone
+        )
         self.disconnects = self._counter(
-            "agent_disconnects", "Connections of agents that are no more.", ("driver", "reason"),
+            "agent_disconnects",
+            "Connections of agents that are no more.",
+            ("driver", "reason"),
             [(driver, why) for driver in places for why in LOST],
         )
         self.ops = self._histogram(
-            "op_duration_seconds", "Questions to agents: logs, calls, files.", ("op", "status"),
-            [(op, status) for op in ("io", "analysis", "read_file", "list_files", "keep_file") for status in OP_ENDS], SHORT,
+            "op_duration_seconds",
+            "Questions to agents: logs, calls, files.",
+            ("op", "status"),
+            [
+                (op, status)
+                for op in ("io", "analysis", "read_file", "list_files", "keep_file")
+                for status in OP_ENDS
+            ],
+            SHORT,
         )
         both = [("in",), ("out",)]
-        self.sent = self._counter("messages", "Messages from agents (in) and to them (out).", ("direction",), both)
-        self.frames = self._histogram("message_bytes", "Frames on agents' connections; the limit is 1 MiB.", ("direction",), both, BYTES)
+        self.sent = self._counter(
+            "messages", "Messages from agents (in) and to them (out).", ("direction",), both
+        )
+        self.frames = self._histogram(
+            "message_bytes",
+            "Frames on agents' connections; the limit is 1 MiB.",
+            ("direction",),
+            both,
+            BYTES,
+        )
         self._sent = {direction: self.sent.labels(direction) for (direction,) in both}
         self._frames = {direction: self.frames.labels(direction) for (direction,) in both}
-        verbs = [(driver, host, verb) for driver, hosts in places.items() for host in hosts for verb in VERBS]
+        verbs = [
+            (driver, host, verb)
+            for driver, hosts in places.items()
+            for host in hosts
+            for verb in VERBS
+        ]
         self.calls = self._histogram(
-            "driver_call_seconds", "What drivers were asked to do with agents.", ("driver", "host", "verb"), verbs, LONG,
+            "driver_call_seconds",
+            "What drivers were asked to do with agents.",
+            ("driver", "host", "verb"),
+            verbs,
+            LONG,
         )
-        self.call_errors = self._counter("driver_call_errors", "Calls of drivers that failed.", ("driver", "host", "verb"), verbs)
+        self.call_errors = self._counter(
+            "driver_call_errors", "Calls of drivers that failed.", ("driver", "host", "verb"), verbs
+        )
 
-    def _counter(self, name: str, about: str, labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Counter:
+    def _counter(
+        self, name: str, about: str, labels: Sequence[str], rows: Iterable[tuple[str, ...]]
+    ) -> Counter:
         out = Counter("jobscribe_" + name, about, labels, registry=self.registry)
         for row in rows:
             out.labels(*row)
         return out
 
     def _histogram(
-        self, name: str, about: str, labels: Sequence[str], rows: Iterable[tuple[str, ...]], buckets: Sequence[float],
+        self,
+        name: str,
+        about: str,
+        labels: Sequence[str],
+        rows: Iterable[tuple[str, ...]],
+        buckets: Sequence[float],
     ) -> Histogram:
         out = Histogram("jobscribe_" + name, about, labels, registry=self.registry, buckets=buckets)
         for row in rows:
@@ -112,7 +210,9 @@ class Instruments:
         return out
 
     def families(self) -> Iterator[Metric]:
-        """All of them now. When each series was made is nobody's question here, and would double their number."""
+        """All of them now. When each series was made is nobody's question here, and would double
+        their number.
+        """
         for family in self.registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family

@@ -1,7 +1,9 @@
-"""Telling by a command: the message on its standard input, names in its environment, an exit of 0 for yes.
+"""Telling by a command: the message on its standard input, names in its environment, an exit of 0
+for yes.
 
-It is a session of its own, and what is left of its process group when it is over, or its time is, is ended: before it is reaped, so that
-the group's number is still its own. Of its output the beginning is kept; one that goes on and on gets a broken pipe.
+It is a session of its own, and what is left of its process group when it is over, or its time is,
+is ended: before it is reaped, so that the group's number is still its own. Of its output the
+beginning is kept; one that goes on and on gets a broken pipe.
 """
 
 import asyncio
@@ -60,7 +62,10 @@ class Program:
 
     def _start(self, letter: Letter, output: int) -> subprocess.Popen[bytes]:
         environment = {
-            "PATH": _PATH, "HOME": os.path.expanduser("~"), "LANG": "C.UTF-8", **{_PREFIX + k: v for k, v in letter.names.items()},
+            "PATH": _PATH,
+            "HOME": os.path.expanduser("~"),
+            "LANG": "C.UTF-8",
+            **{_PREFIX + k: v for k, v in letter.names.items()},
         }
         # a file and no pipe: it ends by itself, and nobody has to wait until it is read
         given = os.memfd_create("notification", os.MFD_CLOEXEC)
@@ -68,18 +73,30 @@ class Program:
             os.write(given, letter.body)
             os.lseek(given, 0, os.SEEK_SET)
             return subprocess.Popen(
-                self._target.command, stdin=given, stdout=output, stderr=output, cwd="/", env=environment, start_new_session=True,
+                self._target.command,
+                stdin=given,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
             )
         finally:
             os.close(given)
 
     def _outcome(self, code: int, in_time: bool, flooded: bool, text: str) -> Outcome:
         if not in_time:
-            return Outcome(False, f"it was not over within {self._target.timeout_secs:g} s, and was ended", text)
+            return Outcome(
+                False,
+                f"it was not over within {self._target.timeout_secs:g} s, and was ended",
+                text,
+            )
         if code == 0:
             return Outcome(True, "it exited with 0", text)
         how = f"it was ended by signal {-code}" if code < 0 else f"it exited with {code}"
-        return Outcome(False, how + (f", after more than {MOST_READ} bytes of output" if flooded else ""), text)
+        return Outcome(
+            False, how + (f", after more than {MOST_READ} bytes of output" if flooded else ""), text
+        )
 
 
 class _Output:

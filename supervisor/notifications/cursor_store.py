@@ -1,4 +1,6 @@
-"""How far each target is, durable in one small file that is written whole. The log has all the rest."""
+"""How far each target is, durable in one small file that is written whole. The log has all the
+rest.
+"""
 
 import contextlib
 import threading
@@ -29,8 +31,12 @@ class Book:
         self._turn = threading.Lock()
 
     def read(self) -> dict[str, Kept]:
-        """By the names of targets; empty where there is none yet. Raises Refusal("badConfig") where it is not what we wrote."""
-        for leftover in self._path.parent.glob(f"{NAME}.*.new"):  # of one that was killed while it wrote
+        """By the names of targets; empty where there is none yet. Raises Refusal("badConfig") where
+        it is not what we wrote.
+        """
+        for leftover in self._path.parent.glob(
+            f"{NAME}.*.new"
+        ):  # of one that was killed while it wrote
             with contextlib.suppress(OSError):
                 leftover.unlink()
         try:
@@ -42,14 +48,22 @@ class Book:
         except OSError as e:
             raise Refusal("badConfig", f"{self._path} cannot be read: {e.strerror}") from None
         if found.schema != SCHEMA:
-            raise Refusal("badConfig", f"{self._path} was written by another version of jobscribe; {_AWAY}")
+            raise Refusal(
+                "badConfig", f"{self._path} was written by another version of jobscribe; {_AWAY}"
+            )
         return found.targets
 
     def write(self, targets: Mapping[str, Kept]) -> str | None:
-        """Durable when this returns None; else the sentence says why it is not, and what was there before is still there."""
+        """Durable when this returns None; else the sentence says why it is not, and what was there
+        before is still there.
+        """
         try:
             with self._turn:
-                write_atomically(str(self._path), msgspec.json.encode(_File(schema=SCHEMA, targets=dict(targets))), sync=True)
+                write_atomically(
+                    str(self._path),
+                    msgspec.json.encode(_File(schema=SCHEMA, targets=dict(targets))),
+                    sync=True,
+                )
         except OSError as e:
             return f"{self._path} cannot be written: {e.strerror}"
         return None

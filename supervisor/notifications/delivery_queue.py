@@ -1,8 +1,10 @@
-"""What one target has still to be told, and when it is tried. Pure: times and chance come in as values.
+"""What one target has still to be told, and when it is tried. Pure: times and chance come in as
+values.
 
-The log is the queue. Here is only how far a target has read it (`cursor`), and the few events before that which it has not got yet.
-Of one job, the next is not sent before the one before it was delivered or given up. A target that fails is tried with one
-notification at a time, after growing pauses, until it takes one.
+The log is the queue. Here is only how far a target has read it (`cursor`), and the few events
+before that which it has not got yet. Of one job, the next is not sent before the one before it was
+delivered or given up. A target that fails is tried with one notification at a time, after growing
+pauses, until it takes one.
 """
 
 from collections.abc import Callable
@@ -17,7 +19,9 @@ LONGEST_ASKED_SECS = 3_600.0
 
 
 class Waiting(msgspec.Struct, kw_only=True):
-    """An event that is to be told. due, since: monotonic; since: when it could be sent first. flying: it is being sent now."""
+    """An event that is to be told. due, since: monotonic; since: when it could be sent first.
+    flying: it is being sent now.
+    """
 
     position: int
     stream: str
@@ -29,7 +33,9 @@ class Waiting(msgspec.Struct, kw_only=True):
 
 
 class KeptWaiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The same on disk: next_at is wall time, spent_secs the time for which supervisors have tried, so that no clock matters much."""
+    """The same on disk: next_at is wall time, spent_secs the time for which supervisors have tried,
+    so that no clock matters much.
+    """
 
     position: int
     stream: str
@@ -50,7 +56,14 @@ class Queue:
     """jitter: a number from 0 to 1, another one each time."""
 
     def __init__(
-        self, kept: Kept, *, now: float, wall: float, give_up_secs: float, parallel: int, jitter: Callable[[], float],
+        self,
+        kept: Kept,
+        *,
+        now: float,
+        wall: float,
+        give_up_secs: float,
+        parallel: int,
+        jitter: Callable[[], float],
     ) -> None:
         self._give_up_secs, self._parallel, self._jitter = give_up_secs, parallel, jitter
         self.cursor = kept.cursor
@@ -59,7 +72,11 @@ class Queue:
         self._failing_since: float | None = None
         self.waiting = {
             w.position: Waiting(
-                position=w.position, stream=w.stream, version=w.version, attempts=w.attempts, since=now - max(0.0, w.spent_secs),
+                position=w.position,
+                stream=w.stream,
+                version=w.version,
+                attempts=w.attempts,
+                since=now - max(0.0, w.spent_secs),
                 # somebody may have set the clock while nobody looked
                 due=now + min(max(0.0, w.next_at - wall), LONGEST_ASKED_SECS),
             )
@@ -68,13 +85,20 @@ class Queue:
 
     def kept(self, now: float, wall: float) -> Kept:
         """As it is written down. What is being sent counts as not sent."""
-        return Kept(cursor=self.cursor, waiting=tuple(
-            KeptWaiting(
-                position=w.position, stream=w.stream, version=w.version, attempts=w.attempts,
-                next_at=wall + max(0.0, self._due(w) - now), spent_secs=max(0.0, now - w.since),
-            )
-            for w in self.waiting.values()
-        ))
+        return Kept(
+            cursor=self.cursor,
+            waiting=tuple(
+                KeptWaiting(
+                    position=w.position,
+                    stream=w.stream,
+                    version=w.version,
+                    attempts=w.attempts,
+                    next_at=wall + max(0.0, self._due(w) - now),
+                    spent_secs=max(0.0, now - w.since),
+                )
+                for w in self.waiting.values()
+            ),
+        )
 
     @property
     def room(self) -> int:
@@ -95,7 +119,9 @@ class Queue:
     def take(self, position: int, stream: str, version: int, now: float) -> None:
         """An event that this target is to be told of."""
         # it is there already where it stands for one before it that was folded
-        self.waiting.setdefault(position, Waiting(position=position, stream=stream, version=version, since=now, due=now))
+        self.waiting.setdefault(
+            position, Waiting(position=position, stream=stream, version=version, since=now, due=now)
+        )
         self.cursor = position
 
     def passed(self, position: int) -> None:
@@ -122,13 +148,17 @@ class Queue:
             # not always the same one: that it fails may be its own fault
             out = sorted(self._heads(), key=lambda w: (w.attempts, w.position))[:1]
         else:
-            out = [w for w in self._heads() if not w.flying and w.due <= now][: self._parallel - self.flying]
+            out = [w for w in self._heads() if not w.flying and w.due <= now][
+                : self._parallel - self.flying
+            ]
         for w in out:
             w.flying = True
         return out
 
     def next_at(self) -> float | None:
-        """When there is something to start, if nothing happens before; None: then only what happens leads to anything."""
+        """When there is something to start, if nothing happens before; None: then only what happens
+        leads to anything.
+        """
         heads = [w for w in self._heads() if not w.flying]
         if not heads or self.flying >= (1 if self.failures else self._parallel):
             return None
@@ -138,8 +168,12 @@ class Queue:
         del self.waiting[position]
         self.failures, self._failing_since = 0, None
 
-    def failed(self, position: int, now: float, *, asked_secs: float = 0.0, final: bool = False) -> bool:
-        """It was not delivered. Is it given up? asked_secs: so long the target wants to be left alone. final: it will never take it."""
+    def failed(
+        self, position: int, now: float, *, asked_secs: float = 0.0, final: bool = False
+    ) -> bool:
+        """It was not delivered. Is it given up? asked_secs: so long the target wants to be left
+        alone. final: it will never take it.
+        """
         w = self.waiting[position]
         w.flying, w.attempts = False, w.attempts + 1
         self.failures += 1
@@ -151,16 +185,21 @@ class Queue:
             del self.waiting[position]
             return True
         # the last try is when its time is over, not long after
-        w.due, self._gate = (max(now, min(at, w.since + self._give_up_secs)) for at in (w.due, self._gate))
+        w.due, self._gate = (
+            max(now, min(at, w.since + self._give_up_secs)) for at in (w.due, self._gate)
+        )
         return False
 
     def expired(self, now: float) -> list[Waiting]:
-        """Those whose time is over while the target takes nothing; they are given up, and are not here any more."""
+        """Those whose time is over while the target takes nothing; they are given up, and are not
+        here any more.
+        """
         if self._failing_since is None:
             return []
         silent = now - self._failing_since >= self._give_up_secs
         out = [
-            w for w in self.waiting.values()
+            w
+            for w in self.waiting.values()
             if not w.flying and now - w.since >= self._give_up_secs and (w.attempts > 0 or silent)
         ]
         for w in out:

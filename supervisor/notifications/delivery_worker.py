@@ -1,4 +1,6 @@
-"""One target: reads the log as far as there is room, sends what is due, and knows how it stands. It holds up no other."""
+"""One target: reads the log as far as there is room, sends what is due, and knows how it stands. It
+holds up no other.
+"""
 
 import asyncio
 import contextlib
@@ -16,9 +18,9 @@ from ...runtime.log.logger import Log
 from ...service.site.notification_file import Target
 from ..process.counters import Counters
 from . import messages as news
+from .delivery_queue import Queue, Waiting
 from .event_reader import History, Moment
 from .sender import Letter, Outcome, Sender
-from .delivery_queue import Queue, Waiting
 
 #: News come in bunches: so long is waited for the rest of one.
 BUNCH_SECS = 0.02
@@ -60,7 +62,9 @@ class Courier:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Nothing more is sent; what was under way is sent again by the next supervisor. Returns whom to wait for."""
+        """Nothing more is sent; what was under way is sent again by the next supervisor. Returns
+        whom to wait for.
+        """
         tasks = [*self._under_way, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
@@ -83,9 +87,12 @@ class Courier:
                 self._around.log("notifications of {} wait: {}", self.target.name, e.sentence)
             except Exception as e:
                 self._around.counters.add("internal")
-                self._around.log.exception("notifications of {} wait: a fault of ours", self.target.name, error=e)
+                self._around.log.exception(
+                    "notifications of {} wait: a fault of ours", self.target.name, error=e
+                )
             with contextlib.suppress(TimeoutError):
-                # not wait_for: who is told to stop in the moment when there is news would not hear it
+                # not wait_for: who is told to stop in the moment when there is news would not hear
+                # it
                 async with asyncio.timeout(secs):
                     await self._wake.wait()
                 await asyncio.sleep(BUNCH_SECS)
@@ -97,7 +104,9 @@ class Courier:
     # ---- in
 
     def _settle(self) -> None:
-        """After a start: what waits may have been folded by a compaction since, or have been lost with the end of the log."""
+        """After a start: what waits may have been folded by a compaction since, or have been lost
+        with the end of the log.
+        """
         folded, lost = 0, 0
         for w in list(self.queue.waiting.values()):
             moment = self._around.history.moment(w.stream, w.version)
@@ -105,7 +114,11 @@ class Courier:
                 folded += isinstance(moment.event, JobFolded)
                 continue
             first = self._around.history.checkpoint(w.stream)
-            if first is not None and first.version >= w.version and isinstance(first.event, JobFolded):
+            if (
+                first is not None
+                and first.version >= w.version
+                and isinstance(first.event, JobFolded)
+            ):
                 self.queue.moved(w, first.position, first.version)
                 folded += 1
             else:
@@ -129,11 +142,20 @@ class Courier:
             for stored in page:
                 if self.queue.room == 0:
                     break
-                uid = split_jid(stored.stream.removeprefix(_JOB))[0] if stored.stream.startswith(_JOB) else None
+                uid = (
+                    split_jid(stored.stream.removeprefix(_JOB))[0]
+                    if stored.stream.startswith(_JOB)
+                    else None
+                )
                 if news.may_want(self.target, stored.event, uid):
                     moment = self._around.history.moment(stored.stream, stored.version)
                     if moment is not None and news.wanted(self.target, moment) is not None:
-                        self.queue.take(stored.position, stored.stream, stored.version, self._around.clock.monotonic())
+                        self.queue.take(
+                            stored.position,
+                            stored.stream,
+                            stored.version,
+                            self._around.clock.monotonic(),
+                        )
                         self._around.changed(True)
                         if isinstance(stored.event, JobFolded):
                             folded.append(stored.event.events)
@@ -156,12 +178,18 @@ class Courier:
     async def _send(self, w: Waiting) -> None:
         try:
             letter = self._letter(w)
-            outcome = Outcome(True, "there is nothing to be told any more") if letter is None else await self._sender.send(letter)
+            outcome = (
+                Outcome(True, "there is nothing to be told any more")
+                if letter is None
+                else await self._sender.send(letter)
+            )
         except asyncio.CancelledError:
             raise
         except Exception as e:
             self._around.counters.add("internal")
-            self._around.log.exception("a notification of {} could not be made", self.target.name, error=e)
+            self._around.log.exception(
+                "a notification of {} could not be made", self.target.name, error=e
+            )
             outcome = Outcome(False, "a fault of ours; the supervisor's log has it")
         self._came_of(w, outcome)
         self._wake.set()
@@ -171,24 +199,34 @@ class Courier:
         moment = self._around.history.moment(w.stream, w.version)
         if moment is None or news.wanted(self.target, moment) is None:
             return None
-        return self._written(news.message(self.target, moment, self._around.redactor, self._why_of(moment)))
+        return self._written(
+            news.message(self.target, moment, self._around.redactor, self._why_of(moment))
+        )
 
     def _why_of(self, moment: Moment) -> news.Why:
         """It explains the message and is no part of it: where it fails, the message goes without."""
+
         def why(job: Any) -> dict[str, Any] | None:
             try:
                 return self._around.why(job)
             except Exception as e:
                 self._around.counters.add("internal")
-                self._around.log.exception("why {} is so could not be said", moment.at.stream, error=e)
+                self._around.log.exception(
+                    "why {} is so could not be said", moment.at.stream, error=e
+                )
                 return None
 
         return why
 
     def _written(self, message: dict[str, Any]) -> Letter:
         names = {
-            "ID": message["id"], "TARGET": message["target"], "EVENT": message["event"], "STATE": message["state"],
-            "JID": message["computeJid"], "SERIAL": message["computeJobSerial"], "POSITION": message["position"],
+            "ID": message["id"],
+            "TARGET": message["target"],
+            "EVENT": message["event"],
+            "STATE": message["state"],
+            "JID": message["computeJid"],
+            "SERIAL": message["computeJobSerial"],
+            "POSITION": message["position"],
         }
         named = {k: str(v) for k, v in names.items() if v is not None}
         return Letter(message["id"], message["event"], msgspec.json.encode(message), named)
@@ -197,7 +235,9 @@ class Courier:
         now = self._around.clock.monotonic()
         name, jid = self.target.name, w.stream.removeprefix(_JOB)
         ids = {"jid": jid} if jid != w.stream else {}
-        said = outcome.said + (f"; it said: {outcome.answer.strip()}" if outcome.answer.strip() else "")
+        said = outcome.said + (
+            f"; it said: {outcome.answer.strip()}" if outcome.answer.strip() else ""
+        )
         if outcome.delivered:
             self.queue.delivered(w.position)
             self._delivered += 1
@@ -213,8 +253,18 @@ class Courier:
             self._last_error = outcome.said
             if self._failing_since is None:
                 self._failing_since = self._around.clock.wall()
-            gone = self.queue.failed(w.position, now, asked_secs=outcome.asked_secs, final=outcome.final)
-            self._around.log("{} was not told of {} at {} (try {}): {}", name, jid, w.position, w.attempts, said, **ids)
+            gone = self.queue.failed(
+                w.position, now, asked_secs=outcome.asked_secs, final=outcome.final
+            )
+            self._around.log(
+                "{} was not told of {} at {} (try {}): {}",
+                name,
+                jid,
+                w.position,
+                w.attempts,
+                said,
+                **ids,
+            )
             if gone:
                 self._gave_up(w)
         self._around.changed(True)
@@ -228,13 +278,22 @@ class Courier:
         self._given_up += 1
         self._around.counters.add("notify.given_up")
         what = "{} is not told of {} at {}: given up after {} tries; the last of this target ended so: {}"
-        self._around.log(what, self.target.name, w.stream.removeprefix(_JOB), w.position, w.attempts, self._last_error)
+        self._around.log(
+            what,
+            self.target.name,
+            w.stream.removeprefix(_JOB),
+            w.position,
+            w.attempts,
+            self._last_error,
+        )
 
     # ---- for people
 
     async def test(self, number: str) -> Outcome:
         """One message about nothing, now."""
-        return await self._sender.send(self._written(news.test_message(self.target, number, self._around.clock.wall())))
+        return await self._sender.send(
+            self._written(news.test_message(self.target, number, self._around.clock.wall()))
+        )
 
     def retry(self) -> int:
         """Everything is tried at once; how many that are."""
@@ -244,7 +303,9 @@ class Courier:
 
     def standing(self) -> dict[str, Any]:
         return {
-            "name": self.target.name, "waiting": len(self.queue.waiting), "failingSince": self._failing_since,
+            "name": self.target.name,
+            "waiting": len(self.queue.waiting),
+            "failingSince": self._failing_since,
             "lastError": self._last_error,
         }
 
@@ -252,8 +313,14 @@ class Courier:
         """How it stands, whole. behind: events of the log that it has not looked at yet."""
         clock, at = self._around.clock, self.queue.next_at()
         return {
-            **self.standing(), "kind": self.target.kind, "to": self.target.shown, "on": list(self.target.on),
-            "delivered": self._delivered, "failed": self._failed, "givenUp": self._given_up, "lastDelivered": self._last_delivered,
+            **self.standing(),
+            "kind": self.target.kind,
+            "to": self.target.shown,
+            "on": list(self.target.on),
+            "delivered": self._delivered,
+            "failed": self._failed,
+            "givenUp": self._given_up,
+            "lastDelivered": self._last_delivered,
             "nextTry": None if at is None else clock.wall() + max(0.0, at - clock.monotonic()),
             "behind": max(0, self._around.history.head() - self.queue.cursor),
         }

@@ -1,4 +1,6 @@
-"""The log as notifications read it: pages by position, and a job as it was before and after one of its events."""
+"""The log as notifications read it: pages by position, and a job as it was before and after one of
+its events.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,7 +12,8 @@ from ...db.events.state import Job
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import parse
 
-#: Events that are read at once, and jobs and pages that are remembered for targets that are equally far.
+#: Events that are read at once, and jobs and pages that are remembered for targets that are equally
+#: far.
 PAGE, JOBS, PAGES = 100, 64, 4
 _JOB = "job/"
 

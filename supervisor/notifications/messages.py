@@ -1,12 +1,24 @@
-"""What an event is for somebody outside: by which words it can be asked for, who wants it, and the message about it. Pure."""
+"""What an event is for somebody outside: by which words it can be asked for, who wants it, and the
+message about it. Pure.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from ...db.events.events import AgentSignInNeeded, AttemptEnded, Event, JobFolded, RunEnded, RunPurged, RunRequested, TaskHeld, TaskStarted
+from ...db.events.events import (
+    AgentSignInNeeded,
+    AttemptEnded,
+    Event,
+    JobFolded,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    TaskHeld,
+    TaskStarted,
+)
 from ...db.events.state import Job, Run
-from ...protocol.redaction import Redactor
 from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, PENDING, PURGED, RUNNING
+from ...protocol.redaction import Redactor
 from ...service.site.notification_file import WORDS, Target
 from ..diagnosis.explanation import brief
 from .event_reader import Moment
@@ -18,12 +30,19 @@ MOST_TEXT = 2_000
 _FINAL = frozenset({COMPLETED, ERROR, CANCELED, "ended"})
 #: Only these events say something to anybody outside, and only to who asks for one of these words.
 _TELLING: dict[type[Event], frozenset[str]] = {
-    RunRequested: frozenset({"pending"}), TaskStarted: frozenset({"running"}), TaskHeld: frozenset({"held"}),
-    AttemptEnded: frozenset({"attemptEnded", "pending"}), RunEnded: _FINAL, RunPurged: frozenset({"purged"}),
-    JobFolded: frozenset(WORDS), AgentSignInNeeded: frozenset({"signInNeeded"}),
+    RunRequested: frozenset({"pending"}),
+    TaskStarted: frozenset({"running"}),
+    TaskHeld: frozenset({"held"}),
+    AttemptEnded: frozenset({"attemptEnded", "pending"}),
+    RunEnded: _FINAL,
+    RunPurged: frozenset({"purged"}),
+    JobFolded: frozenset(WORDS),
+    AgentSignInNeeded: frozenset({"signInNeeded"}),
 }
 _WORDS = {
-    PENDING: ("pending",), RUNNING: ("running",), PURGED: ("purged",),
+    PENDING: ("pending",),
+    RUNNING: ("running",),
+    PURGED: ("purged",),
     **{status: (status, "ended") for status in (COMPLETED, ERROR, CANCELED)},
 }
 
@@ -31,7 +50,9 @@ Why = Callable[[Job], dict[str, Any] | None]
 
 
 def words(moment: Moment) -> tuple[str, ...]:
-    """What a target may have asked for to be told of this; the most exact first. Empty: it is no news."""
+    """What a target may have asked for to be told of this; the most exact first. Empty: it is no
+    news.
+    """
     event, before, after = moment
     match event.event:
         case AgentSignInNeeded():
@@ -49,7 +70,11 @@ def words(moment: Moment) -> tuple[str, ...]:
 
 
 def _changed(before: Job | None, after: Job | None) -> tuple[str, ...]:
-    return () if before is None or after is None or before.status == after.status else _WORDS.get(after.status, ())
+    return (
+        ()
+        if before is None or after is None or before.status == after.status
+        else _WORDS.get(after.status, ())
+    )
 
 
 def _current(job: Job | None, serial: int) -> bool:
@@ -70,7 +95,11 @@ def wanted(target: Target, moment: Moment) -> str | None:
         uid, type_, driver = run.spec.uid, run.spec.simulation_type, run.spec.driver
     else:
         return None
-    for asked, there in ((target.users, uid), (target.simulation_types, type_), (target.drivers, driver)):
+    for asked, there in (
+        (target.users, uid),
+        (target.simulation_types, type_),
+        (target.drivers, driver),
+    ):
         if asked and there not in asked:
             return None
     return words(moment)[0] if word == "ended" else word
@@ -79,7 +108,11 @@ def wanted(target: Target, moment: Moment) -> str | None:
 def may_want(target: Target, event: Event, uid: str | None) -> bool:
     """A cheap no for most events, before the job is looked at."""
     asked = _TELLING.get(type(event))
-    return asked is not None and not asked.isdisjoint(target.on) and (not target.users or uid is None or uid in target.users)
+    return (
+        asked is not None
+        and not asked.isdisjoint(target.on)
+        and (not target.users or uid is None or uid in target.users)
+    )
 
 
 def message(target: Target, moment: Moment, redactor: Redactor, why: Why) -> dict[str, Any]:
@@ -87,31 +120,60 @@ def message(target: Target, moment: Moment, redactor: Redactor, why: Why) -> dic
     stored, before, after = moment
     event = stored.event
     out: dict[str, Any] = {
-        "schema": SCHEMA, "id": "", "at": event.at, "target": target.name, "event": wanted(target, moment), "state": None, "previous": None,
-        "computeJid": None, "computeJobSerial": None, "uid": None, "simulationType": None, "driver": None, "attempt": None,
-        "reason": getattr(event, "reason", None), "error": None, "why": None, "position": stored.position,
+        "schema": SCHEMA,
+        "id": "",
+        "at": event.at,
+        "target": target.name,
+        "event": wanted(target, moment),
+        "state": None,
+        "previous": None,
+        "computeJid": None,
+        "computeJobSerial": None,
+        "uid": None,
+        "simulationType": None,
+        "driver": None,
+        "attempt": None,
+        "reason": getattr(event, "reason", None),
+        "error": None,
+        "why": None,
+        "position": stored.position,
     }
     if isinstance(event, AgentSignInNeeded):
         key = event.agent_key
         out |= {"uid": key.uid, "driver": key.driver, "host": key.host}
     elif after is not None and after.run is not None:
-        out |= _of_run(after, after.run) | {"previous": before.status if before is not None else None, "why": why(after)}
+        out |= _of_run(after, after.run) | {
+            "previous": before.status if before is not None else None,
+            "why": why(after),
+        }
     if isinstance(event, JobFolded):
         out |= {"event": "folded", "previous": None, "changes": event.events}
-        out["reason"] = out["reason"] or after.run.reason if after is not None and after.run is not None else None
+        out["reason"] = (
+            out["reason"] or after.run.reason
+            if after is not None and after.run is not None
+            else None
+        )
     elif isinstance(event, AttemptEnded):
         out["attempt"] = event.attempt
     elif isinstance(event, TaskHeld):
         out["error"] = event.exit.sentence()
-    out["id"] = f"{out['computeJid'] or stored.stream}/{out['computeJobSerial'] or 0}/{stored.position}"
+    out["id"] = (
+        f"{out['computeJid'] or stored.stream}/{out['computeJobSerial'] or 0}/{stored.position}"
+    )
     shown: dict[str, Any] = _short(out, redactor)
     return shown
 
 
 def _of_run(job: Job, run: Run) -> dict[str, Any]:
     return {
-        "state": job.status, "computeJid": job.jid, "computeJobSerial": run.serial, "uid": run.spec.uid,
-        "simulationType": run.spec.simulation_type, "driver": run.spec.driver, "attempt": run.attempt or None, "error": run.error,
+        "state": job.status,
+        "computeJid": job.jid,
+        "computeJobSerial": run.serial,
+        "uid": run.spec.uid,
+        "simulationType": run.spec.simulation_type,
+        "driver": run.spec.driver,
+        "attempt": run.attempt or None,
+        "error": run.error,
     }
 
 
@@ -119,15 +181,38 @@ def why_ended(job: Job) -> dict[str, Any] | None:
     """Of what is over and has not completed, why, in a few words; as status replies have it."""
     if job.run is None or job.run.active:
         return None
-    return brief({"state": job.status, "known": True, "since": None, "queueState": None, "jobStatusMessage": None}, job)
+    return brief(
+        {
+            "state": job.status,
+            "known": True,
+            "since": None,
+            "queueState": None,
+            "jobStatusMessage": None,
+        },
+        job,
+    )
 
 
 def test_message(target: Target, number: str, at: float) -> dict[str, Any]:
     """One about nothing, to see whether it arrives."""
     return {
-        "schema": SCHEMA, "id": f"test/0/{number}", "at": at, "target": target.name, "event": "test", "state": None, "previous": None,
-        "computeJid": None, "computeJobSerial": None, "uid": None, "simulationType": None, "driver": None, "attempt": None,
-        "reason": "somebody asked for a test of this target", "error": None, "why": None, "position": 0,
+        "schema": SCHEMA,
+        "id": f"test/0/{number}",
+        "at": at,
+        "target": target.name,
+        "event": "test",
+        "state": None,
+        "previous": None,
+        "computeJid": None,
+        "computeJobSerial": None,
+        "uid": None,
+        "simulationType": None,
+        "driver": None,
+        "attempt": None,
+        "reason": "somebody asked for a test of this target",
+        "error": None,
+        "why": None,
+        "position": 0,
     }
 
 

@@ -1,7 +1,9 @@
-"""All targets together: made from the operator's file, woken by the log, and written down in one small file.
+"""All targets together: made from the operator's file, woken by the log, and written down in one
+small file.
 
-What is not written down yet is told again after a restart, with the same id. A disk that is full stops nothing: it goes on in memory, and
-says so. Without a file of targets there are none, and nothing here costs anything.
+What is not written down yet is told again after a restart, with the same id. A disk that is full
+stops nothing: it goes on in memory, and says so. Without a file of targets there are none, and
+nothing here costs anything.
 """
 
 import asyncio
@@ -12,25 +14,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...db.store.contract import EventStore, Stored
-from ...runtime.one_shot_thread import in_thread
 from ...protocol.errors import Refusal
 from ...protocol.redaction import Redactor, is_secret
 from ...runtime.clock import Clock
 from ...runtime.log.logger import Log
-from ...service.site.notification_file import Target, headers_of, load, secret_of
+from ...runtime.one_shot_thread import in_thread
 from ...service.settings.settings import Settings
+from ...service.site.notification_file import Target, headers_of, load, secret_of
 from ..process.counters import Counters
 from ..process.root_directory import Root
+from .command_sender import Program
 from .cursor_store import Book
+from .delivery_queue import Kept, Queue
 from .delivery_worker import Courier, Surroundings
 from .event_reader import History
 from .messages import Why, why_ended
 from .sender import Sender
-from .command_sender import Program
-from .delivery_queue import Kept, Queue
 from .webhook_sender import Webhook
 
-#: Between two writes of the file at least; how far somebody has read who was told nothing is written after this time.
+#: Between two writes of the file at least; how far somebody has read who was told nothing is
+#: written after this time.
 BETWEEN_SECS, SOME_DAY_SECS = 0.05, 30.0
 #: While it cannot be written, it is tried again so often.
 FULL_SECS = 2.0
@@ -44,13 +47,28 @@ class Notifications:
     """One per process."""
 
     def __init__(
-        self, settings: Settings, root: Root, store: EventStore, log: Log, counters: Counters, redactor: Redactor, clock: Clock,
+        self,
+        settings: Settings,
+        root: Root,
+        store: EventStore,
+        log: Log,
+        counters: Counters,
+        redactor: Redactor,
+        clock: Clock,
         why: Why = why_ended,
     ) -> None:
-        self._file, self._store, self._log, self._counters, self._redactor = settings.notify.file, store, log, counters, redactor
+        self._file, self._store, self._log, self._counters, self._redactor = (
+            settings.notify.file,
+            store,
+            log,
+            counters,
+            redactor,
+        )
         self._clock, self._book = clock, Book(root.path)
         self._kept: dict[str, Kept] = {}
-        self._around = Surroundings(History(store), log, counters, redactor, clock, why, self._changed)
+        self._around = Surroundings(
+            History(store), log, counters, redactor, clock, why, self._changed
+        )
         self.couriers: list[Courier] = []
         self._dirty, self._moved = asyncio.Event(), False
         self._unwritten: str | None = None
@@ -63,7 +81,9 @@ class Notifications:
         headers, secret = headers_of(target), secret_of(target)
         for value in (*_secrets(headers), *([secret] if secret is not None else [])):
             self._redactor.add(value)
-        return Webhook(target, secret=secret, headers=headers, redactor=self._redactor, wall=self._clock.wall)
+        return Webhook(
+            target, secret=secret, headers=headers, redactor=self._redactor, wall=self._clock.wall
+        )
 
     # ---- life
 
@@ -76,12 +96,20 @@ class Notifications:
         now, wall, head = self._clock.monotonic(), self._clock.wall(), self._store.head()
         for target, sender in zip(targets, senders, strict=True):
             queue = Queue(
-                self._kept.get(target.name, Kept(cursor=head)), now=now, wall=wall, give_up_secs=target.give_up_secs,
-                parallel=target.max_parallel, jitter=random.random,
+                self._kept.get(target.name, Kept(cursor=head)),
+                now=now,
+                wall=wall,
+                give_up_secs=target.give_up_secs,
+                parallel=target.max_parallel,
+                jitter=random.random,
             )
             self.couriers.append(Courier(target, queue, sender, self._around))
         for name in self._kept.keys() - {t.name for t in targets}:
-            self._log("{} is no target any more: {} notifications that waited for it are dropped", name, len(self._kept[name].waiting))
+            self._log(
+                "{} is no target any more: {} notifications that waited for it are dropped",
+                name,
+                len(self._kept[name].waiting),
+            )
         self._counters.measure(notify=self.sizes)
         self._deaf = self._store.listen(self._heard)
         for courier in self.couriers:
@@ -130,12 +158,18 @@ class Notifications:
 
     async def _write(self) -> bool:
         self._moved = False
-        kept = {c.target.name: c.queue.kept(self._clock.monotonic(), self._clock.wall()) for c in self.couriers}
+        kept = {
+            c.target.name: c.queue.kept(self._clock.monotonic(), self._clock.wall())
+            for c in self.couriers
+        }
         trouble = await in_thread(lambda: self._book.write(kept))
         if trouble is not None:
             if self._unwritten is None:
                 self._counters.add("notify.book")
-                self._log("{}; notifications go on, but what is told until it can be is told again after a restart", trouble)
+                self._log(
+                    "{}; notifications go on, but what is told until it can be is told again after a restart",
+                    trouble,
+                )
             self._moved = True
         elif self._unwritten is not None:
             self._log("how far notifications are can be written again")
@@ -152,7 +186,10 @@ class Notifications:
 
     def told(self) -> dict[str, Any]:
         """How all of them stand. unwritten: why that cannot be written down now."""
-        return {"targets": [courier.row() for courier in self.couriers], "unwritten": self._unwritten}
+        return {
+            "targets": [courier.row() for courier in self.couriers],
+            "unwritten": self._unwritten,
+        }
 
     async def test(self, name: str) -> dict[str, Any]:
         """Send it a message about nothing. Raises Refusal("notFound")."""
@@ -160,7 +197,10 @@ class Notifications:
         began = loop.time()
         outcome = await courier.test(secrets.token_hex(4))
         return {
-            "name": name, "delivered": outcome.delivered, "said": outcome.said, "answer": outcome.answer,
+            "name": name,
+            "delivered": outcome.delivered,
+            "said": outcome.said,
+            "answer": outcome.answer,
             "secs": round(loop.time() - began, 3),
         }
 
@@ -169,18 +209,30 @@ class Notifications:
         return {"name": name, "waiting": self._courier(name).retry()}
 
     def sizes(self) -> dict[str, int]:
-        return {"waiting": sum(len(c.queue.waiting) for c in self.couriers), "flying": sum(c.queue.flying for c in self.couriers)}
+        return {
+            "waiting": sum(len(c.queue.waiting) for c in self.couriers),
+            "flying": sum(c.queue.flying for c in self.couriers),
+        }
 
     def _courier(self, name: str) -> Courier:
         found = next((c for c in self.couriers if c.target.name == name), None)
         if found is None:
-            there = ", ".join(c.target.name for c in self.couriers) or "none: name a file in notify.file (see docs/notifications.md)"
-            raise Refusal("notFound", f"there is no target {ascii(name)[:60]}; there are: {there}", {"advice": "jobscribe notify list"})
+            there = (
+                ", ".join(c.target.name for c in self.couriers)
+                or "none: name a file in notify.file (see docs/notifications.md)"
+            )
+            raise Refusal(
+                "notFound",
+                f"there is no target {ascii(name)[:60]}; there are: {there}",
+                {"advice": "jobscribe notify list"},
+            )
         return found
 
 
 def _secrets(headers: dict[str, str]) -> Iterator[str]:
-    """What of these must not be seen: the values of those that sound so, and whatever is as long as a secret, but no common word."""
+    """What of these must not be seen: the values of those that sound so, and whatever is as long as
+    a secret, but no common word.
+    """
     for name, value in headers.items():
         if is_secret(name, value) or len(value) >= _LONG:
             yield value

@@ -4,7 +4,8 @@ from typing import NamedTuple, Protocol
 
 
 class Outcome(NamedTuple):
-    """said: a sentence for people, without secrets. answer: the beginning of what came back. asked_secs: a pause that was asked for.
+    """said: a sentence for people, without secrets. answer: the beginning of what came back.
+    asked_secs: a pause that was asked for.
 
     final: it will never be taken.
     """

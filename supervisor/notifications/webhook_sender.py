@@ -1,4 +1,6 @@
-"""Telling by HTTP: one POST, signed. The status line decides; whatever comes behind it is neither kept nor waited for at any length."""
+"""Telling by HTTP: one POST, signed. The status line decides; whatever comes behind it is neither
+kept nor waited for at any length.
+"""
 
 import asyncio
 import email.utils
@@ -15,9 +17,9 @@ import tornado.netutil
 from tornado.httputil import HTTPHeaders
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
-from ...runtime.one_shot_thread import in_thread
 from ...protocol.redaction import Redactor
 from ...protocol.version import VERSION
+from ...runtime.one_shot_thread import in_thread
 from ...service.site.notification_file import Target
 from .sender import Letter, Outcome
 
@@ -30,23 +32,48 @@ _GONE, _BUSY = 410, (429, 503)
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Of the time and the body, so that neither can be changed, nor an old message be sent again later."""
-    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    """Of the time and the body, so that neither can be changed, nor an old message be sent again
+    later.
+    """
+    return (
+        "sha256="
+        + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    )
 
 
 class Webhook:
     """secret: signs. headers: sent along. wall: for the timestamp."""
 
     def __init__(
-        self, target: Target, *, secret: str | None, headers: dict[str, str], redactor: Redactor, wall: Callable[[], float],
+        self,
+        target: Target,
+        *,
+        secret: str | None,
+        headers: dict[str, str],
+        redactor: Redactor,
+        wall: Callable[[], float],
     ) -> None:
-        self._target, self._secret, self._headers, self._redactor, self._wall = target, secret, headers, redactor, wall
+        self._target, self._secret, self._headers, self._redactor, self._wall = (
+            target,
+            secret,
+            headers,
+            redactor,
+            wall,
+        )
         assert target.url is not None
         self._url = target.url
-        self._tls = ssl.create_default_context(cafile=target.ca_file) if urlsplit(target.url).scheme == "https" else None
+        self._tls = (
+            ssl.create_default_context(cafile=target.ca_file)
+            if urlsplit(target.url).scheme == "https"
+            else None
+        )
         self._client = SimpleAsyncHTTPClient(
-            force_instance=True, max_clients=target.max_parallel + 1, resolver=_Resolver(), max_buffer_size=2 * MOST_READ,
-            max_body_size=MOST_READ, max_header_size=_HEADER_BYTES,
+            force_instance=True,
+            max_clients=target.max_parallel + 1,
+            resolver=_Resolver(),
+            max_buffer_size=2 * MOST_READ,
+            max_body_size=MOST_READ,
+            max_header_size=_HEADER_BYTES,
         )
 
     def close(self) -> None:
@@ -56,15 +83,28 @@ class Webhook:
         heard = _Heard()
         timestamp = str(int(self._wall()))
         headers = {
-            **self._headers, "Content-Type": "application/json", "User-Agent": f"jobscribe/{VERSION}", "Idempotency-Key": letter.id,
-            "X-Jobscribe-Id": letter.id, "X-Jobscribe-Event": letter.event, "X-Jobscribe-Timestamp": timestamp,
+            **self._headers,
+            "Content-Type": "application/json",
+            "User-Agent": f"jobscribe/{VERSION}",
+            "Idempotency-Key": letter.id,
+            "X-Jobscribe-Id": letter.id,
+            "X-Jobscribe-Event": letter.event,
+            "X-Jobscribe-Timestamp": timestamp,
         }
         if self._secret is not None:
             headers["X-Jobscribe-Signature"] = signature(self._secret, timestamp, letter.body)
         request = tornado.httpclient.HTTPRequest(
-            self._url, method="POST", headers=HTTPHeaders(headers), body=letter.body, follow_redirects=False, decompress_response=False,
-            connect_timeout=self._target.timeout_secs, request_timeout=self._target.timeout_secs, ssl_options=self._tls,
-            header_callback=heard.header, streaming_callback=heard.chunk,
+            self._url,
+            method="POST",
+            headers=HTTPHeaders(headers),
+            body=letter.body,
+            follow_redirects=False,
+            decompress_response=False,
+            connect_timeout=self._target.timeout_secs,
+            request_timeout=self._target.timeout_secs,
+            ssl_options=self._tls,
+            header_callback=heard.header,
+            streaming_callback=heard.chunk,
         )
         error: Exception | None = None
         try:
@@ -87,7 +127,9 @@ class Webhook:
         elif code == _GONE:
             said = f"it answered with HTTP {code}: it will not take this one"
         else:
-            said = f"it answered with HTTP {code}" + (f" and asks for {asked:g} s of quiet" if asked else "")
+            said = f"it answered with HTTP {code}" + (
+                f" and asks for {asked:g} s of quiet" if asked else ""
+            )
         return Outcome(False, said, answer, asked, final=code == _GONE)
 
 
@@ -114,15 +156,24 @@ class _Heard:
 
 
 class _Resolver(tornado.netutil.Resolver):
-    """Each question in a thread of its own: a name server that does not answer holds up nobody else."""
+    """Each question in a thread of its own: a name server that does not answer holds up nobody
+    else.
+    """
 
     def initialize(self) -> None:
         pass
 
-    async def resolve(self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[tuple[int, Any]]:
+    async def resolve(
+        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[tuple[int, Any]]:
         def ask() -> list[tuple[int, Any]] | None:
             try:
-                return [(int(f), address) for f, _, _, _, address in socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)]
+                return [
+                    (int(f), address)
+                    for f, _, _, _, address in socket.getaddrinfo(
+                        host, port, family, socket.SOCK_STREAM
+                    )
+                ]
             except (OSError, UnicodeError):
                 return None
 

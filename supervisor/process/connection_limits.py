@@ -1,4 +1,6 @@
-"""The supervisor's connections, of both listeners: limits from the settings, refusals counted, and said in few lines."""
+"""The supervisor's connections, of both listeners: limits from the settings, refusals counted, and
+said in few lines.
+"""
 
 import time
 
@@ -8,12 +10,14 @@ from tornado.httputil import HTTPServerConnectionDelegate, RequestStartLine
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits, Reason
 from ...runtime.connections.http_server import Guard, Guarded, Peers
-from ...runtime.log.logger import Log
 from ...runtime.log.aggregation import Sums
+from ...runtime.log.logger import Log
 from ...service.settings.settings import LimitSettings
 from .counters import Counters
 
-_NO = Refusal("unauthenticated", "the secret is missing or wrong; the body of the request was not read")
+_NO = Refusal(
+    "unauthenticated", "the secret is missing or wrong; the body of the request was not read"
+)
 
 
 class Guarding:
@@ -21,7 +25,9 @@ class Guarding:
 
     def __init__(self, limits: LimitSettings, counters: Counters, log: Log) -> None:
         self._counters, self._said = counters, Sums(log)
-        bounds = Limits(limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer)
+        bounds = Limits(
+            limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer
+        )
         self._admission = Admission(bounds, time.monotonic(), self._ended)
         self._guard = Guard(self._admission, Peers(limits.trusted_peers))
         self.sizes, self.make_room = self._admission.sizes, self._admission.make_room

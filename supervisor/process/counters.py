@@ -1,4 +1,6 @@
-"""Counters of what was refused or noticed, and readings of what there is, by name. What reads them comes and goes; these stay."""
+"""Counters of what was refused or noticed, and readings of what there is, by name. What reads them
+comes and goes; these stay.
+"""
 
 import asyncio
 import os
@@ -10,7 +12,17 @@ from typing import Any, Literal, Protocol
 from ...protocol.ids import AgentKey
 
 #: Why a connection of an agent is no more.
-Lost = Literal["closed", "silent", "stoodStill", "replaced", "ended", "queueFull", "notWritten", "badFrame", "refused"]
+Lost = Literal[
+    "closed",
+    "silent",
+    "stoodStill",
+    "replaced",
+    "ended",
+    "queueFull",
+    "notWritten",
+    "badFrame",
+    "refused",
+]
 
 
 class Counters:
@@ -77,6 +89,8 @@ def process() -> dict[str, int]:
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
     return {
-        "rss": pages * os.sysconf("SC_PAGESIZE"), "descriptors": len(os.listdir("/proc/self/fd")), "tasks": len(asyncio.all_tasks()),
+        "rss": pages * os.sysconf("SC_PAGESIZE"),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "tasks": len(asyncio.all_tasks()),
         "threads": threading.active_count(),
     }

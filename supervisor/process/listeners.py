@@ -1,7 +1,9 @@
-"""Listening sockets: bound before anybody is taken in, and waiting where a connection cannot be taken in for want of descriptors or memory.
+"""Listening sockets: bound before anybody is taken in, and waiting where a connection cannot be
+taken in for want of descriptors or memory.
 
-Without this the loop would be told of the waiting connection again and again, and do nothing else. Who waits is in the kernel's
-queue, and is served when there is room; who is connected notices nothing.
+Without this the loop would be told of the waiting connection again and again, and do nothing else.
+Who waits is in the kernel's queue, and is served when there is room; who is connected notices
+nothing.
 """
 
 import errno
@@ -16,7 +18,8 @@ from tornado.ioloop import IOLoop
 from ...protocol.errors import Refusal
 from ...service.settings.settings import SupervisorSettings
 
-#: So many connections may wait to be taken: a thousand agents come back at once, and who finds no place tries again after a second or more.
+#: So many connections may wait to be taken: a thousand agents come back at once, and who finds no
+#: place tries again after a second or more.
 BACKLOG = 4096
 #: Then nobody is taken in for this long (seconds).
 PAUSE_SECS = 0.5
@@ -26,7 +29,9 @@ Bound = list[socket.socket]
 
 
 def bound(ip: str, port: int) -> Bound:
-    """Sockets at which connections wait already, and are not taken in yet. Raises Refusal("portTaken")."""
+    """Sockets at which connections wait already, and are not taken in yet. Raises
+    Refusal("portTaken").
+    """
     try:
         return tornado.netutil.bind_sockets(port, ip, backlog=BACKLOG)
     except OSError as e:
@@ -38,12 +43,18 @@ def port_of(sockets: Bound) -> int:
 
 
 class Patient(socket.socket):
-    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what, detail): once for each shortage.
+    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what,
+    detail): once for each shortage.
 
     make_room: ends another connection, if there is one that may be ended.
     """
 
-    def __init__(self, bound: socket.socket, noticed: Callable[[str, str], None], make_room: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        bound: socket.socket,
+        noticed: Callable[[str, str], None],
+        make_room: Callable[[], bool],
+    ) -> None:
         super().__init__(fileno=bound.detach())
         self.setblocking(False)
         self._noticed, self._make_room = noticed, make_room
@@ -75,7 +86,11 @@ class Patient(socket.socket):
             loop.update_handler(self, IOLoop.READ)
 
 
-def patient(bound: Iterable[socket.socket], noticed: Callable[[str, str], None], make_room: Callable[[], bool]) -> list[socket.socket]:
+def patient(
+    bound: Iterable[socket.socket],
+    noticed: Callable[[str, str], None],
+    make_room: Callable[[], bool],
+) -> list[socket.socket]:
     return [Patient(s, noticed, make_room) for s in bound]
 
 
@@ -88,5 +103,8 @@ def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
     except OSError as e:  # SSLError is one
         said = e.strerror or str(e)
-        raise Refusal("badConfig", f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}") from None
+        raise Refusal(
+            "badConfig",
+            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}",
+        ) from None
     return context

@@ -1,8 +1,10 @@
-"""The identity of a root, and whether all its parts belong to it. Everything is compared before a supervisor writes or stops anything.
+"""The identity of a root, and whether all its parts belong to it. Everything is compared before a
+supervisor writes or stops anything.
 
-A root has a key, the random text in `secret/agents`. Its id is derived from the key. The id is in the log, with each start; key, id and
-path are in `root.json`, which is for the owner only. Agents, containers and the uid of the command line are named by the key, so
-a key that was removed or replaced is put back from `root.json`. Nothing here knows what runs are.
+A root has a key, the random text in `secret/agents`. Its id is derived from the key. The id is in
+the log, with each start; key, id and path are in `root.json`, which is for the owner only. Agents,
+containers and the uid of the command line are named by the key, so a key that was removed or
+replaced is put back from `root.json`. Nothing here knows what runs are.
 """
 
 import contextlib
@@ -20,8 +22,8 @@ import msgspec
 from ...db.maintenance import file_replacement as replacing
 from ...db.maintenance.checkpoints import identity
 from ...db.maintenance.verification import store_path
-from ...db.sqlite.opening import missing, system_events
 from ...db.records.record_files import FOLDER as RECORDS
+from ...db.sqlite.opening import missing, system_events
 from ...drivers.keeper_lock import keeps, locked
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
@@ -35,7 +37,9 @@ ID_LENGTH = 12
 
 
 class Card(msgspec.Struct, kw_only=True, rename="camel"):
-    """What is in `root.json`. uid: of the command line. path: of the root at its last start. was: the id in the log before an adoption."""
+    """What is in `root.json`. uid: of the command line. path: of the root at its last start. was:
+    the id in the log before an adoption.
+    """
 
     id: str
     key: str
@@ -45,14 +49,18 @@ class Card(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def compare(held: Root) -> Card:
-    """The identity to start with, after all parts were compared. Writes nothing. Raises Refusal: logMissing, copiedRoot, foreignParts."""
+    """The identity to start with, after all parts were compared. Writes nothing. Raises Refusal:
+    logMissing, copiedRoot, foreignParts.
+    """
     card, notes = _compared(held.path)
     held.notes += notes
     return card
 
 
 def problems(root: Path) -> list[str]:
-    """Sentences about parts that do not belong together, for a person; [] where this process may not look."""
+    """Sentences about parts that do not belong together, for a person; [] where this process may
+    not look.
+    """
     try:
         _compared(root)
         return list(strangers(root))
@@ -75,19 +83,29 @@ def _compared(root: Path) -> tuple[Card, list[str]]:
         own = None if key is None else _id(key)
         if log.root_id not in (None, own) and not log.restored:
             what = "is missing" if key is None else "is not the one that this root was used with"
-            raise Refusal("foreignParts", (
-                f"{root / _KEY} {what}, and there is no {FILE} to take it from: its agents and containers would not be found."
-                f" Put {FILE} or {_KEY} back; or accept it: 'jobscribe --root {root} db adopt'"
-            ))
+            raise Refusal(
+                "foreignParts",
+                (
+                    f"{root / _KEY} {what}, and there is no {FILE} to take it from: its agents and containers would not be found."
+                    f" Put {FILE} or {_KEY} back; or accept it: 'jobscribe --root {root} db adopt'"
+                ),
+            )
         key = key or _new_key()
         return Card(id=_id(key), key=key, uid=_uid(key), path=str(root)), []
     if log.root_id not in (None, card.id, card.was) and not log.restored:
-        raise Refusal("foreignParts", (
-            f"the log in {root / 'db'} is of another root ({log.root_id}) than {FILE} and {_KEY} ({card.id}). Put the right log back;"
-            f" or take it as a backup: move {root / 'db'} to DIR, then 'jobscribe --root {root} db restore DIR'"
-        ))
+        raise Refusal(
+            "foreignParts",
+            (
+                f"the log in {root / 'db'} is of another root ({log.root_id}) than {FILE} and {_KEY} ({card.id}). Put the right log back;"
+                f" or take it as a backup: move {root / 'db'} to DIR, then 'jobscribe --root {root} db restore DIR'"
+            ),
+        )
     what = "missing" if key is None else "another one"
-    notes = [] if key == card.key else [f"{root / _KEY} was {what}: the key of this root was put back from {FILE}"]
+    notes = (
+        []
+        if key == card.key
+        else [f"{root / _KEY} was {what}: the key of this root was put back from {FILE}"]
+    )
     return msgspec.structs.replace(card, path=str(root)), notes
 
 
@@ -99,7 +117,9 @@ def write_key(root: Path, card: Card) -> None:
 
 
 def keep(root: Root, card: Card) -> None:
-    """Keep card and key from now on. Not before there is a durable log: a card without a log means that the log was lost."""
+    """Keep card and key from now on. Not before there is a durable log: a card without a log means
+    that the log was lost.
+    """
     root.keep(FILE, msgspec.json.encode(card))
     root.keep(_KEY, card.key.encode())
 
@@ -129,19 +149,29 @@ def strangers(root: Path) -> Iterator[str]:
 
 
 class Adopted(msgspec.Struct, kw_only=True, rename="camel"):
-    """root_id: the new identity. agents_aside: where the folders of the agents are now, which are the original's."""
+    """root_id: the new identity. agents_aside: where the folders of the agents are now, which are
+    the original's.
+    """
 
     root_id: str
     agents_aside: str | None = None
 
 
 def adopt(root: Path) -> Adopted:
-    """Make this folder a root of its own, whatever its parts are of. Its supervisor is stopped. Raises Refusal: logMissing, badRequest."""
+    """Make this folder a root of its own, whatever its parts are of. Its supervisor is stopped.
+    Raises Refusal: logMissing, badRequest.
+    """
     if missing(store_path(root)):
-        raise Refusal("logMissing", f"there is no log in {root / 'db'}; 'jobscribe --root {root} db init --accept-loss' begins a new one")
+        raise Refusal(
+            "logMissing",
+            f"there is no log in {root / 'db'}; 'jobscribe --root {root} db init --accept-loss' begins a new one",
+        )
     events = system_events(store_path(root))
     if events is None:
-        raise Refusal("storeDamaged", f"the log in {root / 'db'} cannot be read: 'jobscribe --root {root} db check' says why")
+        raise Refusal(
+            "storeDamaged",
+            f"the log in {root / 'db'} cannot be read: 'jobscribe --root {root} db check' says why",
+        )
     card, key, aside = read_card(root), _read_key(root), None
     if _original(root, card) is not None or any(strangers(root)):
         key = _new_key()
@@ -155,11 +185,15 @@ def adopt(root: Path) -> Adopted:
 
 
 def init(root: Path) -> Path | None:
-    """Begin an empty log where the log is lost. Returns where the records of the lost jobs are. Raises Refusal: badRequest, rootBusy."""
+    """Begin an empty log where the log is lost. Returns where the records of the lost jobs are.
+    Raises Refusal: badRequest, rootBusy.
+    """
     from ...db.maintenance.backup import begin
 
     if not missing(store_path(root)):
-        raise Refusal("badRequest", f"there is a log in {root / 'db'}; it is not replaced by an empty one")
+        raise Refusal(
+            "badRequest", f"there is a log in {root / 'db'}; it is not replaced by an empty one"
+        )
     begin(root)
     return _put_aside(root / RECORDS, "init") if (root / RECORDS).exists() else None
 
@@ -181,12 +215,19 @@ def _refuse_missing(root: Path, card: Card | None) -> None:
     records = sum(1 for _ in (root / RECORDS).glob("*-*-*.json"))
     if card is None and not agents and not records:
         return  # nothing was ever here
-    there = [FILE] * (card is not None) + [f"agents: {agents}"] * (agents > 0) + [f"records of jobs: {records}"] * (records > 0)
-    raise Refusal("logMissing", (
-        f"the log is missing: there is none in {root / 'db'}, but the root has other parts ({', '.join(there)}). Nothing was changed, and"
-        f" jobs run on. Put {root / 'db'} back; or a backup: 'jobscribe --root {root} db restore BACKUP'; or accept that all is forgotten"
-        f" and jobs that run are ended: 'jobscribe --root {root} db init --accept-loss'"
-    ))
+    there = (
+        [FILE] * (card is not None)
+        + [f"agents: {agents}"] * (agents > 0)
+        + [f"records of jobs: {records}"] * (records > 0)
+    )
+    raise Refusal(
+        "logMissing",
+        (
+            f"the log is missing: there is none in {root / 'db'}, but the root has other parts ({', '.join(there)}). Nothing was changed, and"
+            f" jobs run on. Put {root / 'db'} back; or a backup: 'jobscribe --root {root} db restore BACKUP'; or accept that all is forgotten"
+            f" and jobs that run are ended: 'jobscribe --root {root} db init --accept-loss'"
+        ),
+    )
 
 
 def _original(root: Path, card: Card | None) -> Path | None:
@@ -203,9 +244,12 @@ def _original(root: Path, card: Card | None) -> Path | None:
 def _refuse_copy(root: Path, card: Card | None) -> None:
     original = _original(root, card)
     if original is not None:
-        raise Refusal("copiedRoot", (
-            f"the root {root} is a copy of {original}, which is still there: both would act on the same agents and jobs. {_remedy(root)}"
-        ))
+        raise Refusal(
+            "copiedRoot",
+            (
+                f"the root {root} is a copy of {original}, which is still there: both would act on the same agents and jobs. {_remedy(root)}"
+            ),
+        )
 
 
 def _remedy(root: Path) -> str:
@@ -231,7 +275,12 @@ def _live_job(folder: Path) -> int | None:
 def _alive(said: dict[str, Any]) -> int | None:
     """The pid of a process that this describes and that runs."""
     pid, ticks = said.get("pid"), said.get("startTicks")
-    there = isinstance(pid, int) and isinstance(ticks, int) and said.get("bootId") == processes.boot_id() and processes.alive(pid, ticks)
+    there = (
+        isinstance(pid, int)
+        and isinstance(ticks, int)
+        and said.get("bootId") == processes.boot_id()
+        and processes.alive(pid, ticks)
+    )
     return pid if there else None
 
 

@@ -1,6 +1,8 @@
-"""The sign of life for the watchdog of the service manager: given only while this loop turns and the store's writer answers.
+"""The sign of life for the watchdog of the service manager: given only while this loop turns and
+the store's writer answers.
 
-What does not answer is not mended here: the service manager ends the process and starts another one, and jobs run on meanwhile.
+What does not answer is not mended here: the service manager ends the process and starts another
+one, and jobs run on meanwhile.
 """
 
 import asyncio
@@ -14,7 +16,8 @@ from ...service.systemd import Notifier
 
 #: How things stand is told so often where no watchdog waits.
 STATUS_SECS = 10.0
-#: Signs of life in one interval of the watchdog: one or two that come late are no reason to end anything.
+#: Signs of life in one interval of the watchdog: one or two that come late are no reason to end
+#: anything.
 SIGNS = 4
 
 
@@ -46,7 +49,8 @@ class Watchdog:
     async def _run(self) -> None:
         secs = self._notifier.watchdog_secs
         while True:
-            # As long as it does not answer, nothing is said: a slow disk has the watchdog's whole time, a stuck one not more.
+            # As long as it does not answer, nothing is said: a slow disk has the watchdog's whole
+            # time, a stuck one not more.
             await self._store_answers()
             self._notifier.alive()
             self.signed_at = time.monotonic()
@@ -54,7 +58,9 @@ class Watchdog:
             await asyncio.sleep(STATUS_SECS if secs is None else secs / SIGNS)
 
     async def _store_answers(self) -> None:
-        """A batch without events takes the whole way through the writer and leaves nothing behind. That it refuses is an answer, too."""
+        """A batch without events takes the whole way through the writer and leaves nothing behind.
+        That it refuses is an answer, too.
+        """
         said: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: Appended | Refusal) -> None:

@@ -1,6 +1,8 @@
-"""Arrays and groups: many runs of one simulation submitted, counted and canceled by one request. Nothing of HTTP in it.
+"""Arrays and groups: many runs of one simulation submitted, counted and canceled by one request.
+Nothing of HTTP in it.
 
-A group is no record of its own: it is whatever runs a user has of one simulation, found by the beginning of their computeJids.
+A group is no record of its own: it is whatever runs a user has of one simulation, found by the
+beginning of their computeJids.
 """
 
 import asyncio
@@ -9,15 +11,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+
 from ...db.store.contract import IndexRow, Tally
 from ...protocol.api.job_arrays import Indices, expand, index_of, parse_indices, prefix_of, text_of
+from ...protocol.api.requests import GroupCancel, JobGroup, RunArray, RunCancel, RunSimulation
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import derived_id, split_jid
-from ...protocol.api.requests import GroupCancel, JobGroup, RunArray, RunCancel, RunSimulation
 from ...protocol.jobs.status import ACTIVE, CANCELED, COMPLETED, ERROR, PENDING, PURGED, RUNNING
 from ..core.interface.inputs import cancel_receipt
-from .service import Desk
 from .outcome_cache import exits_differ
+from .service import Desk
 
 #: Bytes of all runs of an array together, as they are stored.
 MAX_STORED = 64 * 1024 * 1024
@@ -34,29 +37,44 @@ _NO_RUN = 2**53
 
 
 async def submit_array(desk: Desk, request: RunArray) -> dict[str, Any]:
-    """All runs of an array, durable. Raises Refusal: where all of them are refused, and where the same request is to be sent again."""
+    """All runs of an array, durable. Raises Refusal: where all of them are refused, and where the
+    same request is to be sent again.
+    """
     indices = parse_indices(request.indices)
     specs = expand(request.run, indices)
     desk.check(specs[0])
     size = len(msgspec.json.encode(specs[-1])) * len(specs)
     if size > MAX_STORED:
-        what = f"{len(specs)} runs like this take {size} bytes; the limit of an array is {MAX_STORED}"
+        what = (
+            f"{len(specs)} runs like this take {size} bytes; the limit of an array is {MAX_STORED}"
+        )
         raise Refusal("tooLarge", f"{what}: put what is large into a file, or submit fewer at once")
     answers = await desk.submit_each(
-        RunSimulation(req_id=f"{request.req_id}.{n}", run=spec) for n, spec in zip(indices.numbers, specs, strict=True)
+        RunSimulation(req_id=f"{request.req_id}.{n}", run=spec)
+        for n, spec in zip(indices.numbers, specs, strict=True)
     )
-    refused = [{"index": n, **a} for n, a in zip(indices.numbers, answers, strict=True) if _is_refusal(a)]
+    refused = [
+        {"index": n, **a} for n, a in zip(indices.numbers, answers, strict=True) if _is_refusal(a)
+    ]
     _raise_for(refused, all_of=len(answers))
     return {
-        "state": "ok", "group": f"{request.run.uid}-{request.run.simulation_id}", "simulationId": request.run.simulation_id,
-        "computeModel": request.run.compute_model, "indices": text_of(indices), "count": len(answers),
-        "accepted": len(answers) - len(refused), "states": Counter(a["state"] for a in answers if not _is_refusal(a)),
-        "refusedCount": len(refused), "refused": refused[:NAMED],
+        "state": "ok",
+        "group": f"{request.run.uid}-{request.run.simulation_id}",
+        "simulationId": request.run.simulation_id,
+        "computeModel": request.run.compute_model,
+        "indices": text_of(indices),
+        "count": len(answers),
+        "accepted": len(answers) - len(refused),
+        "states": Counter(a["state"] for a in answers if not _is_refusal(a)),
+        "refusedCount": len(refused),
+        "refused": refused[:NAMED],
     }
 
 
 async def group(desk: Desk, request: JobGroup) -> dict[str, Any]:
-    """How the runs of a simulation stand: at once, or as soon as nothing is left of them (at the latest after wait_secs)."""
+    """How the runs of a simulation stand: at once, or as soon as nothing is left of them (at the
+    latest after wait_secs).
+    """
     prefix = prefix_of(request.uid, request.simulation_id)
     tallies = await _tallies_over(desk, prefix, request.wait_secs)
     rows, more = _page(desk, prefix, request)
@@ -64,10 +82,15 @@ async def group(desk: Desk, request: JobGroup) -> dict[str, Any]:
     for t in tallies:
         counts[t.status] += t.count
     return {
-        "group": prefix[:-1], "simulationId": request.simulation_id, "total": counts.total(), "counts": counts,
-        "over": not any(t.busy for t in tallies), "busy": sum(t.count for t in tallies if t.busy),
+        "group": prefix[:-1],
+        "simulationId": request.simulation_id,
+        "total": counts.total(),
+        "counts": counts,
+        "over": not any(t.busy for t in tallies),
+        "busy": sum(t.count for t in tallies if t.busy),
         "exits": await _exits(desk, prefix, tallies) if request.limit else None,
-        "runs": [told async for told in _told(desk, rows)], "next": rows[-1].jid if more else None,
+        "runs": [told async for told in _told(desk, rows)],
+        "next": rows[-1].jid if more else None,
     }
 
 
@@ -79,20 +102,35 @@ async def cancel_group(desk: Desk, request: GroupCancel) -> dict[str, Any]:
     names = _names(request)
     done = store.receipt(request.uid, cancel_receipt(request.req_id)) is not None
     if done:
-        rows = [r async for r in _rows(desk, prefix) if _meant(names, r) and _was_asked(desk, request, r)]
+        rows = [
+            r
+            async for r in _rows(desk, prefix)
+            if _meant(names, r) and _was_asked(desk, request, r)
+        ]
         answers: Sequence[dict[str, Any]] = [{"state": r.status} for r in rows]
     else:
         rows = [r async for r in _rows(desk, prefix, tuple(sorted(ACTIVE))) if _meant(names, r)]
         answers = await desk.cancel_each(_cancels(desk, request, rows))
         _raise_for([a for a in answers if _is_refusal(a)])
-        # its receipt says that all of it is done: what comes later is not hit when the request is repeated
-        await desk.cancel(RunCancel(
-            req_id=request.req_id, uid=request.uid, compute_jid=store.group(prefix, limit=1)[0].jid, compute_job_serial=_NO_RUN,
-        ))
+        # its receipt says that all of it is done: what comes later is not hit when the request is
+        # repeated
+        await desk.cancel(
+            RunCancel(
+                req_id=request.req_id,
+                uid=request.uid,
+                compute_jid=store.group(prefix, limit=1)[0].jid,
+                compute_job_serial=_NO_RUN,
+            )
+        )
     canceled = sum(a["state"] == CANCELED for a in answers)
     return {
-        "state": "ok", "group": prefix[:-1], "asked": len(answers), "canceled": canceled, "over": len(answers) - canceled,
-        "missing": await _missing(desk, prefix, names), "repeated": done,
+        "state": "ok",
+        "group": prefix[:-1],
+        "asked": len(answers),
+        "canceled": canceled,
+        "over": len(answers) - canceled,
+        "missing": await _missing(desk, prefix, names),
+        "repeated": done,
     }
 
 
@@ -122,8 +160,16 @@ def _page(desk: Desk, prefix: str, request: JobGroup) -> tuple[list[IndexRow], b
     """Rows of the page, and whether more follow."""
     if not request.limit:
         return [], False
-    statuses = FAILED if request.status == "failed" else None if request.status is None else (request.status,)
-    rows = desk.engine.store.group(prefix, statuses=statuses, after=request.after, limit=request.limit + 1)
+    statuses = (
+        FAILED
+        if request.status == "failed"
+        else None
+        if request.status is None
+        else (request.status,)
+    )
+    rows = desk.engine.store.group(
+        prefix, statuses=statuses, after=request.after, limit=request.limit + 1
+    )
     return rows[: request.limit], len(rows) > request.limit
 
 
@@ -132,10 +178,17 @@ async def _told(desk: Desk, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str,
         ended = desk.ends.of(row)
         known = ended.code is not None or ended.signal is not None
         yield {
-            "computeJid": row.jid, "computeJobSerial": row.serial, "index": index_of(row.jid)[1], "state": row.status,
-            "over": not row.busy, "reason": row.reason, "error": ended.error,
+            "computeJid": row.jid,
+            "computeJobSerial": row.serial,
+            "index": index_of(row.jid)[1],
+            "state": row.status,
+            "over": not row.busy,
+            "reason": row.reason,
+            "error": ended.error,
             "exit": {"code": ended.code, "signal": ended.signal} if known else None,
-            "computeJobQueued": row.queued_at, "computeJobStart": row.started_at, "computeJobEnd": row.ended_at,
+            "computeJobQueued": row.queued_at,
+            "computeJobStart": row.started_at,
+            "computeJobEnd": row.ended_at,
         }
 
 
@@ -156,7 +209,9 @@ async def _exits(desk: Desk, prefix: str, tallies: Iterable[Tally]) -> list[dict
     ]
 
 
-async def _rows(desk: Desk, prefix: str, statuses: Sequence[str] | None = None) -> AsyncIterator[IndexRow]:
+async def _rows(
+    desk: Desk, prefix: str, statuses: Sequence[str] | None = None
+) -> AsyncIterator[IndexRow]:
     """All rows of a group in order, read page by page."""
     after: str | None = None
     while rows := desk.engine.store.group(prefix, statuses=statuses, after=after, limit=PAGE):
@@ -190,7 +245,9 @@ def _names(request: GroupCancel) -> frozenset[str] | frozenset[int] | None:
         return None
     indices: Indices = parse_indices(request.indices)
     if indices.at_once is not None:
-        raise Refusal("badRequest", "the indices of a cancel have no % behind them: that is for a submission")
+        raise Refusal(
+            "badRequest", "the indices of a cancel have no % behind them: that is for a submission"
+        )
     return frozenset(indices.numbers)
 
 
@@ -199,12 +256,20 @@ def _meant(names: frozenset[str] | frozenset[int] | None, row: IndexRow) -> bool
 
 
 def _cancels(desk: Desk, request: GroupCancel, rows: Sequence[IndexRow]) -> Iterator[RunCancel]:
-    """Those that wait come first, the last of them first of all: canceling what runs would only have others begin."""
-    waiting, others = [r for r in reversed(rows) if r.status == PENDING], [r for r in rows if r.status != PENDING]
+    """Those that wait come first, the last of them first of all: canceling what runs would only
+    have others begin.
+    """
+    waiting, others = (
+        [r for r in reversed(rows) if r.status == PENDING],
+        [r for r in rows if r.status != PENDING],
+    )
     for row in (*waiting, *others):
         if _still(desk, row, request.status):
             yield RunCancel(
-                req_id=_req_id(request, row.jid), uid=request.uid, compute_jid=row.jid, compute_job_serial=row.serial,
+                req_id=_req_id(request, row.jid),
+                uid=request.uid,
+                compute_jid=row.jid,
+                compute_job_serial=row.serial,
                 reason=request.reason,
             )
 
@@ -214,7 +279,12 @@ def _still(desk: Desk, row: IndexRow, status: str | None) -> bool:
     if status is None:
         return True
     job = desk.engine.world.jobs.get(row.jid)
-    return job is not None and job.run is not None and job.run.serial == row.serial and job.run.status == status
+    return (
+        job is not None
+        and job.run is not None
+        and job.run.serial == row.serial
+        and job.run.status == status
+    )
 
 
 def _req_id(request: GroupCancel, jid: str) -> str:
@@ -223,7 +293,10 @@ def _req_id(request: GroupCancel, jid: str) -> str:
 
 
 def _was_asked(desk: Desk, request: GroupCancel, row: IndexRow) -> bool:
-    return desk.engine.store.receipt(request.uid, cancel_receipt(_req_id(request, row.jid))) is not None
+    return (
+        desk.engine.store.receipt(request.uid, cancel_receipt(_req_id(request, row.jid)))
+        is not None
+    )
 
 
 async def _missing(desk: Desk, prefix: str, names: frozenset[str] | frozenset[int] | None) -> int:
@@ -248,7 +321,9 @@ def _is_refusal(answer: dict[str, Any]) -> bool:
 
 
 def _raise_for(refused: Sequence[dict[str, Any]], all_of: int | None = None) -> None:
-    """Raises the refusal of one that may be accepted when the request is sent again; or the first, when there is nothing else."""
+    """Raises the refusal of one that may be accepted when the request is sent again; or the first,
+    when there is nothing else.
+    """
     for answer in refused:
         if CODES[answer["code"]].retry or len(refused) == all_of:
             raise Refusal(answer["code"], answer["error"])

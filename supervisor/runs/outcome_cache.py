@@ -1,4 +1,5 @@
-"""How runs ended, as far as an index does not say it: read from their streams once, and kept for as many as fit.
+"""How runs ended, as far as an index does not say it: read from their streams once, and kept for as
+many as fit.
 
 What is kept is a fact of one run of a job and never changes; what is dropped is read again.
 """
@@ -38,7 +39,9 @@ class Ends:
         return len(self._kept)
 
     def of(self, row: IndexRow) -> HowEnded:
-        """How the run in this row ended; nothing for one that has not, or was canceled. Raises Refusal."""
+        """How the run in this row ended; nothing for one that has not, or was canceled. Raises
+        Refusal.
+        """
         if row.status == COMPLETED:
             return HowEnded(code=0)
         if row.status != ERROR:
@@ -58,7 +61,11 @@ class Ends:
         if run is not None and run.serial == row.serial:
             exit_ = run.exit
             error = None if run.error is None else run.error[:SENTENCE]
-            return HowEnded(error=error) if exit_ is None else HowEnded(exit_.code, exit_.signal, error)
+            return (
+                HowEnded(error=error)
+                if exit_ is None
+                else HowEnded(exit_.code, exit_.signal, error)
+            )
         # another run came after the row was read
         past = next((p for p in job.history if p.serial == row.serial), None)
         return NOTHING if past is None else HowEnded(past.exit_code, past.exit_signal, past.error)

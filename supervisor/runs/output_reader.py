@@ -1,4 +1,6 @@
-"""Reading what a job wrote: from its agent while that is connected, from its task driver's evidence otherwise. One shape of answer."""
+"""Reading what a job wrote: from its agent while that is connected, from its task driver's evidence
+otherwise. One shape of answer.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,18 +10,19 @@ import msgspec
 
 from ...db.events.state import Attempt, Job, Task
 from ...drivers.contracts import TaskDriver
+from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62
-from ...protocol.wire.messages import FileChunk, LogChunk, ReadFile, ReadLog
-from ...protocol.api.requests import JobLog
 from ...protocol.jobs.status import PURGED
+from ...protocol.wire.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..connections.hub import Hub
 
 #: A place in a file, by a note that its job may have written.
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 #: On top of the time a reader is willing to wait for data.
 ANSWER_SECS = 10.0
-#: Where no agent watches the files of a task that runs, they are looked at this often for a reader who waits.
+#: Where no agent watches the files of a task that runs, they are looked at this often for a reader
+#: who waits.
 LOOK_SECS = 0.25
 #: An agent gives no more of a file at once.
 MOST_BYTES = 512 * 1024
@@ -31,10 +34,15 @@ class Outputs:
     """Answers readers of logs. Holds nothing."""
 
     def __init__(
-        self, hub: Hub, tasks: Mapping[str, TaskDriver], entropy: Callable[[int], bytes],
+        self,
+        hub: Hub,
+        tasks: Mapping[str, TaskDriver],
+        entropy: Callable[[int], bytes],
         far: Callable[[Task], str | None] = lambda task: None,
     ) -> None:
-        """far: where the files of a task are, if only its agent can look there for as long as it is connected (None: its driver can)."""
+        """far: where the files of a task are, if only its agent can look there for as long as it is
+        connected (None: its driver can).
+        """
         self.hub, self._tasks, self._entropy, self._far = hub, tasks, entropy, far
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
@@ -55,7 +63,9 @@ class Outputs:
         return await self._from_evidence(task, request, offset)
 
     async def _grown(self, task: Task, request: JobLog, offset: int) -> None:
-        """Returns when there is something to read, when the task is over, or when the reader does not want to wait any longer."""
+        """Returns when there is something to read, when the task is over, or when the reader does
+        not want to wait any longer.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_secs
         while loop.time() < until and await self._size(task, request.stream) <= offset:
@@ -65,8 +75,12 @@ class Outputs:
 
     async def _from_agent(self, task: Task, request: JobLog, offset: int) -> LogChunk:
         op = ReadLog(
-            op_id=base62(self._entropy(32), 32), token=task.token, stream=request.stream, offset=offset,
-            limit=request.limit, wait_secs=request.wait_secs,
+            op_id=base62(self._entropy(32), 32),
+            token=task.token,
+            stream=request.stream,
+            offset=offset,
+            limit=request.limit,
+            wait_secs=request.wait_secs,
         )
         return await self.hub.ask(task.agent_key, op, request.wait_secs + ANSWER_SECS, LogChunk)
 
@@ -74,11 +88,14 @@ class Outputs:
         while True:
             dropped = await self._dropped(task, request.stream)
             chunk = await self._read(task, request, offset, dropped)
-            # its keeper may be at work still: it notes what it drops before it is gone, so bytes read before a new note are real
+            # its keeper may be at work still: it notes what it drops before it is gone, so bytes
+            # read before a new note are real
             if await self._dropped(task, request.stream) == dropped:
                 return chunk
 
-    async def _read(self, task: Task, request: JobLog, offset: int, dropped: tuple[int, int] | None) -> LogChunk:
+    async def _read(
+        self, task: Task, request: JobLog, offset: int, dropped: tuple[int, int] | None
+    ) -> LogChunk:
         skipped = 0
         if dropped is not None and dropped[0] <= offset < dropped[1]:
             skipped, offset = dropped[1] - offset, dropped[1]
@@ -88,7 +105,12 @@ class Outputs:
         data, size = await self._evidence(task, f"{request.stream}.log", offset, limit)
         next_offset = offset + len(data)
         return LogChunk(
-            op_id="0" * 32, offset=offset, next_offset=next_offset, data=data, dropped=skipped, end=_over(task) and next_offset >= size,
+            op_id="0" * 32,
+            offset=offset,
+            next_offset=next_offset,
+            data=data,
+            dropped=skipped,
+            end=_over(task) and next_offset >= size,
         )
 
     async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
@@ -97,12 +119,22 @@ class Outputs:
             return await self._through_agent(task, folder, name, offset, limit)
         tasks = self._tasks.get(task.agent_key.driver)
         if tasks is None:
-            raise Refusal("agentUnavailable", f"the driver {task.agent_key.driver} is not configured here")
+            raise Refusal(
+                "agentUnavailable", f"the driver {task.agent_key.driver} is not configured here"
+            )
         return await tasks.evidence(task.agent_key, task.token, name, offset, limit)
 
-    async def _through_agent(self, task: Task, folder: str, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def _through_agent(
+        self, task: Task, folder: str, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         """A job may have put anything in the place of a file; that is nothing."""
-        op = ReadFile(op_id=base62(self._entropy(32), 32), run_dir=folder, name=name, offset=offset, limit=min(limit, MOST_BYTES))
+        op = ReadFile(
+            op_id=base62(self._entropy(32), 32),
+            run_dir=folder,
+            name=name,
+            offset=offset,
+            limit=min(limit, MOST_BYTES),
+        )
         try:
             piece = await self.hub.ask(task.agent_key, op, ANSWER_SECS, FileChunk)
         except Refusal as e:
@@ -121,7 +153,10 @@ class Outputs:
         try:
             said = msgspec.json.decode(data, type=_Dropped)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Refusal("notFound", f"what was dropped of {stream}.log is not known: its note was overwritten") from None
+            raise Refusal(
+                "notFound",
+                f"what was dropped of {stream}.log is not known: its note was overwritten",
+            ) from None
         return said.start, said.end
 
 
@@ -131,7 +166,9 @@ class _Dropped(msgspec.Struct, frozen=True):
 
 
 def _over(task: Task) -> bool:
-    """Can nothing follow? Of one that is kept for debugging nothing runs any more, however long it is kept."""
+    """Can nothing follow? Of one that is kept for debugging nothing runs any more, however long it
+    is kept.
+    """
     return not task.live or task.held is not None
 
 
@@ -140,14 +177,21 @@ def asked_for(job: Job, request: JobLog) -> Task | None:
     run, attempt = job.run, request.attempt
     if run is None or not run.attempts:
         return None
-    chosen: Attempt | None = run.attempts[-1] if attempt == 0 else next((a for a in run.attempts if a.number == attempt), None)
+    chosen: Attempt | None = (
+        run.attempts[-1]
+        if attempt == 0
+        else next((a for a in run.attempts if a.number == attempt), None)
+    )
     if chosen is None:
         raise Refusal("notFound", f"the run has no attempt {attempt}", _ADVICE)
     if request.role is None:
         return chosen.telling or (chosen.tasks[0] if chosen.tasks else None)
     if not chosen.tasks:
         raise Refusal("notFound", f"the tasks of attempt {chosen.number} are not kept any more")
-    found = next((t for t in chosen.tasks if (t.token.role, t.token.index) == (request.role, request.index)), None)
+    found = next(
+        (t for t in chosen.tasks if (t.token.role, t.token.index) == (request.role, request.index)),
+        None,
+    )
     if found is None:
         raise Refusal("notFound", f"the run has no task {request.role}/{request.index}", _ADVICE)
     return found

@@ -1,19 +1,20 @@
-"""The plan of a run: what it would be if it were started now and nothing else ran. Nothing is stored or held; pure.
+"""The plan of a run: what it would be if it were started now and nothing else ran. Nothing is
+stored or held; pure.
 
-Where each task would be, its directory, command and environment, and by which rules the run would end. Ports and hosts are examples:
-those of the run itself are chosen when it starts.
+Where each task would be, its directory, command and environment, and by which rules the run would
+end. Ports and hosts are examples: those of the run itself are chosen when it starts.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...protocol.launch import task_environment as task_env
+from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import Wishes
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from ...protocol.api.requests import RunSpec
 from ...protocol.jobs.roles import After, Place, Retry, TaskRole
+from ...protocol.launch import task_environment as task_env
 from ..core.resources import gang_allocator as rooms
 from ..core.resources.gang_allocator import Node, Room
 from ..core.scheduling.dispatch import task_dir
@@ -24,21 +25,46 @@ _ENDS = {"ok": "has completed", "any": "has ended", "failed": "has ended without
 
 
 def plan(
-    nodes: Sequence[Node], spec: RunSpec, run_dir: str, jid: str, serial: int, places: Sequence[Place] | None = None,
+    nodes: Sequence[Node],
+    spec: RunSpec,
+    run_dir: str,
+    jid: str,
+    serial: int,
+    places: Sequence[Place] | None = None,
 ) -> dict[str, Any]:
-    """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty. places: of tasks that are on none of these.
+    """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty.
+    places: of tasks that are on none of these.
 
-    A task's command is its role's; its environment is `environment`, then its role's, then its own, the later winning. So the plan
-    is not larger by a factor of the tasks, whatever their role says.
+    A task's command is its role's; its environment is `environment`, then its role's, then its own,
+    the later winning. So the plan is not larger by a factor of the tasks, whatever their role says.
     """
     if spec.roles:
-        return _of_roles(spec, _places(nodes, spec.roles, spec.active_plan) if places is None else places, run_dir, jid, serial)
+        return _of_roles(
+            spec,
+            _places(nodes, spec.roles, spec.active_plan) if places is None else places,
+            run_dir,
+            jid,
+            serial,
+        )
     role = {"name": _MAIN, "tasks": 1, "command": _command(spec, spec.command), "environment": {}}
-    task = {"role": _MAIN, "index": 0, "token": str(Token(jid, serial, 1, _MAIN, 0)), "directory": run_dir, "environment": {}}
-    return _head(spec, jid, serial) | {"environment": spec.env, "jobJson": None, "roles": [role], "tasks": [task]}
+    task = {
+        "role": _MAIN,
+        "index": 0,
+        "token": str(Token(jid, serial, 1, _MAIN, 0)),
+        "directory": run_dir,
+        "environment": {},
+    }
+    return _head(spec, jid, serial) | {
+        "environment": spec.env,
+        "jobJson": None,
+        "roles": [role],
+        "tasks": [task],
+    }
 
 
-def _of_roles(spec: RunSpec, places: Sequence[Place], run_dir: str, jid: str, serial: int) -> dict[str, Any]:
+def _of_roles(
+    spec: RunSpec, places: Sequence[Place], run_dir: str, jid: str, serial: int
+) -> dict[str, Any]:
     shared = task_env.shared(spec, jid, serial, 1, places)
     return _head(spec, jid, serial) | {
         "environment": shared.env | spec.env,
@@ -48,7 +74,9 @@ def _of_roles(spec: RunSpec, places: Sequence[Place], run_dir: str, jid: str, se
     }
 
 
-def _places(nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None) -> tuple[Place, ...]:
+def _places(
+    nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None
+) -> tuple[Place, ...]:
     """Where the tasks would be on an empty site, by role and index."""
     if sentence := rooms.too_much(nodes, roles, plan_):
         raise Refusal("resourceExceeded", sentence)
@@ -62,17 +90,31 @@ def _places(nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None)
 
 def _head(spec: RunSpec, jid: str, serial: int) -> dict[str, Any]:
     return {
-        "state": "ok", "computeJid": jid, "computeJobSerial": serial, "attempt": 1, "driver": spec.driver,
-        "simulationType": spec.simulation_type, "policies": policies(spec),
+        "state": "ok",
+        "computeJid": jid,
+        "computeJobSerial": serial,
+        "attempt": 1,
+        "driver": spec.driver,
+        "simulationType": spec.simulation_type,
+        "policies": policies(spec),
     }
 
 
 def _role(spec: RunSpec, role: TaskRole) -> dict[str, Any]:
     return {
-        "name": role.name, "tasks": role.tasks, "command": _command(spec, role.command), "environment": role.env,
-        "cpu": role.cpu, "memoryMb": role.memory_mb, "shmMb": role.shm_mb, "gpu": role.gpu, "ports": role.all_ports(),
-        "image": role.image, "volumes": role.volumes,
-        "minFailed": role.min_failed, "minSucceeded": role.min_succeeded,
+        "name": role.name,
+        "tasks": role.tasks,
+        "command": _command(spec, role.command),
+        "environment": role.env,
+        "cpu": role.cpu,
+        "memoryMb": role.memory_mb,
+        "shmMb": role.shm_mb,
+        "gpu": role.gpu,
+        "ports": role.all_ports(),
+        "image": role.image,
+        "volumes": role.volumes,
+        "minFailed": role.min_failed,
+        "minSucceeded": role.min_succeeded,
     }
 
 
@@ -80,8 +122,15 @@ def _task(spec: RunSpec, run_dir: str, jid: str, serial: int, place: Place) -> d
     directory = task_dir(run_dir, place.role, place.index)
     own = task_env.own(spec, jid, serial, 1, place) | {"PAI_WORK_DIR": directory}
     return {
-        "role": place.role, "index": place.index, "token": str(Token(jid, serial, 1, place.role, place.index)), "host": place.host,
-        "address": place.address, "ports": place.ports, "gpus": place.gpus, "directory": directory, "environment": own,
+        "role": place.role,
+        "index": place.index,
+        "token": str(Token(jid, serial, 1, place.role, place.index)),
+        "host": place.host,
+        "address": place.address,
+        "ports": place.ports,
+        "gpus": place.gpus,
+        "directory": directory,
+        "environment": own,
     }
 
 
@@ -94,17 +143,25 @@ def policies(spec: RunSpec) -> list[str]:
     """By which rules the run would start, end and be tried again: a sentence each."""
     out = [_waits(a) for a in spec.after]
     if spec.at_once is not None:
-        out.append(f"Of the user's runs of this simulation, {spec.at_once} may run at the same time.")
+        out.append(
+            f"Of the user's runs of this simulation, {spec.at_once} may run at the same time."
+        )
     if spec.roles:
         out += [sentence for role in spec.roles for sentence in _completion(role)]
-        out.append("When all tasks have ended and no such condition was fulfilled, the attempt succeeds, also if some of them failed.")
+        out.append(
+            "When all tasks have ended and no such condition was fulfilled, the attempt succeeds, also if some of them failed."
+        )
     out += _retries(spec.retry)
     if spec.time_limit_secs is not None:
         out.append(_limit(spec, spec.time_limit_secs))
     if spec.queue_limit_secs is not None:
-        out.append(f"The run is given up when it has not started {spec.queue_limit_secs:g} s after its submission.")
+        out.append(
+            f"The run is given up when it has not started {spec.queue_limit_secs:g} s after its submission."
+        )
     if spec.debug_secs is not None:
-        out.append(f"A task that fails by itself is kept for {spec.debug_secs:g} s, with all that it holds.")
+        out.append(
+            f"A task that fails by itself is kept for {spec.debug_secs:g} s, with all that it holds."
+        )
     return out
 
 
@@ -115,7 +172,11 @@ def _limit(spec: RunSpec, secs: float) -> str:
 
 
 def _waits(after: After) -> str:
-    run = f"run {after.compute_job_serial} of {after.compute_jid}" if after.compute_job_serial else f"the run of {after.compute_jid}"
+    run = (
+        f"run {after.compute_job_serial} of {after.compute_jid}"
+        if after.compute_job_serial
+        else f"the run of {after.compute_jid}"
+    )
     return f"It starts after {run} {_ENDS[after.on]}."
 
 
@@ -127,7 +188,10 @@ def _completion(role: TaskRole) -> list[str]:
         failure = f"The attempt fails when {_of(role.min_failed, n)} of role {name} failed."
     if role.min_succeeded is None:
         return [failure]
-    return [failure, f"The attempt succeeds when {_of(role.min_succeeded, n)} of role {name} succeeded; what else runs is stopped."]
+    return [
+        failure,
+        f"The attempt succeeds when {_of(role.min_succeeded, n)} of role {name} succeeded; what else runs is stopped.",
+    ]
 
 
 def _of(count: int, tasks: int) -> str:

@@ -1,6 +1,8 @@
-"""Ports of this machine leased to simulations: the same ones each time a simulation asks, until it gives them back or forgets to ask.
+"""Ports of this machine leased to simulations: the same ones each time a simulation asks, until it
+gives them back or forgets to ask.
 
-Durable in one small file that is written whole. A port is tried out before it is leased, for others use ports, too.
+Durable in one small file that is written whole. A port is tried out before it is leased, for others
+use ports, too.
 """
 
 import asyncio
@@ -12,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from ...protocol.api.requests import GlobalResources
 from ...protocol.errors import Refusal
 from ...protocol.ids import Sid, SimulationType, Uid
-from ...protocol.api.requests import GlobalResources
 from ...runtime.filesystems import write_atomically
 
 #: Below the ports that Linux gives to outgoing connections.
@@ -38,17 +40,28 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Leases:
     """One per process. Raises Refusal("badConfig") where its file is not what it wrote."""
 
-    def __init__(self, path: Path, wall: Callable[[], float], *, lease_secs: float, ports: Sequence[int] = PORTS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        wall: Callable[[], float],
+        *,
+        lease_secs: float,
+        ports: Sequence[int] = PORTS,
+    ) -> None:
         self._path, self._wall, self._secs, self._ports = path, wall, lease_secs, ports
         self._leases = {_owner(lease): lease for lease in self._read()}
-        for leftover in path.parent.glob(f"{path.name}.*.new"):  # of one that was killed while it wrote
+        for leftover in path.parent.glob(
+            f"{path.name}.*.new"
+        ):  # of one that was killed while it wrote
             with contextlib.suppress(OSError):
                 leftover.unlink()
         self._next = 0
         self._turn = asyncio.Lock()
 
     async def ask(self, request: GlobalResources) -> dict[str, object]:
-        """{"ports", "ip", "until"}, durable when this returns. Raises Refusal (tooManyRequests, storageUnavailable)."""
+        """{"ports", "ip", "until"}, durable when this returns. Raises Refusal (tooManyRequests,
+        storageUnavailable).
+        """
         async with self._turn:
             return await asyncio.to_thread(self._ask, request)
 
@@ -64,9 +77,20 @@ class Leases:
         held = mine.ports if mine is not None else ()
         taken = {p for lease in kept.values() for p in lease.ports} | set(held)
         ports = held + self._free(request.ports - len(held), taken)
-        if sum(len(lease.ports) for o, lease in kept.items() if o[0] == request.uid) + len(ports) > PER_USER:
-            raise Refusal("tooManyRequests", f"a user may hold {PER_USER} ports at once; give some back")
-        kept[owner] = Lease(uid=owner[0], simulation_type=owner[1], simulation_id=owner[2], ports=ports, until=now + self._secs)
+        if (
+            sum(len(lease.ports) for o, lease in kept.items() if o[0] == request.uid) + len(ports)
+            > PER_USER
+        ):
+            raise Refusal(
+                "tooManyRequests", f"a user may hold {PER_USER} ports at once; give some back"
+            )
+        kept[owner] = Lease(
+            uid=owner[0],
+            simulation_type=owner[1],
+            simulation_id=owner[2],
+            ports=ports,
+            until=now + self._secs,
+        )
         self._write(kept)
         return {"ports": list(ports[: request.ports]), "ip": IP, "until": kept[owner].until}
 
@@ -80,7 +104,10 @@ class Leases:
             if port not in taken and _usable(port):
                 found.append(port)
         if len(found) < n:
-            raise Refusal("tooManyRequests", f"no {n} ports are free among {self._ports[0]} to {self._ports[-1]}")
+            raise Refusal(
+                "tooManyRequests",
+                f"no {n} ports are free among {self._ports[0]} to {self._ports[-1]}",
+            )
         if found:
             self._next = (self._ports.index(found[-1]) + 1) % len(self._ports)
         return tuple(found)
@@ -91,15 +118,25 @@ class Leases:
         except FileNotFoundError:
             return []
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise Refusal("badConfig", f"{self._path} is damaged ({e}); take it away, and all leases of ports are forgotten") from None
+            raise Refusal(
+                "badConfig",
+                f"{self._path} is damaged ({e}); take it away, and all leases of ports are forgotten",
+            ) from None
         except OSError as e:
             raise Refusal("badConfig", f"{self._path} cannot be read: {e.strerror}") from None
 
     def _write(self, leases: dict[tuple[str, str, str], Lease]) -> None:
         try:
-            write_atomically(str(self._path), msgspec.json.encode(list(leases.values())), sync=True, points=_POINTS)
+            write_atomically(
+                str(self._path),
+                msgspec.json.encode(list(leases.values())),
+                sync=True,
+                points=_POINTS,
+            )
         except OSError as e:
-            raise Refusal("storageUnavailable", f"the lease cannot be put on record: {e.strerror}") from None
+            raise Refusal(
+                "storageUnavailable", f"the lease cannot be put on record: {e.strerror}"
+            ) from None
         self._leases = leases
 
 

@@ -1,4 +1,6 @@
-"""The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing behind it sees raw data."""
+"""The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing
+behind it sees raw data.
+"""
 
 import asyncio
 from collections.abc import Collection
@@ -7,21 +9,22 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ...protocol.errors import Refusal
 from ...protocol.api.requests import MAX_BULK, RunMany, RunSpec
+from ...protocol.errors import Refusal
 from ...protocol.launch.task_environment import APP_VERSION
 from .role_validation import MAX_VARIABLES, check_env, check_roles
 
 #: Bytes of a request for many runs, and of any other, which is taken apart in one go.
 MAX_BODY, MAX_ONE = 8 * 1024 * 1024, 2 * 1024 * 1024
-#: Fields of all objects of one request: before it is taken apart they are counted, which costs next to nothing.
+#: Fields of all objects of one request: before it is taken apart they are counted, which costs next
+#: to nothing.
 MAX_FIELDS = 16_000
 #: Runs are taken apart so many bytes at a time; between these the loop serves others.
 _GO = 32 * 1024
 #: What a request for many runs may have besides them, bytes.
 _AROUND = 4096
-#: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels in one message to the agent,
-#: and what `protocol.codec` there would refuse has to be refused here.
+#: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels
+#: in one message to the agent, and what `protocol.codec` there would refuse has to be refused here.
 MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_KEYS, MAX_DATA_ITEMS = 256 * 1024, 10, 8_000, 90_000
 #: All commands and environments of one run, characters.
 MAX_WORDS = 512 * 1024
@@ -35,7 +38,10 @@ def parse_body(body: bytes, type_: type[T], limit: int = MAX_ONE) -> T:
     """The request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
     _fits(body, limit)
     if _keys(body) > MAX_FIELDS:
-        raise Refusal("tooLarge", f"the request has more than {MAX_FIELDS} fields; give what is large as a file")
+        raise Refusal(
+            "tooLarge",
+            f"the request has more than {MAX_FIELDS} fields; give what is large as a file",
+        )
     request: T = _decoded(body, type_)
     _check_once(body)
     return request
@@ -93,7 +99,8 @@ def _decoded(body: bytes, type_: Any) -> Any:
 def _check_once(body: bytes, limit: int = MAX_ONE) -> None:
     """Two readers of an object with a key that is there twice may see two requests. Raises Refusal.
 
-    Of such a key one is gone when the text was read; so it is read, written again, and the keys are counted.
+    Of such a key one is gone when the text was read; so it is read, written again, and the keys are
+    counted.
     """
     if len(body) > limit or _keys(body) != _keys(msgspec.json.encode(_decoded(body, Any))):
         raise Refusal("badRequest", "the request does not fit: an object in it has a field twice")
@@ -109,33 +116,59 @@ _colons = methodcaller("count", b":")
 
 
 def check_spec(
-    spec: RunSpec, apps: tuple[str, ...], *, containers: bool = False, volumes: Collection[str] = (), user_dir: str = ""
+    spec: RunSpec,
+    apps: tuple[str, ...],
+    *,
+    containers: bool = False,
+    volumes: Collection[str] = (),
+    user_dir: str = "",
 ) -> None:
-    """What the shape of a run cannot say. containers, volumes, user_dir: as of check_roles. Raises Refusal."""
+    """What the shape of a run cannot say. containers, volumes, user_dir: as of check_roles. Raises
+    Refusal.
+    """
     if spec.simulation_type not in apps:
-        raise Refusal("unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}")
+        raise Refusal(
+            "unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}"
+        )
     if spec.simulation_type == COMMAND:
         _check_command(spec)
     elif spec.command or spec.roles or spec.data is None:
         what = "roles" if spec.roles else "command"
-        raise Refusal("badRequest", f"the app {spec.simulation_type!r} takes `data`, and no `{what}`: it makes its command itself")
+        raise Refusal(
+            "badRequest",
+            f"the app {spec.simulation_type!r} takes `data`, and no `{what}`: it makes its command itself",
+        )
     if spec.data is not None:
         check_data("data", spec.data)
     # the front end says there by which version of the app it has digested the run
-    check_env({name: value for name, value in spec.env.items() if spec.data is None or name != APP_VERSION})
+    check_env(
+        {
+            name: value
+            for name, value in spec.env.items()
+            if spec.data is None or name != APP_VERSION
+        }
+    )
     if spec.roles:
         check_roles(spec, containers=containers, volumes=volumes, user_dir=user_dir)
     room = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)
     if len(spec.env) > room:
-        raise Refusal("tooLarge", f"the environment has {len(spec.env)} variables; the limit is {room}")
+        raise Refusal(
+            "tooLarge", f"the environment has {len(spec.env)} variables; the limit is {room}"
+        )
     _check_size(spec)
 
 
 def _check_command(spec: RunSpec) -> None:
     if spec.data is not None or not (spec.command or spec.roles):
-        raise Refusal("badRequest", "the app 'command' takes a `command` of at least one word, or `roles`, and no `data`")
+        raise Refusal(
+            "badRequest",
+            "the app 'command' takes a `command` of at least one word, or `roles`, and no `data`",
+        )
     if spec.command and spec.roles:
-        raise Refusal("badRequest", "a run takes either a `command` or `roles`, each of which has its own; leave out one of them")
+        raise Refusal(
+            "badRequest",
+            "a run takes either a `command` or `roles`, each of which has its own; leave out one of them",
+        )
 
 
 def _check_size(spec: RunSpec) -> None:
@@ -147,7 +180,10 @@ def _check_size(spec: RunSpec) -> None:
         envs.append(role.env)
     size = sum(map(len, words)) + sum(len(k) + len(v) for env in envs for k, v in env.items())
     if size > MAX_WORDS:
-        raise Refusal("tooLarge", f"commands and environments take {size} characters; the limit is {MAX_WORDS}")
+        raise Refusal(
+            "tooLarge",
+            f"commands and environments take {size} characters; the limit is {MAX_WORDS}",
+        )
 
 
 def check_data(name: str, data: dict[str, Any]) -> None:
@@ -164,7 +200,10 @@ def _check_members(name: str, value: Any, room: int, left: dict[type[Any], int])
             raise Refusal("tooDeep", f"`{name}` is nested deeper than {MAX_DATA_DEPTH} levels")
         left[type(value)] -= len(value)
         if left[type(value)] < 0:
-            raise Refusal("tooLarge", f"`{name}` has more than {MAX_DATA_KEYS} keys or {MAX_DATA_ITEMS} elements; give it as a file")
+            raise Refusal(
+                "tooLarge",
+                f"`{name}` has more than {MAX_DATA_KEYS} keys or {MAX_DATA_ITEMS} elements; give it as a file",
+            )
         for member in value.values() if isinstance(value, dict) else value:
             _check_members(name, member, room - 1, left)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -173,5 +212,9 @@ def _check_members(name: str, value: Any, room: int, left: dict[type[Any], int])
 
 def _sentence(text: str) -> str:
     """msgspec's message, without Python's words."""
-    said = text.replace("Object contains", "it has an").replace("Object missing", "it lacks the").replace("`null`", "nothing")
+    said = (
+        text.replace("Object contains", "it has an")
+        .replace("Object missing", "it lacks the")
+        .replace("`null`", "nothing")
+    )
     return ("the request does not fit: " + said[0].lower() + said[1:])[:400]

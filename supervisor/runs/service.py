@@ -1,6 +1,8 @@
-"""Between the listeners and the engine: requests become inputs, durable effects become answers, readers wait for changes.
+"""Between the listeners and the engine: requests become inputs, durable effects become answers,
+readers wait for changes.
 
-Knows nothing of HTTP. Decides nothing: what a request leads to is the core's, what is told about it `core.status`'s.
+Knows nothing of HTTP. Decides nothing: what a request leads to is the core's, what is told about it
+`core.status`'s.
 """
 
 import asyncio
@@ -11,29 +13,47 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-from ...db.records.job_record import attempt, roles, task
+
 from ...db.events.state import Job, Run, Task
+from ...db.records.job_record import attempt, roles, task
 from ...drivers.contracts import AgentDriver
+from ...protocol.api.requests import (
+    JobLog,
+    JobTasks,
+    RunCancel,
+    RunMany,
+    RunRelease,
+    RunSimulation,
+    RunSpec,
+    RunStatusRequest,
+)
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, split_jid
-from ...protocol.wire.messages import LogChunk
-from ...protocol.api.requests import JobLog, JobTasks, RunCancel, RunMany, RunRelease, RunSimulation, RunSpec, RunStatusRequest
 from ...protocol.jobs.status import PURGED
+from ...protocol.wire.messages import LogChunk
 from ...runtime.log.logger import Log
+from ..connections.progress import Progress
 from ..core.interface.effects import AgentReady, ReplyRefusal, ReplyStatus
-from ..core.interface.inputs import AgentStopRequested, Cancel, Input, Now, Release, Submit, WantAgent
-from ..core.status.run_status import missing, status
+from ..core.interface.inputs import (
+    AgentStopRequested,
+    Cancel,
+    Input,
+    Now,
+    Release,
+    Submit,
+    WantAgent,
+)
 from ..core.scheduling.dispatch import task_dir
+from ..core.status.run_status import missing, status
+from ..diagnosis.explanation import brief, why
 from ..engine.decision_loop import Durable, Engine
 from ..engine.event_feed import Feed
-from .outcome_cache import Ends
-from .command_summaries import Summaries
 from ..process.counters import Counters
-from .output_reader import Outputs, asked_for
-from ..connections.progress import Progress
-from .request_validation import check_spec
 from ..tracing.id_lookup import no_job
-from ..diagnosis.explanation import brief, why
+from .command_summaries import Summaries
+from .outcome_cache import Ends
+from .output_reader import Outputs, asked_for
+from .request_validation import check_spec
 
 #: Of the attempts of a run, so many are told: the latest ones.
 ATTEMPTS_SHOWN = 100
@@ -53,26 +73,50 @@ class Desk:
     """What handlers share: the way to the engine and back, and reads of durable state."""
 
     def __init__(
-        self, engine: Engine, feed: Feed, outputs: Outputs, progress: Progress, counters: Counters, log: Log, now: Callable[[], Now], *,
-        user_root: str, apps: tuple[str, ...], drivers: dict[str, AgentDriver], evidence_root: str,
+        self,
+        engine: Engine,
+        feed: Feed,
+        outputs: Outputs,
+        progress: Progress,
+        counters: Counters,
+        log: Log,
+        now: Callable[[], Now],
+        *,
+        user_root: str,
+        apps: tuple[str, ...],
+        drivers: dict[str, AgentDriver],
+        evidence_root: str,
         container: Callable[[AgentKey, Token], str | None] = lambda key, token: None,
         batch: Callable[[RunSpec], RunSpec] = lambda spec: spec,
     ) -> None:
         """container: the name of the container that a task is in, where it is in one.
 
-        batch: what is asked of a cluster, as it is on record then; raises Refusal. Drivers without clusters are asked
-        for nothing there.
+        batch: what is asked of a cluster, as it is on record then; raises Refusal. Drivers without
+        clusters are asked for nothing there.
         """
-        self.engine, self.feed, self.outputs, self.counters, self.log, self.now = engine, feed, outputs, counters, log, now
+        self.engine, self.feed, self.outputs, self.counters, self.log, self.now = (
+            engine,
+            feed,
+            outputs,
+            counters,
+            log,
+            now,
+        )
         self.progress = progress
-        self.user_root, self.apps, self.drivers, self.evidence_root = user_root, apps, drivers, evidence_root
+        self.user_root, self.apps, self.drivers, self.evidence_root = (
+            user_root,
+            apps,
+            drivers,
+            evidence_root,
+        )
         self._container, self._batch = container, batch
         self.draining = False
         #: agents that were asked for ahead of any need
         self._early: dict[AgentKey, asyncio.Task[None]] = {}
         self._handles = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        #: handles of bulk requests: they are told less, for describing a waiting run means counting who is ahead of it
+        #: handles of bulk requests: they are told less, for describing a waiting run means counting
+        #: who is ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self.ends = Ends(engine.store)
@@ -81,8 +125,12 @@ class Desk:
     def sizes(self) -> dict[str, int]:
         """Who waits, counted."""
         return {
-            "waiting": len(self._waiting), "brief": len(self._brief), "watched": len(self._watchers), "early": len(self._early),
-            "reported": self.progress.size, "ends": len(self.ends),
+            "waiting": len(self._waiting),
+            "brief": len(self._brief),
+            "watched": len(self._watchers),
+            "early": len(self._early),
+            "reported": self.progress.size,
+            "ends": len(self.ends),
             "summaries": len(self.summaries),
         }
 
@@ -110,7 +158,11 @@ class Desk:
         if entry is None:
             return missing(effect.jid, "noRun")
         if brief:
-            return {"computeJid": effect.jid, "computeJobSerial": effect.serial, "state": entry.job.status}
+            return {
+                "computeJid": effect.jid,
+                "computeJobSerial": effect.serial,
+                "state": entry.job.status,
+            }
         return self.describe(entry, serial=effect.serial)
 
     def projected(self, job: Job) -> None:
@@ -128,7 +180,10 @@ class Desk:
         return await self._answer(input_.handle, future)
 
     async def submit_many(self, request: RunMany) -> list[dict[str, Any]]:
-        return await self.submit_each(RunSimulation(req_id=f"{request.req_id}.{n}", run=spec) for n, spec in enumerate(request.runs))
+        return await self.submit_each(
+            RunSimulation(req_id=f"{request.req_id}.{n}", run=spec)
+            for n, spec in enumerate(request.runs)
+        )
 
     async def submit_each(self, requests: Iterable[RunSimulation]) -> list[dict[str, Any]]:
         """All in order; each is accepted or refused by itself. They are made when it is their turn."""
@@ -139,7 +194,9 @@ class Desk:
         return await self._each(requests, self._cancellation)
 
     async def _each(
-        self, requests: Iterable[T], prepared: Callable[[T], tuple[asyncio.Future[dict[str, Any]], Submit | Cancel]],
+        self,
+        requests: Iterable[T],
+        prepared: Callable[[T], tuple[asyncio.Future[dict[str, Any]], Submit | Cancel]],
     ) -> list[dict[str, Any]]:
         asked: list[tuple[int, asyncio.Future[dict[str, Any]]] | Refusal] = []
         left = iter(requests)
@@ -158,7 +215,10 @@ class Desk:
                 self.engine.tell(*inputs)
             await asyncio.sleep(0)
         until = asyncio.get_running_loop().time() + ANSWER_SECS
-        return [a.body() if isinstance(a, Refusal) else await _or_refusal(self._answer(*a, until=until)) for a in asked]
+        return [
+            a.body() if isinstance(a, Refusal) else await _or_refusal(self._answer(*a, until=until))
+            for a in asked
+        ]
 
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
         future, input_ = self._cancellation(request)
@@ -170,8 +230,12 @@ class Desk:
         self.engine.tell(Release(handle, request))
         return await self._of(request, self._answer(handle, future))
 
-    async def _of(self, request: RunCancel | RunRelease, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """The answer; where there is no such job of this user, the refusal that tells of those near, as for questions."""
+    async def _of(
+        self, request: RunCancel | RunRelease, answer: Awaitable[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The answer; where there is no such job of this user, the refusal that tells of those
+        near, as for questions.
+        """
         try:
             return await answer
         except Refusal as e:
@@ -179,10 +243,14 @@ class Desk:
                 self.job(request.uid, request.compute_jid)
             raise
 
-    async def _answer(self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None) -> dict[str, Any]:
+    async def _answer(
+        self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None
+    ) -> dict[str, Any]:
         """What was decided, when it is durable. Raises Refusal."""
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + ANSWER_SECS if until is None else until):
+            async with asyncio.timeout_at(
+                asyncio.get_running_loop().time() + ANSWER_SECS if until is None else until
+            ):
                 return await future
         except TimeoutError:
             sentence = f"the store did not answer within {ANSWER_SECS:g} s; the same request (reqId) may be repeated"
@@ -195,14 +263,22 @@ class Desk:
         """Can there be such a run here? Raises Refusal."""
         can = self.drivers[self.driver(spec.driver)].capabilities
         check_spec(
-            spec, self.apps, containers=can.containers, volumes=can.volumes, user_dir=os.path.join(self.user_root, spec.uid),
+            spec,
+            self.apps,
+            containers=can.containers,
+            volumes=can.volumes,
+            user_dir=os.path.join(self.user_root, spec.uid),
         )
 
     def driver(self, asked: str) -> str:
-        """The name of the driver that is meant: the first one of this house where none is named. Raises Refusal("badRequest")."""
+        """The name of the driver that is meant: the first one of this house where none is named.
+        Raises Refusal("badRequest").
+        """
         name = asked or next(iter(self.drivers))
         if name not in self.drivers:
-            raise Refusal("badRequest", f"there is no driver {name!r}; there are: {', '.join(self.drivers)}")
+            raise Refusal(
+                "badRequest", f"there is no driver {name!r}; there are: {', '.join(self.drivers)}"
+            )
         return name
 
     def _cancellation(self, request: RunCancel) -> tuple[asyncio.Future[dict[str, Any]], Cancel]:
@@ -217,15 +293,19 @@ class Desk:
     def checked(self, spec: RunSpec) -> RunSpec:
         """A run as it would be accepted. Raises Refusal.
 
-        The driver and limits of this house, where it has none of its own, are on record with it, whatever the configuration says later.
+        The driver and limits of this house, where it has none of its own, are on record with it,
+        whatever the configuration says later.
         """
         self.check(spec)
         policy = self.engine.policy
         spec = self._batch(msgspec.structs.replace(spec, driver=self.driver(spec.driver)))
-        # the house's own limit is for its own queue: the core counts it until the run is placed, and no longer
+        # the house's own limit is for its own queue: the core counts it until the run is placed,
+        # and no longer
         usual = None if spec.driver in policy.batch else policy.queue_limit_secs
         return msgspec.structs.replace(
-            spec, time_limit_secs=spec.time_limit_secs or policy.time_limit_secs, queue_limit_secs=spec.queue_limit_secs or usual,
+            spec,
+            time_limit_secs=spec.time_limit_secs or policy.time_limit_secs,
+            queue_limit_secs=spec.queue_limit_secs or usual,
         )
 
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
@@ -237,17 +317,23 @@ class Desk:
         return handle, future
 
     def run_dir(self, spec: RunSpec) -> str:
-        return os.path.join(self.user_root, spec.uid, spec.simulation_type, spec.simulation_id, spec.compute_model)
+        return os.path.join(
+            self.user_root, spec.uid, spec.simulation_type, spec.simulation_id, spec.compute_model
+        )
 
     # ---- agents
 
     def agent_key(self, uid: str, driver: str, host: str | None = None) -> AgentKey:
-        """The agent that answers this user's calls, on this host if it can be. Raises Refusal("badRequest"): there is no such driver."""
+        """The agent that answers this user's calls, on this host if it can be. Raises
+        Refusal("badRequest"): there is no such driver.
+        """
         name = self.driver(driver)
         return self.engine.world.homes.for_calls(name, uid, host)
 
     async def agent(self, key: AgentKey) -> None:
-        """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable, tooManyRequests, draining)."""
+        """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable,
+        tooManyRequests, draining).
+        """
         view = self.engine.world.agents.get(key)
         if view is not None and view.phase == "up" and view.synced and not self.draining:
             return
@@ -258,11 +344,16 @@ class Desk:
 
     async def stop_agent(self, key: AgentKey) -> None:
         """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
-        late = Refusal("storageUnavailable", "the store has not taken it in time; whether the agent ends is not known")
+        late = Refusal(
+            "storageUnavailable",
+            "the store has not taken it in time; whether the agent ends is not known",
+        )
         await self._answered(lambda handle: AgentStopRequested(handle, key), ANSWER_SECS, late)
 
     async def _answered(self, input_: Callable[[int], Input], secs: float, late: Refusal) -> None:
-        """Tell the engine, and wait for its answer to this handle. late: raised after `secs` seconds."""
+        """Tell the engine, and wait for its answer to this handle. late: raised after `secs`
+        seconds.
+        """
         handle, future = self._handle()
         self.engine.tell(input_(handle))
         try:
@@ -300,9 +391,17 @@ class Desk:
             raise no_job(self.engine.store, jid)
         return entry
 
-    def describe(self, entry: Durable, *, hash_: str | None = None, serial: int = 0) -> dict[str, Any]:
+    def describe(
+        self, entry: Durable, *, hash_: str | None = None, serial: int = 0
+    ) -> dict[str, Any]:
         reply = status(
-            self.engine.world, entry.job, entry.position, self.now(), hash_=hash_, serial=serial, store_fails_since=self._fails_since(),
+            self.engine.world,
+            entry.job,
+            entry.position,
+            self.now(),
+            hash_=hash_,
+            serial=serial,
+            store_fails_since=self._fails_since(),
         )
         reply["why"] = brief(reply, entry.job)
         run = entry.job.run
@@ -319,14 +418,18 @@ class Desk:
         with self.watching(request.compute_jid) as changed:
             while True:
                 entry = self.job(request.uid, request.compute_jid)
-                reply = self.describe(entry, hash_=request.compute_job_hash, serial=request.compute_job_serial)
+                reply = self.describe(
+                    entry, hash_=request.compute_job_hash, serial=request.compute_job_serial
+                )
                 if reply["over"] or loop.time() >= deadline:
                     return reply
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
 
     async def read_log(self, request: JobLog) -> tuple[LogChunk, Token | None]:
-        """Bytes of output, and whose they are; a run that has not started yet is waited for. Raises Refusal."""
+        """Bytes of output, and whose they are; a run that has not started yet is waited for. Raises
+        Refusal.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
@@ -334,11 +437,16 @@ class Desk:
                 job = self.job(request.uid, request.compute_jid).job
                 run = job.run
                 if run is not None and request.compute_job_serial not in (0, run.serial):
-                    raise Refusal("staleSerial", f"run {request.compute_job_serial} of {job.jid} is not the current one")
+                    raise Refusal(
+                        "staleSerial",
+                        f"run {request.compute_job_serial} of {job.jid} is not the current one",
+                    )
                 if run is None or run.attempts or not run.active or loop.time() >= deadline:
                     left = max(0.0, deadline - loop.time())
                     task = asked_for(job, request)
-                    chunk = await self.outputs.read(job, msgspec.structs.replace(request, wait_secs=left))
+                    chunk = await self.outputs.read(
+                        job, msgspec.structs.replace(request, wait_secs=left)
+                    )
                     return chunk, None if task is None else task.token
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
@@ -358,7 +466,9 @@ class Desk:
 
     def why(self, request: RunStatusRequest) -> dict[str, Any]:
         entry = self.job(request.uid, request.compute_jid)
-        reply = self.describe(entry, hash_=request.compute_job_hash, serial=request.compute_job_serial)
+        reply = self.describe(
+            entry, hash_=request.compute_job_hash, serial=request.compute_job_serial
+        )
         run = entry.job.run
         tasks = run.attempts[-1].tasks if run and run.attempts else ()
         task = (run.telling if run is not None else None) or (tasks[0] if tasks else None)
@@ -376,22 +486,42 @@ class Desk:
         return os.path.join(agent, "run", task.token.name)
 
     def tasks(self, request: JobTasks) -> dict[str, Any]:
-        """The attempts of the current run, and the tasks of one of them (0: the latest). Raises Refusal."""
+        """The attempts of the current run, and the tasks of one of them (0: the latest). Raises
+        Refusal.
+        """
         entry = self.job(request.uid, request.compute_jid)
         run = entry.job.run
         if run is None or request.compute_job_serial not in (0, run.serial):
-            raise Refusal("staleSerial", f"run {request.compute_job_serial} of {request.compute_jid} is not the current one")
+            raise Refusal(
+                "staleSerial",
+                f"run {request.compute_job_serial} of {request.compute_jid} is not the current one",
+            )
         wanted = request.attempt or run.attempt
         chosen = next((a for a in run.attempts if a.number == wanted), None)
         if wanted and chosen is None:
-            raise Refusal("notFound", f"the run has no attempt {wanted}", {"advice": "'jobscribe job tasks JOB' shows which there are"})
+            raise Refusal(
+                "notFound",
+                f"the run has no attempt {wanted}",
+                {"advice": "'jobscribe job tasks JOB' shows which there are"},
+            )
         return {
-            "computeJid": entry.job.jid, "computeJobSerial": run.serial, "state": run.status, "attempt": wanted, "roles": roles(run),
+            "computeJid": entry.job.jid,
+            "computeJobSerial": run.serial,
+            "state": run.status,
+            "attempt": wanted,
+            "roles": roles(run),
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
-            "attempts": [{k: v for k, v in attempt(a, run.spec).items() if k != "tasks"} for a in run.attempts[-ATTEMPTS_SHOWN:]],
+            "attempts": [
+                {k: v for k, v in attempt(a, run.spec).items() if k != "tasks"}
+                for a in run.attempts[-ATTEMPTS_SHOWN:]
+            ],
             "tasks": [
-                {**task(t, run.spec), "runDir": _directory(run, t), "evidence": None if run.status == PURGED else self.evidence_folder(t),
-                 "container": self._container(t.agent_key, t.token)}
+                {
+                    **task(t, run.spec),
+                    "runDir": _directory(run, t),
+                    "evidence": None if run.status == PURGED else self.evidence_folder(t),
+                    "container": self._container(t.agent_key, t.token),
+                }
                 for t in (chosen.tasks if chosen is not None else ())
             ],
         }

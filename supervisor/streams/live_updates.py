@@ -1,8 +1,10 @@
-"""News for one page: status, progress and one job's output as server-sent events, resumable, however slowly they are taken.
+"""News for one page: status, progress and one job's output as server-sent events, resumable,
+however slowly they are taken.
 
-Statuses are levels: the newest of a job is told, not each. They go out in the order of the log, and the id of an event says up to
-where everything was told, so that who comes back gets what changed since. Output waits for its reader. Only what its reader has
-room for is made, so a slow one costs a few names.
+Statuses are levels: the newest of a job is told, not each. They go out in the order of the log, and
+the id of an event says up to where everything was told, so that who comes back gets what changed
+since. Output waits for its reader. Only what its reader has room for is made, so a slow one costs a
+few names.
 """
 
 import asyncio
@@ -15,17 +17,19 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+
 from ...db.events.state import Job
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...protocol.wire.messages import Stream
 from ..core.status.run_status import missing
-from ..runs.service import Desk
 from ..engine.decision_loop import Durable
+from ..runs.service import Desk
 from .output_tail import Piece, Place, Tail
 
 KEEPALIVE_SECS = 15.0
-#: What changes without an event (an agent that is away, the place in a queue) is looked at so often.
+#: What changes without an event (an agent that is away, the place in a queue) is looked at so
+#: often.
 LOOK_SECS = 5.0
 LIFE_SECS = 12 * 3600.0
 #: Streams of one user, and in all.
@@ -42,9 +46,11 @@ _NO_NEWS = b": nothing new\n\n"
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What a page wants to hear of: these jobs (none: all of the user's), and perhaps the output of one.
+    """What a page wants to hear of: these jobs (none: all of the user's), and perhaps the output of
+    one.
 
-    tail: so many bytes of what that has already; 0: all. last_id: of the last event that it has, if it comes back.
+    tail: so many bytes of what that has already; 0: all. last_id: of the last event that it has, if
+    it comes back.
     """
 
     uid: str
@@ -57,7 +63,9 @@ class Wish(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """An id counts for the same wish only."""
-        said = "|".join((self.uid, *sorted(self.jids), "", self.logs or "", self.stream if self.logs else ""))
+        said = "|".join(
+            (self.uid, *sorted(self.jids), "", self.logs or "", self.stream if self.logs else "")
+        )
         return blake2b(said.encode(), digest_size=8).hexdigest()
 
 
@@ -65,7 +73,12 @@ class Live:
     """One per process. `changed` and `progressed` are told of every job's changes."""
 
     def __init__(
-        self, desk: Desk, *, keepalive_secs: float = KEEPALIVE_SECS, look_secs: float = LOOK_SECS, life_secs: float = LIFE_SECS,
+        self,
+        desk: Desk,
+        *,
+        keepalive_secs: float = KEEPALIVE_SECS,
+        look_secs: float = LOOK_SECS,
+        life_secs: float = LIFE_SECS,
     ) -> None:
         self._desk = desk
         self._keepalive, self._look, self._life = keepalive_secs, look_secs, life_secs
@@ -95,7 +108,10 @@ class Live:
             raise Refusal("draining", "the supervisor is stopping")
         mine = self._readers.get(wish.uid, set())
         if len(mine) >= PER_USER or sum(map(len, self._readers.values())) >= IN_ALL:
-            raise Refusal("tooManyRequests", f"{len(mine)} streams of this user are open; a user may have {PER_USER}")
+            raise Refusal(
+                "tooManyRequests",
+                f"{len(mine)} streams of this user are open; a user may have {PER_USER}",
+            )
         if wish.logs is not None:
             self._desk.job(wish.uid, wish.logs)
         reader = Reader(self._desk, wish, self.position)
@@ -111,7 +127,9 @@ class Live:
                 self._nobody.set()
 
     async def stream(self, reader: "Reader") -> AsyncGenerator[bytes, None]:
-        """Blocks of events, made when they are taken; ends when the reader has left, is too old, or the supervisor stops."""
+        """Blocks of events, made when they are taken; ends when the reader has left, is too old, or
+        the supervisor stops.
+        """
         loop = asyncio.get_running_loop()
         ends, silent_since = loop.time() + self._life, loop.time()
         yield await reader.first()
@@ -122,7 +140,14 @@ class Live:
             if loop.time() >= ends:
                 yield b": this stream is old enough; open it again\n\n"
                 return
-            news = await reader.news(max(0.0, min(self._look, ends - loop.time(), silent_since + self._keepalive - loop.time())))
+            news = await reader.news(
+                max(
+                    0.0,
+                    min(
+                        self._look, ends - loop.time(), silent_since + self._keepalive - loop.time()
+                    ),
+                )
+            )
             if news or loop.time() - silent_since >= self._keepalive:
                 yield news or _NO_NEWS
                 silent_since = loop.time()
@@ -151,7 +176,8 @@ class Reader:
         self._named = frozenset(wish.jids)
         self._changed: dict[str, int] = {}
         self._progressed: dict[str, None] = {}
-        #: of jobs that are not over: the position that was told, and what may change without an event
+        #: of jobs that are not over: the position that was told, and what may change without an
+        #: event
         self._told: dict[str, tuple[int, Any]] = {}
         self._awake = asyncio.Event()
         self.left = False
@@ -164,7 +190,11 @@ class Reader:
             self._position = min(int(resumed[1]), position)
             self._place = Place(int(resumed[2]), int(resumed[3]), resumed[4] == "1")
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue(1)
-        self._following = None if wish.logs is None else asyncio.get_running_loop().create_task(self._follow(wish.logs))
+        self._following = (
+            None
+            if wish.logs is None
+            else asyncio.get_running_loop().create_task(self._follow(wish.logs))
+        )
 
     # ---- what happens
 
@@ -198,7 +228,9 @@ class Reader:
     async def _follow(self, jid: str) -> None:
         wish = self._wish
         try:
-            async for piece in Tail(self._desk, wish.uid, jid, wish.stream, self._place, tail=wish.tail).pieces():
+            async for piece in Tail(
+                self._desk, wish.uid, jid, wish.stream, self._place, tail=wish.tail
+            ).pieces():
                 await self._pieces.put(piece)
                 self._awake.set()
         finally:
@@ -210,10 +242,15 @@ class Reader:
         """Where everything stands; to one who comes back, only what changed meanwhile follows."""
         if self._resumed:
             changed = [pair async for pair in self._since(self._position)]
-            since = sorted((pair for pair in changed if pair[0] not in self._changed), key=lambda pair: pair[1])
+            since = sorted(
+                (pair for pair in changed if pair[0] not in self._changed), key=lambda pair: pair[1]
+            )
             self._changed = dict(since) | self._changed
-            self._progressed = dict.fromkeys(jid for jid in self._wish.jids if jid not in self._changed)
-            # what can change without an event may have done so meanwhile, and is told when it is looked at
+            self._progressed = dict.fromkeys(
+                jid for jid in self._wish.jids if jid not in self._changed
+            )
+            # what can change without an event may have done so meanwhile, and is told when it is
+            # looked at
             self._told = dict.fromkeys(self._standing(), (0, None))
             self._awake.set()
             return f"id: {self._id()}\n\n".encode()
@@ -223,7 +260,11 @@ class Reader:
 
     def _standing(self) -> list[str]:
         """The jobs that were named, else those of the user that are not over."""
-        rows = [] if self._named else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
+        rows = (
+            []
+            if self._named
+            else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
+        )
         return list(self._wish.jids) or [row.jid for row in rows]
 
     async def _since(self, position: int) -> AsyncIterator[tuple[str, int]]:
@@ -244,7 +285,9 @@ class Reader:
             await asyncio.sleep(0)
 
     async def news(self, secs: float) -> bytes:
-        """What there is to tell, at the latest after `secs`; nothing then. Raises Refusal when its output cannot be followed."""
+        """What there is to tell, at the latest after `secs`; nothing then. Raises Refusal when its
+        output cannot be followed.
+        """
         try:
             async with asyncio.timeout(secs):
                 await self._awake.wait()
@@ -272,7 +315,11 @@ class Reader:
             entry = self._durable(jid)
             report = self._desk.progress.of(entry.job) if entry is not None else None
             if entry is not None and entry.job.run is not None and report is not None:
-                said = {"computeJid": jid, "computeJobSerial": entry.job.run.serial, "parallelStatus": report}
+                said = {
+                    "computeJid": jid,
+                    "computeJobSerial": entry.job.run.serial,
+                    "parallelStatus": report,
+                }
                 yield _event("progress", None, said)
 
     def _output(self) -> Iterator[bytes]:

@@ -1,4 +1,5 @@
-"""Follows the output of one job as text, across its runs: from an offset on, without losing or repeating a byte.
+"""Follows the output of one job as text, across its runs: from an offset on, without losing or
+repeating a byte.
 
 What it gives is taken piece by piece; nothing is read ahead of who takes it.
 """
@@ -9,18 +10,20 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.wire.messages import LogChunk, Stream
-from ...protocol.api.requests import JobLog
 from ..runs.service import Desk
 
-#: One question waits so long for output; an answer without any that came sooner is followed by a pause.
+#: One question waits so long for output; an answer without any that came sooner is followed by a
+#: pause.
 WAIT_SECS, PROMPT_SECS, PAUSE_SECS = 15.0, 0.5, 0.25
 PIECE = 64 * 1024
 
 
 class Piece(msgspec.Struct, frozen=True, rename="camel"):
-    """`text` begins at byte `offset` of the run's stream and goes on at `nextOffset`; `dropped` bytes before it are not there.
+    """`text` begins at byte `offset` of the run's stream and goes on at `nextOffset`; `dropped`
+    bytes before it are not there.
 
     end: nothing follows from this run.
     """
@@ -44,16 +47,22 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Tail:
-    """tail: begin with so many bytes of the end of what there is; else at `place`, which counts for its own run only."""
+    """tail: begin with so many bytes of the end of what there is; else at `place`, which counts for
+    its own run only.
+    """
 
-    def __init__(self, desk: Desk, uid: str, jid: str, stream: Stream, place: Place, *, tail: int = 0) -> None:
+    def __init__(
+        self, desk: Desk, uid: str, jid: str, stream: Stream, place: Place, *, tail: int = 0
+    ) -> None:
         self._desk, self._uid, self._jid, self._stream = desk, uid, jid, stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
         self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """For ever: after the end of a run the next one's output follows from its beginning. Raises Refusal("notFound")."""
+        """For ever: after the end of a run the next one's output follows from its beginning. Raises
+        Refusal("notFound").
+        """
         loop = asyncio.get_running_loop()
         with self._desk.watching(self._jid) as changed:
             while True:
@@ -78,8 +87,14 @@ class Tail:
 
     async def _next(self) -> Piece | None:
         request = JobLog(
-            uid=self._uid, compute_jid=self._jid, compute_job_serial=self._serial, stream=self._stream, offset=self._offset, limit=PIECE,
-            tail=self._tail, wait_secs=WAIT_SECS,
+            uid=self._uid,
+            compute_jid=self._jid,
+            compute_job_serial=self._serial,
+            stream=self._stream,
+            offset=self._offset,
+            limit=PIECE,
+            tail=self._tail,
+            wait_secs=WAIT_SECS,
         )
         try:
             chunk, _ = await self._desk.read_log(request)
@@ -105,8 +120,14 @@ class Tail:
         # a character may be cut in two: it is told, and counted, when it is whole
         next_offset = chunk.next_offset - len(self._decoder.getstate()[0])
         return Piece(
-            compute_jid=self._jid, compute_job_serial=self._serial, stream=self._stream, offset=chunk.offset - held,
-            next_offset=next_offset, dropped=chunk.dropped, text=text, end=chunk.end,
+            compute_jid=self._jid,
+            compute_job_serial=self._serial,
+            stream=self._stream,
+            offset=chunk.offset - held,
+            next_offset=next_offset,
+            dropped=chunk.dropped,
+            text=text,
+            end=chunk.end,
         )
 
 

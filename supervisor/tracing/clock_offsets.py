@@ -1,7 +1,8 @@
 """What other machines' clocks differ by, out of what both sides recorded of the same moments. Pure.
 
-An agent says by its own clock when a process started and ended; the supervisor's clock says when the task was placed (before that)
-and when it heard of it (after that). So the offset is bounded from both sides, and where 0 is not between the bounds, the clocks differ.
+An agent says by its own clock when a process started and ended; the supervisor's clock says when
+the task was placed (before that) and when it heard of it (after that). So the offset is bounded
+from both sides, and where 0 is not between the bounds, the clocks differ.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ LEAST_SECS, SLURM_SECS = 0.05, 1.5
 
 
 class Offset(NamedTuple):
-    """So much the clock of `host`, where these agents' lines are written, is ahead at the least; behind, where it is negative."""
+    """So much the clock of `host`, where these agents' lines are written, is ahead at the least;
+    behind, where it is negative.
+    """
 
     host: str
     secs: float
@@ -42,15 +45,27 @@ def offsets(events: Sequence[Stored]) -> list[Offset]:
                 placed = places[token]
                 where[token] = host
                 hosts.setdefault(host, set()).add(placed.agent_key)
-                bounds.setdefault(host, []).append((event.started_at - event.at, event.started_at - placed.at))
-            case TaskEnded(token=token, exit=exit_) if token in where and exit_.ended_at is not None and exit_.source == "keeper":
-                bounds[where[token]].append((exit_.ended_at - event.at, exit_.ended_at - places[token].at))
+                bounds.setdefault(host, []).append(
+                    (event.started_at - event.at, event.started_at - placed.at)
+                )
+            case TaskEnded(token=token, exit=exit_) if (
+                token in where and exit_.ended_at is not None and exit_.source == "keeper"
+            ):
+                bounds[where[token]].append(
+                    (exit_.ended_at - event.at, exit_.ended_at - places[token].at)
+                )
             case _:
                 pass
-    return [o for host, known in bounds.items() if (o := _offset(host, known, tuple(sorted(hosts[host])))) is not None]
+    return [
+        o
+        for host, known in bounds.items()
+        if (o := _offset(host, known, tuple(sorted(hosts[host])))) is not None
+    ]
 
 
-def _offset(host: str, known: list[tuple[float, float]], agents: tuple[AgentKey, ...]) -> Offset | None:
+def _offset(
+    host: str, known: list[tuple[float, float]], agents: tuple[AgentKey, ...]
+) -> Offset | None:
     least, most = max(low for low, _ in known), min(high for _, high in known)
     sure = SLURM_SECS if any(key.driver == "sbatch" for key in agents) else LEAST_SECS
     if least > sure:

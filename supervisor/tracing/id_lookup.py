@@ -1,4 +1,6 @@
-"""From an id, or the beginning of one, to the jobs and agents that it belongs to, by the store's index of names. Only reads."""
+"""From an id, or the beginning of one, to the jobs and agents that it belongs to, by the store's
+index of names. Only reads.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +13,16 @@ from ...db.store.contract import EventStore, IndexRow, Name
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, parse_agent_key, short_agent
 
-#: So many characters at the least begin an id. What is shorter can only be the number of a job of Slurm's.
+#: So many characters at the least begin an id. What is shorter can only be the number of a job of
+#: Slurm's.
 LEAST = 4
 #: Matches that are told of; one more is looked for, so that it can be said that there are more.
 SHOWN = 20
-#: How many characters at its end may be wrong for something near to be offered, and how much is offered.
+#: How many characters at its end may be wrong for something near to be offered, and how much is
+#: offered.
 TYPOS, NEAR = 8, 5
-#: Of a user's jobs in containers of their own, so many of the newest are asked for the names of those.
+#: Of a user's jobs in containers of their own, so many of the newest are asked for the names of
+#: those.
 BOXES = 200
 WHATS = "computeJid, opId, reqId, the number of a job of Slurm's, the name of a container, an agent key, the four characters of an agentId"
 
@@ -29,7 +34,8 @@ _ORDER = ("job", "agent", "agentId", "request", "op", "slurm", "container")
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """what: `job`, `op`, `request`, `slurm`, `container`, `agent` or `agentId`; `name` is the id in full. Of an agent `jid` is None.
+    """what: `job`, `op`, `request`, `slurm`, `container`, `agent` or `agentId`; `name` is the id in
+    full. Of an agent `jid` is None.
 
     status, position: of the job as it stands; of an agent None and 0.
     """
@@ -44,14 +50,18 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in the log: an agent's id by its key, and the name of the container that a task has."""
+    """What is not in the log: an agent's id by its key, and the name of the container that a task
+    has.
+    """
 
     agent_id: Callable[[AgentKey], str] | None = None
     container: Callable[[AgentKey, Token], str | None] = lambda key, token: None
 
 
 def find(store: EventStore, id_: str, uid: str | None, known: Known) -> tuple[list[Match], bool]:
-    """Whatever of this user's is meant by it, newest first; and whether there is more. Raises Refusal("notFound"): it says what is near."""
+    """Whatever of this user's is meant by it, newest first; and whether there is more. Raises
+    Refusal("notFound"): it says what is near.
+    """
     found = _distinct(store, _meant(store, id_, uid, known))
     if not found:
         raise Refusal("notFound", _nothing(store, id_, uid, known))
@@ -60,16 +70,32 @@ def find(store: EventStore, id_: str, uid: str | None, known: Known) -> tuple[li
 
 def _meant(store: EventStore, id_: str, uid: str | None, known: Known) -> list[Match]:
     """What is called exactly this is meant before what only begins like it."""
-    rows = [r for r in store.find_jobs(id_, SHOWN + 1) if uid is None or r.uid == uid] if len(id_) >= LEAST else []
+    rows = (
+        [r for r in store.find_jobs(id_, SHOWN + 1) if uid is None or r.uid == uid]
+        if len(id_) >= LEAST
+        else []
+    )
     whole = [r for r in rows if r.jid == id_]
     if whole:
         return [_job(whole[0])]
-    agents = [a for a in store.agents() if uid is None or parse_agent_key(a).uid == uid] if "." in id_ else []
-    exact = [*(_agent("agent", a, a) for a in agents if a == id_), *_slurm(store, id_, uid), *_ids_of_agents(store, id_, uid, known)]
+    agents = (
+        [a for a in store.agents() if uid is None or parse_agent_key(a).uid == uid]
+        if "." in id_
+        else []
+    )
+    exact = [
+        *(_agent("agent", a, a) for a in agents if a == id_),
+        *_slurm(store, id_, uid),
+        *_ids_of_agents(store, id_, uid, known),
+    ]
     if exact or len(id_) < LEAST:
         return exact
     names = [n for n in store.names(id_, uid, SHOWN * 5) if n.what != "slurm"]
-    begins = [*map(_job, rows), *map(_named, names), *(_agent("agent", a, a) for a in agents if a.startswith(id_))]
+    begins = [
+        *map(_job, rows),
+        *map(_named, names),
+        *(_agent("agent", a, a) for a in agents if a.startswith(id_)),
+    ]
     return begins or list(_boxes(store, id_, uid, known))
 
 
@@ -84,11 +110,15 @@ def _agent(what: str, name: str, key: str) -> Match:
 def _named(name: Name) -> Match:
     if name.stream.startswith("agent/"):
         return _agent(name.what, name.name, name.stream.removeprefix("agent/"))
-    return Match(what=name.what, name=name.name, stream=name.stream, jid=name.stream.removeprefix("job/"))
+    return Match(
+        what=name.what, name=name.name, stream=name.stream, jid=name.stream.removeprefix("job/")
+    )
 
 
 def _slurm(store: EventStore, id_: str, uid: str | None) -> Iterator[Match]:
-    """Jobs of Slurm's with this number. Each cluster counts its own: there may be several. Their parts and arrays are among them."""
+    """Jobs of Slurm's with this number. Each cluster counts its own: there may be several. Their
+    parts and arrays are among them.
+    """
     if _SLURM_ID.fullmatch(id_) is None:
         return
     found = [n for n in store.names(id_, uid, 10) if n.name == id_]
@@ -111,7 +141,9 @@ def _ids_of_agents(store: EventStore, id_: str, uid: str | None, known: Known) -
 
 
 def _boxes(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterator[Match]:
-    """Containers of single tasks: their names are made of what the log has, and stand nowhere in it."""
+    """Containers of single tasks: their names are made of what the log has, and stand nowhere in
+    it.
+    """
     box = _BOX.fullmatch(id_)
     if box is None or uid not in (None, box[1]):
         return
@@ -138,7 +170,11 @@ def _distinct(store: EventStore, matches: Iterable[Match]) -> list[Match]:
 
 def _standing(store: EventStore, match: Match) -> Match:
     row = row_of(store, match.jid)
-    return match if row is None else msgspec.structs.replace(match, status=row.status, position=row.position)
+    return (
+        match
+        if row is None
+        else msgspec.structs.replace(match, status=row.status, position=row.position)
+    )
 
 
 def row_of(store: EventStore, jid: str | None) -> IndexRow | None:
@@ -147,16 +183,24 @@ def row_of(store: EventStore, jid: str | None) -> IndexRow | None:
 
 def _nothing(store: EventStore, id_: str, uid: str | None, known: Known) -> str:
     """That there is none, what is near, and what can be looked for."""
-    whose = "" if uid is None else f" among what belongs to {uid} (--all-users looks among everybody's)"
+    whose = (
+        "" if uid is None else f" among what belongs to {uid} (--all-users looks among everybody's)"
+    )
     near: list[Match] = []
     for cut in range(1, min(TYPOS, len(id_) - LEAST) + 1):
         prefix = id_[:-cut]
-        # behind the hyphen of a computeJid there is nothing of it left that anything could be near to
+        # behind the hyphen of a computeJid there is nothing of it left that anything could be near
+        # to
         near = [] if prefix.endswith("-") else _distinct(store, _near(store, prefix, uid))
         if near or prefix.endswith("-"):
             break
-    told = ", ".join(f"{m.what} {m.name}" + (f" of {m.jid or m.agent}" if m.name not in (m.jid, m.agent) else "") for m in near[:NEAR])
-    return f"nothing is called {id_}, or begins like it{whose}; " + (f"near it: {told}" if told else f"it can be: {WHATS}")
+    told = ", ".join(
+        f"{m.what} {m.name}" + (f" of {m.jid or m.agent}" if m.name not in (m.jid, m.agent) else "")
+        for m in near[:NEAR]
+    )
+    return f"nothing is called {id_}, or begins like it{whose}; " + (
+        f"near it: {told}" if told else f"it can be: {WHATS}"
+    )
 
 
 def no_job(store: EventStore, jid: str) -> Refusal:
@@ -165,16 +209,29 @@ def no_job(store: EventStore, jid: str) -> Refusal:
     for length in range(len(simulation_id), 1, -1):
         rows = store.find_jobs(f"{uid}-{simulation_id[:length]}", NEAR)
         if rows:
-            return Refusal("notFound", f"there is no job {jid}; near it: {', '.join(r.jid for r in rows)}")
+            return Refusal(
+                "notFound", f"there is no job {jid}; near it: {', '.join(r.jid for r in rows)}"
+            )
     return Refusal("notFound", f"there is no job {jid}")
 
 
 def _near(store: EventStore, prefix: str, uid: str | None) -> list[Match]:
     rows = [r for r in store.find_jobs(prefix, SHOWN) if uid is None or r.uid == uid]
-    agents = [a for a in store.agents() if a.startswith(prefix) and (uid is None or parse_agent_key(a).uid == uid)] if "." in prefix else []
-    return [*map(_job, rows), *map(_named, store.names(prefix, uid, NEAR)), *(_agent("agent", a, a) for a in agents)]
+    agents = (
+        [
+            a
+            for a in store.agents()
+            if a.startswith(prefix) and (uid is None or parse_agent_key(a).uid == uid)
+        ]
+        if "." in prefix
+        else []
+    )
+    return [
+        *map(_job, rows),
+        *map(_named, store.names(prefix, uid, NEAR)),
+        *(_agent("agent", a, a) for a in agents),
+    ]
 
 
 def told(matches: list[Match]) -> list[dict[str, Any]]:
     return [{k: v for k, v in msgspec.to_builtins(m).items() if k != "stream"} for m in matches]
-

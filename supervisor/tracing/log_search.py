@@ -1,8 +1,10 @@
-"""What the log files of a root say about one job: the lines of its front end, of the supervisor, and of its user's agents and keepers;
-or about one agent: what the supervisor did with it, and all that it and its keeper wrote.
+"""What the log files of a root say about one job: the lines of its front end, of the supervisor,
+and of its user's agents and keepers; or about one agent: what the supervisor did with it, and all
+that it and its keeper wrote.
 
-Only reads, and only so much of the newest of each log. What cannot be found because a log is missing, or begins too late, is said.
-A line of text has whole seconds in UTC and no year; one of JSON has the year and fractions.
+Only reads, and only so much of the newest of each log. What cannot be found because a log is
+missing, or begins too late, is said. A line of text has whole seconds in UTC and no year; one of
+JSON has the year and fractions.
 """
 
 import json
@@ -17,7 +19,8 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, parse_agent_key, short_op, split_jid
 from ...runtime.log.session_folders import log_files
 
-#: So much of the newest of each log is looked at (bytes), and so many of the newest lines that fit are told.
+#: So much of the newest of each log is looked at (bytes), and so many of the newest lines that fit
+#: are told.
 NEWEST_BYTES = 32 * 1024 * 1024
 NEWEST_LINES = 500
 #: Read at once: between two of these others get their turn.
@@ -29,7 +32,9 @@ _AHEAD_SECS = 86400.0
 
 
 class Line(NamedTuple):
-    """at: unix seconds; whole ones, unless it is exact. source: the file, below the root; of all sessions it is the newest one's."""
+    """at: unix seconds; whole ones, unless it is exact. source: the file, below the root; of all
+    sessions it is the newest one's.
+    """
 
     at: float
     source: str
@@ -38,9 +43,11 @@ class Line(NamedTuple):
 
 
 class About(NamedTuple):
-    """A job, as its events name it. ops, requests: ids in full. since, until: when it was asked for first, and was over.
+    """A job, as its events name it. ops, requests: ids in full. since, until: when it was asked for
+    first, and was over.
 
-    hosts: of docker, where it was. clusters: where it was, too; logs of agents there are not in this root.
+    hosts: of docker, where it was. clusters: where it was, too; logs of agents there are not in
+    this root.
     """
 
     jid: str
@@ -54,7 +61,9 @@ class About(NamedTuple):
 
 
 class AboutAgent(NamedTuple):
-    """An agent, as its events name it. short: what logs show of its id; empty where that is not known. since, until: as of a job."""
+    """An agent, as its events name it. short: what logs show of its id; empty where that is not
+    known. since, until: as of a job.
+    """
 
     key: AgentKey
     short: str
@@ -63,8 +72,9 @@ class AboutAgent(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """needles: one of them is in every block that can have a line. pattern: finds the lines; what its group `life` finds is told
-    only of that time."""
+    """needles: one of them is in every block that can have a line. pattern: finds the lines; what
+    its group `life` finds is told only of that time.
+    """
 
     needles: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
@@ -75,7 +85,9 @@ _ALL = _Words((b"",), re.compile(b"(?P<life>)"))
 
 
 def lines(root: str, about: About | AboutAgent) -> tuple[list[Line], list[str]]:
-    """What the logs in this root have about a job or an agent, in order within each file; and sentences about what they cannot have."""
+    """What the logs in this root have about a job or an agent, in order within each file; and
+    sentences about what they cannot have.
+    """
     return _of_agent(root, about) if isinstance(about, AboutAgent) else _of_job(root, about)
 
 
@@ -85,11 +97,19 @@ def _of_agent(root: str, about: AboutAgent) -> tuple[list[Line], list[str]]:
     pulls = frozenset([about.key.host]) if about.key.driver == "docker" else frozenset()
     pattern = "|".join(map(re.escape, names)) + _pulls(pulls)
     needles = (n.encode() for n in (*names, *(["docker host"] if pulls else [])))
-    words = _Words(tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?P<life>{pattern})(?![A-Za-z0-9_])".encode()))
+    words = _Words(
+        tuple(needles),
+        re.compile(rf"(?<![A-Za-z0-9_])(?P<life>{pattern})(?![A-Za-z0-9_])".encode()),
+    )
     found, gaps = _of_log(root, "log/supervisor.log", words, about)
     if about.key.driver == "sbatch":
-        return found, [*gaps, f"the log of the agent is on the cluster {about.key.host}: jobscribe agent logs {key}"]
-    if about.key.kind != "container":  # where tasks have containers of their own there is no agent that writes a log
+        return found, [
+            *gaps,
+            f"the log of the agent is on the cluster {about.key.host}: jobscribe agent logs {key}",
+        ]
+    if (
+        about.key.kind != "container"
+    ):  # where tasks have containers of their own there is no agent that writes a log
         lines_, said = _of_log(root, f"agent/{key}/agent.log", _ALL, about)
         found += lines_ + _of_log(root, f"agent/{key}/keeper.log", _ALL, about)[0]
         gaps += said
@@ -111,11 +131,16 @@ def _of_job(root: str, about: About) -> tuple[list[Line], list[str]]:
         gaps += said
         # a keeper has nothing to say as long as all is well: then there is no file
         found += _of_log(root, f"agent/{folder}/keeper.log", _ALL, about)[0]
-    return found, gaps + [f"the log of its agent is on the cluster {c}: jobscribe agent logs {about.jid}" for c in sorted(about.clusters)]
+    return found, gaps + [
+        f"the log of its agent is on the cluster {c}: jobscribe agent logs {about.jid}"
+        for c in sorted(about.clusters)
+    ]
 
 
 def _words(about: About, calls: set[str]) -> _Words:
-    """Whatever a line about this job has in it. calls: shortened opIds of what was computed from it."""
+    """Whatever a line about this job has in it. calls: shortened opIds of what was computed from
+    it.
+    """
     uid, sid, model = split_jid(about.jid)
     ops = [*(short_op(op) for op in about.ops), *calls]
     plain = [about.jid, f"{uid}/{about.simulation_type}/{sid}/{model}", *ops]
@@ -128,16 +153,26 @@ def _words(about: About, calls: set[str]) -> _Words:
     pattern = "|".join([*map(re.escape, plain), *requests, address, life])
     pulls = ("docker host",) if about.hosts else ()
     needles = (n.encode() for n in (sid, *ops, *about.requests, f"{uid}@", *pulls))
-    return _Words(tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode()))
+    return _Words(
+        tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode())
+    )
 
 
 def _pulls(hosts: frozenset[str]) -> str:
-    """Images are pulled for whoever comes first: a pull there, while the job waited, may have been what it waited for."""
-    return f"|docker host (?:{'|'.join(map(re.escape, sorted(hosts)))}): pull(?:ing|ed)" if hosts else ""
+    """Images are pulled for whoever comes first: a pull there, while the job waited, may have been
+    what it waited for.
+    """
+    return (
+        f"|docker host (?:{'|'.join(map(re.escape, sorted(hosts)))}): pull(?:ing|ed)"
+        if hosts
+        else ""
+    )
 
 
 def _agents(root: str, uid: str) -> list[str]:
-    """Folders of this user's agents. Where tasks have containers of their own there is no agent that writes a log."""
+    """Folders of this user's agents. Where tasks have containers of their own there is no agent
+    that writes a log.
+    """
     try:
         names = sorted(os.listdir(os.path.join(root, "agent")))
     except FileNotFoundError:
@@ -153,11 +188,17 @@ def _is_of(name: str, uid: str) -> bool:
         return False
 
 
-def _of_log(root: str, name: str, words: _Words, about: About | AboutAgent) -> tuple[list[Line], list[str]]:
+def _of_log(
+    root: str, name: str, words: _Words, about: About | AboutAgent
+) -> tuple[list[Line], list[str]]:
     log = name.removeprefix("log/").removesuffix(".log")
-    all_files = log_files(root, log) if name.startswith("log/") else _files(os.path.join(root, name))
+    all_files = (
+        log_files(root, log) if name.startswith("log/") else _files(os.path.join(root, name))
+    )
     if not all_files:
-        return [], [f"there is no {name} in this root: that process logs elsewhere, or has not run yet"]
+        return [], [
+            f"there is no {name} in this root: that process logs elsewhere, or has not run yet"
+        ]
     # nothing about it is in what was written to for the last time before it was asked for
     files = [f for f in all_files if os.path.getmtime(f) >= about.since - 1] or all_files[-1:]
     now = time.time()
@@ -169,17 +210,24 @@ def _of_log(root: str, name: str, words: _Words, about: About | AboutAgent) -> t
         if any(needle in block for needle in words.needles):
             found += _of_block(block, name, words, about, now)
     gaps = []
-    # the supervisor was there when the job was asked for; others may have begun later, unless something is not looked at
+    # the supervisor was there when the job was asked for; others may have begun later, unless
+    # something is not looked at
     whole = len(files) == len(all_files)
-    cut = os.path.getsize(files[0]) > NEWEST_BYTES or (whole and (len(files) > 1 or name.endswith("/supervisor.log")))
+    cut = os.path.getsize(files[0]) > NEWEST_BYTES or (
+        whole and (len(files) > 1 or name.endswith("/supervisor.log"))
+    )
     if cut and begins is not None and begins > about.since + 1:
-        gaps.append(f"{name} begins at {_utc(begins)} here: what was in it before is gone, or further back than is looked")
+        gaps.append(
+            f"{name} begins at {_utc(begins)} here: what was in it before is gone, or further back than is looked"
+        )
     if len(found) > NEWEST_LINES:
         gaps.append(f"{name} has {len(found) - NEWEST_LINES} more lines about it, older than these")
     return found[-NEWEST_LINES:], gaps
 
 
-def _of_block(block: bytes, name: str, words: _Words, about: About | AboutAgent, now: float) -> Iterator[Line]:
+def _of_block(
+    block: bytes, name: str, words: _Words, about: About | AboutAgent, now: float
+) -> Iterator[Line]:
     for raw in block.splitlines():
         hit = words.pattern.search(raw)
         if hit is None:
@@ -196,7 +244,9 @@ def _files(path: str) -> list[str]:
 
 
 def _plain(path: str, flags: int) -> int:
-    """An agent's folder is its user's where jobs run in containers: a link there leads nowhere, and a pipe holds nobody up."""
+    """An agent's folder is its user's where jobs run in containers: a link there leads nowhere, and
+    a pipe holds nobody up.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -228,8 +278,12 @@ def _at(raw: bytes, now: float) -> float | None:
         return None
     year = datetime.fromtimestamp(now, UTC).year
     try:
-        at = datetime.strptime(f"{year} {stamp[1].decode()}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
-        return (at if at.timestamp() <= now + _AHEAD_SECS else at.replace(year=year - 1)).timestamp()
+        at = datetime.strptime(f"{year} {stamp[1].decode()}", "%Y %b %d %H:%M:%S").replace(
+            tzinfo=UTC
+        )
+        return (
+            at if at.timestamp() <= now + _AHEAD_SECS else at.replace(year=year - 1)
+        ).timestamp()
     except ValueError:  # a 29th of February of another year
         return None
 

@@ -1,24 +1,50 @@
-"""The time between the events of a run: in which phase it was, and what was waited for while nothing happened. Pure.
+"""The time between the events of a run: in which phase it was, and what was waited for while
+nothing happened. Pure.
 
-All times are the supervisor's clock, by which every event is decided; what an agent's own clock says is in `clocks`.
+All times are the supervisor's clock, by which every event is decided; what an agent's own clock
+says is in `clocks`.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...db.events.events import AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptEnded, DependencyEnded, Event, JobFolded, RunEnded, RunRequested, StopRequested, SupervisorStarted, SupervisorStopped, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
+from ...db.events.events import (
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptEnded,
+    DependencyEnded,
+    Event,
+    JobFolded,
+    RunEnded,
+    RunRequested,
+    StopRequested,
+    SupervisorStarted,
+    SupervisorStopped,
+    TaskEnded,
+    TaskExited,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+)
 from ...db.store.contract import Stored
 from ...protocol.ids import Token
 
 #: A gap is told of from so long on (seconds), and only if it is so much of the whole.
 LEAST_SECS, LEAST_SHARE = 1.0, 0.005
-#: What held a place that became free in this moment; None where that is not on record. Gets the position of the placing.
+#: What held a place that became free in this moment; None where that is not on record. Gets the
+#: position of the placing.
 Freed = Callable[[int], str | None]
 
 
 class Phase(NamedTuple):
-    """A stretch of a run. track: phases of one track do not overlap. until None: it lasts. position: of the event that ends it."""
+    """A stretch of a run. track: phases of one track do not overlap. until None: it lasts.
+    position: of the event that ends it.
+    """
 
     name: str
     component: str
@@ -29,7 +55,9 @@ class Phase(NamedTuple):
 
 
 def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
-    """Of each gap between two events: since, until, secs, text (what was waited for), known (is it on record?), before (position)."""
+    """Of each gap between two events: since, until, secs, text (what was waited for), known (is it
+    on record?), before (position).
+    """
     out: list[dict[str, Any]] = []
     whole = events[-1].event.at - events[0].event.at if events else 0.0
     state = _State()
@@ -39,10 +67,16 @@ def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
         if secs < max(LEAST_SECS, whole * LEAST_SHARE):
             continue
         text = state.waited_for(b, freed)
-        out.append({
-            "since": a.event.at, "until": b.event.at, "secs": round(secs, 3), "before": b.position, "known": text is not None,
-            "text": f"{secs:.1f} s {text or 'in which nothing was recorded: what it waited for is not known'}",
-        })
+        out.append(
+            {
+                "since": a.event.at,
+                "until": b.event.at,
+                "secs": round(secs, 3),
+                "before": b.position,
+                "known": text is not None,
+                "text": f"{secs:.1f} s {text or 'in which nothing was recorded: what it waited for is not known'}",
+            }
+        )
     return out
 
 
@@ -56,7 +90,9 @@ class _State:
         self._retry: AttemptEnded | None = None
         self._starting: dict[object, Event] = {}
         self._agent: AgentStarted | AgentStartFailed | AgentGone | None = None
-        self._open: dict[Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld] = {}
+        self._open: dict[
+            Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld
+        ] = {}
         self._ended_dependencies = 0
         self._session: int | None = None
         self._away = ""
@@ -65,18 +101,31 @@ class _State:
         event = stored.event
         match event:
             case RunRequested():
-                self._run, self._over, self._stop, self._retry, self._ended_dependencies = event, False, None, None, 0
+                self._run, self._over, self._stop, self._retry, self._ended_dependencies = (
+                    event,
+                    False,
+                    None,
+                    None,
+                    0,
+                )
             case StopRequested():
                 self._stop = event
             case DependencyEnded():
                 self._ended_dependencies += 1
             case AgentStartRequested(agent_key=key) | AgentSignInNeeded(agent_key=key):
                 self._starting[key] = event
-            case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentGone(agent_key=key):
+            case (
+                AgentStarted(agent_key=key)
+                | AgentStartFailed(agent_key=key)
+                | AgentGone(agent_key=key)
+            ):
                 self._starting.pop(key, None)
                 self._agent = event
             case (
-                TaskPlaced(token=token) | TaskSubmitted(token=token) | TaskStarted(token=token) | TaskExited(token=token)
+                TaskPlaced(token=token)
+                | TaskSubmitted(token=token)
+                | TaskStarted(token=token)
+                | TaskExited(token=token)
                 | TaskHeld(token=token)
             ):
                 self._open[token], self._retry = event, None
@@ -97,18 +146,26 @@ class _State:
         """What the time until `then` was."""
         if isinstance(then.event, SupervisorStarted):
             before = then.event.session - 1 if self._session is None else self._session
-            while_ = "" if self._away else "; the last thing it recorded was the event before, it may have worked on after that"
+            while_ = (
+                ""
+                if self._away
+                else "; the last thing it recorded was the event before, it may have worked on after that"
+            )
             return f"supervisor was away: session {before} -> {then.event.session}{while_}"
         if self._open:
             return self._of_tasks()
         if self._over:
-            return "after the end of the run: nothing was to be done" + (", until it was asked for again" if _asks(then.event) else "")
+            return "after the end of the run: nothing was to be done" + (
+                ", until it was asked for again" if _asks(then.event) else ""
+            )
         return self._of_queue(then, freed)
 
     def _of_tasks(self) -> str:
         newest = max(self._open.values(), key=lambda e: _RANK[type(e)])
         token = newest.token
-        which = f"{token.role}/{token.index}" + (f" and {len(self._open) - 1} more" if len(self._open) > 1 else "")
+        which = f"{token.role}/{token.index}" + (
+            f" and {len(self._open) - 1} more" if len(self._open) > 1 else ""
+        )
         match newest:
             case TaskStarted() if self._stop is not None:
                 return f"task {which} was being stopped ({self._stop.reason}, grace {self._stop.grace_secs:g} s)"
@@ -117,13 +174,19 @@ class _State:
             case TaskExited():
                 return f"the command of task {which} had ended, and something of it was still there"
             case TaskHeld(secs=secs):
-                return f"task {which} was kept for up to {secs:g} s, so that somebody could look at it"
+                return (
+                    f"task {which} was kept for up to {secs:g} s, so that somebody could look at it"
+                )
             case TaskSubmitted(batch=batch):
                 why = f": {batch.reason}" if batch.reason and batch.reason != "None" else ""
                 return f"in Slurm's queue{why} (Slurm job {batch.job_id} on {batch.cluster})"
             case TaskPlaced(agent_key=key):
                 box = key.kind == "container"
-                doing = "its container was made (and its image pulled, if it was not there)" if box else "the op was on its way"
+                doing = (
+                    "its container was made (and its image pulled, if it was not there)"
+                    if box
+                    else "the op was on its way"
+                )
                 return f"until task {which} started: {doing}, at {key}"
 
     def _of_queue(self, then: Stored, freed: Freed) -> str | None:
@@ -161,7 +224,13 @@ class _State:
                 return None
 
 
-_RANK: dict[type, int] = {TaskStarted: 4, TaskExited: 3, TaskHeld: 2, TaskSubmitted: 1, TaskPlaced: 0}
+_RANK: dict[type, int] = {
+    TaskStarted: 4,
+    TaskExited: 3,
+    TaskHeld: 2,
+    TaskSubmitted: 1,
+    TaskPlaced: 0,
+}
 
 
 def _asks(event: Event) -> bool:
@@ -172,8 +241,13 @@ def _asks(event: Event) -> bool:
 
 
 def phases(events: Sequence[Stored]) -> list[Phase]:
-    """What of each run and its tasks took how long: queued, agent start, on its way, in Slurm's queue, execution, end."""
-    return sorted([*_of_runs(events), *_of_agents(events), *_of_executions(events)], key=lambda p: (p.since, p.track))
+    """What of each run and its tasks took how long: queued, agent start, on its way, in Slurm's
+    queue, execution, end.
+    """
+    return sorted(
+        [*_of_runs(events), *_of_agents(events), *_of_executions(events)],
+        key=lambda p: (p.since, p.track),
+    )
 
 
 def _of_runs(events: Sequence[Stored]) -> list[Phase]:
@@ -191,17 +265,35 @@ def _of_runs(events: Sequence[Stored]) -> list[Phase]:
                 over.pop(token.serial, None)
                 if token.serial in queued:
                     name, since = queued.pop(token.serial)
-                    out.append(Phase(name, "supervisor", f"run {token.serial}", since, at, s.position))
+                    out.append(
+                        Phase(name, "supervisor", f"run {token.serial}", since, at, s.position)
+                    )
             case TaskEnded(token=token, at=at):
                 over[token.serial] = at
             case RunEnded(serial=serial, at=at):
                 if serial in queued:
-                    out.append(Phase(queued[serial][0], "supervisor", f"run {serial}", queued.pop(serial)[1], at, s.position))
+                    out.append(
+                        Phase(
+                            queued[serial][0],
+                            "supervisor",
+                            f"run {serial}",
+                            queued.pop(serial)[1],
+                            at,
+                            s.position,
+                        )
+                    )
                 elif serial in over:
-                    out.append(Phase("end", "supervisor", f"run {serial}", over.pop(serial), at, s.position))
+                    out.append(
+                        Phase(
+                            "end", "supervisor", f"run {serial}", over.pop(serial), at, s.position
+                        )
+                    )
             case _:
                 pass
-    return out + [Phase(name, "supervisor", f"run {serial}", since, None, None) for serial, (name, since) in queued.items()]
+    return out + [
+        Phase(name, "supervisor", f"run {serial}", since, None, None)
+        for serial, (name, since) in queued.items()
+    ]
 
 
 def _of_agents(events: Sequence[Stored]) -> list[Phase]:
@@ -211,12 +303,21 @@ def _of_agents(events: Sequence[Stored]) -> list[Phase]:
         match s.event:
             case AgentStartRequested(agent_key=key, at=at):
                 starting.setdefault(key, at)
-            case AgentStarted(agent_key=key, at=at) | AgentStartFailed(agent_key=key, at=at) | AgentSignInNeeded(agent_key=key, at=at):
+            case (
+                AgentStarted(agent_key=key, at=at)
+                | AgentStartFailed(agent_key=key, at=at)
+                | AgentSignInNeeded(agent_key=key, at=at)
+            ):
                 if key in starting:
-                    out.append(Phase("agent start", "agent", str(key), starting.pop(key), at, s.position))
+                    out.append(
+                        Phase("agent start", "agent", str(key), starting.pop(key), at, s.position)
+                    )
             case _:
                 pass
-    return out + [Phase("agent start", "agent", str(key), since, None, None) for key, since in starting.items()]
+    return out + [
+        Phase("agent start", "agent", str(key), since, None, None)
+        for key, since in starting.items()
+    ]
 
 
 def _of_executions(events: Sequence[Stored]) -> list[Phase]:
@@ -246,7 +347,10 @@ def _of_executions(events: Sequence[Stored]) -> list[Phase]:
                 step(token, s, None)
             case _:
                 pass
-    return out + [Phase(name, component, _track(token), since, None, None) for token, (name, component, since) in doing.items()]
+    return out + [
+        Phase(name, component, _track(token), since, None, None)
+        for token, (name, component, since) in doing.items()
+    ]
 
 
 def _track(token: Token) -> str:

@@ -1,4 +1,6 @@
-"""What `trace` answers: the matches, and of the nearest of them the whole timeline, its phases, its gaps and what clocks differ by."""
+"""What `trace` answers: the matches, and of the nearest of them the whole timeline, its phases, its
+gaps and what clocks differ by.
+"""
 
 import math
 import re
@@ -10,9 +12,11 @@ import msgspec
 from ...db.events.events import AgentGone, TaskEnded, TaskPlaced, agent_stream, job_stream
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, split_jid
-from . import clock_offsets as clocks, phases as gaps, timeline
-from .log_search import About, AboutAgent, Line
+from . import clock_offsets as clocks
+from . import phases as gaps
+from . import timeline
 from .id_lookup import Known, Match, find, row_of, told
+from .log_search import About, AboutAgent, Line
 
 #: Of so many matches each has its timeline; of more, only the newest has, and the others are named.
 WHOLE = 3
@@ -21,8 +25,11 @@ _PULLED = re.compile(r"pulled \S+ in [0-9.]+ s")
 _BEFORE, _MOMENT_SECS = 50, 1.0
 
 
-def trace(store: EventStore, id_: str, uid: str | None, known: Known | None = None) -> dict[str, Any]:
-    """The timeline of the job (or agent) that this id, or beginning of one, belongs to. Raises Refusal("notFound").
+def trace(
+    store: EventStore, id_: str, uid: str | None, known: Known | None = None
+) -> dict[str, Any]:
+    """The timeline of the job (or agent) that this id, or beginning of one, belongs to. Raises
+    Refusal("notFound").
 
     `others`: the same of further matches, where they are few.
     """
@@ -33,14 +40,19 @@ def trace(store: EventStore, id_: str, uid: str | None, known: Known | None = No
 
 
 def about(answer: dict[str, Any], known: Known | None = None) -> About | AboutAgent | None:
-    """By what the job or agent of a trace is found in the logs; None where there is nothing about it."""
+    """By what the job or agent of a trace is found in the logs; None where there is nothing about
+    it.
+    """
     events = [item["event"] for item in answer["items"]]
     if not events:
         return None
     if answer["job"] is None:
         return _about_agent(parse_agent_key(answer["agent"]), events, known or Known())
     return About(
-        answer["job"]["jid"], answer["job"]["simulationType"], _ids(events, "op_id"), _ids(events, "req_id"),
+        answer["job"]["jid"],
+        answer["job"]["simulationType"],
+        _ids(events, "op_id"),
+        _ids(events, "req_id"),
         min(item["at"] for item in answer["items"]),
         math.inf if answer["job"]["busy"] else max(item["at"] for item in answer["items"]),
         *(_hosts(events, driver) for driver in ("docker", "sbatch")),
@@ -48,15 +60,26 @@ def about(answer: dict[str, Any], known: Known | None = None) -> About | AboutAg
 
 
 def _about_agent(key: AgentKey, events: Sequence[Any], known: Known) -> AboutAgent:
-    """Each life of an agent has the same id: the logs are asked for the time of which there are events."""
+    """Each life of an agent has the same id: the logs are asked for the time of which there are
+    events.
+    """
     short = short_agent(known.agent_id(key)) if known.agent_id is not None else ""
     # its last words are written after it was seen to be gone, by a second at most
-    return AboutAgent(key, short, events[0].at, events[-1].at + 1 if isinstance(events[-1], AgentGone) else math.inf)
+    return AboutAgent(
+        key,
+        short,
+        events[0].at,
+        events[-1].at + 1 if isinstance(events[-1], AgentGone) else math.inf,
+    )
 
 
 def _hosts(events: Sequence[object], driver: str) -> frozenset[str]:
     """Where tasks of it were, with this driver."""
-    return frozenset(e.agent_key.host for e in events if isinstance(e, TaskPlaced) and e.agent_key.driver == driver)
+    return frozenset(
+        e.agent_key.host
+        for e in events
+        if isinstance(e, TaskPlaced) and e.agent_key.driver == driver
+    )
 
 
 def lines_told(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,7 +95,9 @@ def lines_told(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]
     off = {f"agent/{key}": o["secs"] for o in answer["clocks"] for key in o["agents"]}
     return [
         {
-            **line._asdict(), "component": _component(line.source), "orderAt": line.at - off.get(line.source.rpartition("/")[0], 0.0),
+            **line._asdict(),
+            "component": _component(line.source),
+            "orderAt": line.at - off.get(line.source.rpartition("/")[0], 0.0),
             "cause": next((cause for id_, cause in ids if id_ in line.text), None),
         }
         for line in lines
@@ -83,8 +108,13 @@ def pulled(lines: list[Line], waits: list[dict[str, Any]]) -> list[dict[str, Any
     """The waits, with the images that were pulled in them, as far as the logs say."""
     pulls = [(line.at, found) for line in lines if (found := _PULLED.search(line.text)) is not None]
     return [
-        {**w, "text": w["text"] + "".join(f"; {p[0]}" for at, p in pulls if w["since"] < at + 1 and at <= w["until"])}
-        if w["text"].partition(" s ")[2].startswith("until ") else w
+        {
+            **w,
+            "text": w["text"]
+            + "".join(f"; {p[0]}" for at, p in pulls if w["since"] < at + 1 and at <= w["until"]),
+        }
+        if w["text"].partition(" s ")[2].startswith("until ")
+        else w
         for w in waits
     ]
 
@@ -106,7 +136,9 @@ def _of(store: EventStore, match: Match) -> dict[str, Any]:
     else:
         events = timeline.with_others(store, store.read(job_stream(match.jid or "")))
     return {
-        "job": msgspec.to_builtins(row) if row is not None else None, "agent": match.agent, "items": timeline.items(events),
+        "job": msgspec.to_builtins(row) if row is not None else None,
+        "agent": match.agent,
+        "items": timeline.items(events),
         "waits": gaps.waits(events, lambda position: _freed(store, position, match.jid)),
         "phases": [p._asdict() for p in gaps.phases(events)],
         "clocks": [_told(offset) for offset in clocks.offsets(events)],
@@ -114,15 +146,24 @@ def _of(store: EventStore, match: Match) -> dict[str, Any]:
 
 
 def _told(offset: clocks.Offset) -> dict[str, Any]:
-    return {"host": offset.host, "secs": round(offset.secs, 3), "agents": [str(k) for k in offset.agents], "text": offset.sentence()}
+    return {
+        "host": offset.host,
+        "secs": round(offset.secs, 3),
+        "agents": [str(k) for k in offset.agents],
+        "text": offset.sentence(),
+    }
 
 
 def _freed(store: EventStore, position: int, jid: str | None) -> str | None:
-    """The job of the same user whose end, in the moment before, made room for what was placed at this position."""
+    """The job of the same user whose end, in the moment before, made room for what was placed at
+    this position.
+    """
     if jid is None:
         return None
     uid = split_jid(jid)[0]
-    before: list[Stored] = [s for s in store.read_all(max(0, position - _BEFORE), _BEFORE) if s.position <= position]
+    before: list[Stored] = [
+        s for s in store.read_all(max(0, position - _BEFORE), _BEFORE) if s.position <= position
+    ]
     for s in reversed(before):
         if isinstance(s.event, TaskEnded) and before[-1].event.at - s.event.at < _MOMENT_SECS:
             other = s.event.token.jid

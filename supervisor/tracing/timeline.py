@@ -1,11 +1,38 @@
-"""The timeline of a job or an agent out of the event log: each event with who did it and what it came from. Pure."""
+"""The timeline of a job or an agent out of the event log: each event with who did it and what it
+came from. Pure.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ...db.events.events import SYSTEM, AgentFolded, AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptDecided, AttemptEnded, DependencyEnded, Event, JobFolded, LateStopRequested, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskExited, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted, agent_stream
-from ...db.store.contract import EventStore, Stored
+from ...db.events.events import (
+    SYSTEM,
+    AgentFolded,
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    Event,
+    JobFolded,
+    LateStopRequested,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskExited,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+    agent_stream,
+)
 from ...db.records.event_text import story
+from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import Token
 
 #: Of the system's stream and of an agent's without a job, so many of the newest events.
@@ -14,7 +41,9 @@ Cause = dict[str, Any]
 
 
 def with_others(store: EventStore, events: list[Stored]) -> list[Stored]:
-    """A job's events with those of its agents, and of supervisors that came and went, as far as they fall in between."""
+    """A job's events with those of its agents, and of supervisors that came and went, as far as
+    they fall in between.
+    """
     keys = {e.event.agent_key for e in events if hasattr(e.event, "agent_key")}
     first = events[0].position if events else 0
     last = max((e.position for e in events), default=0)
@@ -24,34 +53,52 @@ def with_others(store: EventStore, events: list[Stored]) -> list[Stored]:
 
 
 def items(events: Sequence[Stored]) -> list[dict[str, Any]]:
-    """One for each event, in order. cause: `position` of the event that led to it, or the id (`request`, `job`) of what did."""
+    """One for each event, in order. cause: `position` of the event that led to it, or the id
+    (`request`, `job`) of what did.
+    """
     causes = _Causes()
     return [
         {
-            "at": s.event.at, "source": s.stream, "component": component(s.event), "position": s.position, "text": line,
-            "cause": causes.of(s), "event": s.event,
+            "at": s.event.at,
+            "source": s.stream,
+            "component": component(s.event),
+            "position": s.position,
+            "text": line,
+            "cause": causes.of(s),
+            "event": s.event,
         }
         for s, line in zip(events, story(events), strict=True)
     ]
 
 
 def component(event: Event) -> str:
-    """Who did it: `supervisor`, `agent`, `command`, `container` or `slurm`. (`front` has no events, only lines of its log.)"""
+    """Who did it: `supervisor`, `agent`, `command`, `container` or `slurm`. (`front` has no events,
+    only lines of its log.)
+    """
     match event:
-        case AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone() | AgentFolded():
+        case (
+            AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone() | AgentFolded()
+        ):
             return "agent"
         case TaskSubmitted():
             return "slurm"
         case TaskStarted():
             return "command"
         case TaskEnded(exit=exit_) | TaskHeld(exit=exit_) | TaskExited(exit=exit_):
-            return {"engine": "container", "scheduler": "slurm", "lost": "supervisor", "start": "agent"}.get(exit_.source, "command")
+            return {
+                "engine": "container",
+                "scheduler": "slurm",
+                "lost": "supervisor",
+                "start": "agent",
+            }.get(exit_.source, "command")
         case _:
             return "supervisor"
 
 
 class _Causes:
-    """Goes along the events, and remembers of what came before only what may be the cause of something."""
+    """Goes along the events, and remembers of what came before only what may be the cause of
+    something.
+    """
 
     def __init__(self) -> None:
         #: position of the last event by what it was about
@@ -69,28 +116,52 @@ class _Causes:
 
     def _cause(self, event: Event) -> Cause | None:
         match event:
-            case RunRequested(req_id=req_id) | StopRequested(req_id=str(req_id)) | LateStopRequested(req_id=str(req_id)):
+            case (
+                RunRequested(req_id=req_id)
+                | StopRequested(req_id=str(req_id))
+                | LateStopRequested(req_id=str(req_id))
+            ):
                 return {"request": req_id}
             case DependencyEnded(compute_jid=jid):
                 return {"job": jid}
             case AgentStartRequested():
                 return self._first(("request",))
-            case AgentStarted(agent_key=key) | AgentStartFailed(agent_key=key) | AgentSignInNeeded(agent_key=key):
+            case (
+                AgentStarted(agent_key=key)
+                | AgentStartFailed(agent_key=key)
+                | AgentSignInNeeded(agent_key=key)
+            ):
                 return self._first(("start", key))
-            case TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded():
+            case (
+                TaskPlaced()
+                | TaskSubmitted()
+                | TaskStarted()
+                | TaskExited()
+                | TaskHeld()
+                | TaskEnded()
+            ):
                 return self._of_task(event)
             case AttemptDecided(serial=serial, attempt=attempt, role=role, index=index):
-                return self._first(("task over", serial, attempt, role, index), ("over", serial, attempt))
+                return self._first(
+                    ("task over", serial, attempt, role, index), ("over", serial, attempt)
+                )
             case AttemptEnded(serial=serial, attempt=attempt):
                 return self._first(("over", serial, attempt))
             case RunEnded(serial=serial):
-                return self._first(("stop", serial), ("attempt over", serial), ("dependency", serial), ("run", serial))
+                return self._first(
+                    ("stop", serial),
+                    ("attempt over", serial),
+                    ("dependency", serial),
+                    ("run", serial),
+                )
             case RunPurged(serial=serial):
                 return self._first(("run over", serial))
             case _:
                 return None
 
-    def _of_task(self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded) -> Cause | None:
+    def _of_task(
+        self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded
+    ) -> Cause | None:
         token = event.token
         match event:
             case TaskPlaced():
@@ -102,7 +173,13 @@ class _Causes:
                 return self._first(("submitted", token), ("placed", token))
             case TaskExited() | TaskHeld() | TaskEnded():
                 stopped = [("stop", token.serial)] if event.exit.stop_reason is not None else []
-                return self._first(("exited", token), *stopped, ("started", token), ("submitted", token), ("placed", token))
+                return self._first(
+                    ("exited", token),
+                    *stopped,
+                    ("started", token),
+                    ("submitted", token),
+                    ("placed", token),
+                )
 
 
 def _about(event: Event) -> list[tuple[object, ...]]:
@@ -130,10 +207,15 @@ def _about(event: Event) -> list[tuple[object, ...]]:
         case RunEnded(serial=serial):
             return [("run over", serial)]
         case JobFolded(job=job):
-            return [] if job.run is None else [("run", job.run.serial), ("run over", job.run.serial)]
+            return (
+                [] if job.run is None else [("run", job.run.serial), ("run over", job.run.serial)]
+            )
         case _:
             return []
 
 
 def _over(token: Token) -> list[tuple[object, ...]]:
-    return [("over", token.serial, token.attempt), ("task over", token.serial, token.attempt, token.role, token.index)]
+    return [
+        ("over", token.serial, token.attempt),
+        ("task over", token.serial, token.attempt, token.role, token.index),
+    ]

@@ -1,6 +1,8 @@
-"""What executions take: the newest sample, the peaks and a bounded series of each. Volatile, never an event.
+"""What executions take: the newest sample, the peaks and a bounded series of each. Volatile, never
+an event.
 
-Kept for every live task; of runs that are over as long as there is room, those that ended last. What stays for good is in the exits.
+Kept for every live task; of runs that are over as long as there is room, those that ended last.
+What stays for good is in the exits.
 """
 
 from collections.abc import Callable
@@ -12,11 +14,12 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, split_jid
 from ...protocol.wire.messages import Sample, Samples
 from ..engine.decision_loop import Engine
-from .summary import Taken, job_metrics
 from ..process.counters import Counters
+from .summary import Taken, job_metrics
 from .time_series import MAX_POINTS, Series
 
-#: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer. And the fewest that one has.
+#: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer.
+#: And the fewest that one has.
 LIVE_POINTS, FEWEST_POINTS = 400_000, 16
 #: Points of what is over, and what a task of it counts beside its points.
 OVER_POINTS, TASK_POINTS = 200_000, 16
@@ -37,7 +40,9 @@ class Metering:
         self._live_tasks = self._over_points = 0
 
     def take(self, key: AgentKey, message: Samples) -> None:
-        """What an agent says of its executions. Raises Refusal("foreignToken") where one is another user's; nothing is taken then."""
+        """What an agent says of its executions. Raises Refusal("foreignToken") where one is another
+        user's; nothing is taken then.
+        """
         for sample in message.samples:
             if split_jid(sample.token.jid)[0] != key.uid:
                 raise Refusal("foreignToken", f"it spoke of another user's task, {sample.token}")
@@ -61,7 +66,9 @@ class Metering:
             _rates(taken, sample, mono)
         _grow(taken, sample)
         taken.newest, taken.heard = sample, mono
-        taken.series.add(mono, sample, max(FEWEST_POINTS, min(MAX_POINTS, LIVE_POINTS // self._live_tasks)))
+        taken.series.add(
+            mono, sample, max(FEWEST_POINTS, min(MAX_POINTS, LIVE_POINTS // self._live_tasks))
+        )
 
     def _begin_again(self, jid: str) -> None:
         self._live[jid] = mine = self._over.pop(jid)
@@ -69,7 +76,9 @@ class Metering:
         self._live_tasks += len(mine)
 
     def settle(self, job: Job) -> None:
-        """The job changed durably: only its live tasks and its current run's last attempt are of interest."""
+        """The job changed durably: only its live tasks and its current run's last attempt are of
+        interest.
+        """
         mine = self._live.get(job.jid) or self._over.get(job.jid)
         run = job.run
         if mine is None or run is None:
@@ -77,7 +86,9 @@ class Metering:
         now, busy = (run.serial, len(run.attempts)), job.busy
         if busy and self._sorted.get(job.jid) == now:
             return  # a task of many has started or ended: nothing is to be forgotten yet
-        wanted = {t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))}
+        wanted = {
+            t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))
+        }
         kept = {token: taken for token, taken in mine.items() if token in wanted}
         self._forget(job.jid)
         if kept and busy:
@@ -96,14 +107,21 @@ class Metering:
         if jid in self._over:
             self._over_points -= _points(self._over.pop(jid))
 
-    def metrics_of(self, job: Job, series: Callable[[Token], bool] = lambda token: False) -> dict[str, Any]:
+    def metrics_of(
+        self, job: Job, series: Callable[[Token], bool] = lambda token: False
+    ) -> dict[str, Any]:
         """See `job_metrics`."""
         taken = self._live.get(job.jid) or self._over.get(job.jid) or {}
         return job_metrics(job, taken, self._mono() - STALE_SECS, series)
 
     def sizes(self) -> dict[str, int]:
         """What is kept, counted."""
-        return {"jobs": len(self._live), "tasks": self._live_tasks, "jobsOver": len(self._over), "pointsOver": self._over_points}
+        return {
+            "jobs": len(self._live),
+            "tasks": self._live_tasks,
+            "jobsOver": len(self._over),
+            "pointsOver": self._over_points,
+        }
 
 
 def _points(taken: dict[Token, Taken]) -> int:
@@ -111,7 +129,9 @@ def _points(taken: dict[Token, Taken]) -> int:
 
 
 def _rates(taken: Taken, sample: Sample, mono: float) -> None:
-    """Bytes a second since the sample before; those that were held up on the way and came together leave the rates as they are."""
+    """Bytes a second since the sample before; those that were held up on the way and came together
+    leave the rates as they are.
+    """
     secs, before = sample.at - taken.newest.at, taken.newest
     if secs <= 0 or mono <= taken.heard:
         return
@@ -124,7 +144,9 @@ def _rate(before: int | None, now: int | None, secs: float) -> float | None:
 
 
 def _grow(taken: Taken, sample: Sample) -> None:
-    """Counts from the start only grow: an agent that was replaced may know less than the one before it."""
+    """Counts from the start only grow: an agent that was replaced may know less than the one before
+    it.
+    """
     taken.cpu_secs = largest(taken.cpu_secs, sample.cpu_secs)
     taken.read_bytes = largest(taken.read_bytes, sample.read_bytes)
     taken.written_bytes = largest(taken.written_bytes, sample.written_bytes)

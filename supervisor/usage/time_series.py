@@ -1,7 +1,8 @@
-"""What one task took over time, in a bounded number of points that always reach from its beginning to now. No clock.
+"""What one task took over time, in a bounded number of points that always reach from its beginning
+to now. No clock.
 
-Samples of one stretch of time make one point. When there are too many points, two neighbours become one, and the stretches are twice
-as long from then on.
+Samples of one stretch of time make one point. When there are too many points, two neighbours become
+one, and the stretches are twice as long from then on.
 """
 
 import math
@@ -18,7 +19,17 @@ MEANS = ("cpu_percent", "memory_bytes", "processes", "gpu_percent", "gpu_memory_
 NEWEST = ("at", "cpu_secs", "read_bytes", "written_bytes")
 _FIELDS = (*NEWEST, *MEANS)
 _WIDTH = len(_FIELDS)
-NAMES = ("at", "cpuSecs", "readBytes", "writtenBytes", "cpuPercent", "memoryBytes", "processes", "gpuPercent", "gpuMemoryBytes")
+NAMES = (
+    "at",
+    "cpuSecs",
+    "readBytes",
+    "writtenBytes",
+    "cpuPercent",
+    "memoryBytes",
+    "processes",
+    "gpuPercent",
+    "gpuMemoryBytes",
+)
 
 
 class Series:
@@ -52,7 +63,9 @@ class Series:
         step = -(-len(self) // max(1, limit))  # the last one of every so many, counted from the end
         points = [_one(self._open)] if self._open else []
         first = len(self._points) // _WIDTH - 1 - ((step - 1) if points else 0)
-        points += [list(self._points[n * _WIDTH : (n + 1) * _WIDTH]) for n in range(first, -1, -step)]
+        points += [
+            list(self._points[n * _WIDTH : (n + 1) * _WIDTH]) for n in range(first, -1, -step)
+        ]
         points.reverse()
         return [[None if math.isnan(v) else v for v in point] for point in points]
 
@@ -78,9 +91,13 @@ def _halved(points: list[list[float]]) -> list[list[float]]:
 
 
 def _one(points: Sequence[Sequence[float]]) -> list[float]:
-    """One point of several: counters are the newest that are known, all else the mean of what is known."""
+    """One point of several: counters are the newest that are known, all else the mean of what is
+    known.
+    """
     out = []
     for n, field in enumerate(_FIELDS):
         known = [p[n] for p in points if not math.isnan(p[n])]
-        out.append(math.nan if not known else known[-1] if field in NEWEST else sum(known) / len(known))
+        out.append(
+            math.nan if not known else known[-1] if field in NEWEST else sum(known) / len(known)
+        )
     return out

@@ -1,4 +1,6 @@
-"""Apps as they should not be, and a few that only look at what they were given. Each is one App; the tests name them."""
+"""Apps as they should not be, and a few that only look at what they were given. Each is one App;
+the tests name them.
+"""
 
 import json
 import os
@@ -23,9 +25,17 @@ def _prepare(run: Run) -> Prepared:
 
 def _app(name: str, kind: Any = "sequential", **more: Any) -> App:
     parts: dict[str, Any] = {
-        "parameters": lambda data, model: data, "prepare": _prepare, "result": lambda run: {"ok": True}, "frame": lambda run, frame: {},
+        "parameters": lambda data, model: data,
+        "prepare": _prepare,
+        "result": lambda run: {"ok": True},
+        "frame": lambda run, frame: {},
     }
-    model = Model(name="testReport", title="Test", kind=kind, reports=(Report(name="testReport", title="Test", picture="curves"),))
+    model = Model(
+        name="testReport",
+        title="Test",
+        kind=kind,
+        reports=(Report(name="testReport", title="Test", picture="curves"),),
+    )
     return App(name=name, title=name, version="1", models=(model,), **{**parts, **more})
 
 
@@ -78,7 +88,9 @@ def _count(run: Run) -> dict[str, Any]:
 good = _app("good")
 counting = _app("counting", "parallel", progress=_count)
 prepare_raises = _app("prepare_raises", prepare=_raise(ValueError("no\nsuch   thing")))
-prepare_says_no = _app("prepare_says_no", prepare=_raise(AppError("The plate is too small for 3 hot spots.")))
+prepare_says_no = _app(
+    "prepare_says_no", prepare=_raise(AppError("The plate is too small for 3 hot spots."))
+)
 prepare_says_nothing = _app("prepare_says_nothing", prepare=_raise(AppError("")))
 prepare_exits = _app("prepare_exits", prepare=_raise(SystemExit(0)))
 prepare_exits_silently = _app("prepare_exits_silently", prepare=_exit_silently)
@@ -93,23 +105,36 @@ progress_raises = _app("progress_raises", "parallel", progress=_raise(KeyError("
 progress_dies = _app("progress_dies", "parallel", progress=_kill(signal.SIGKILL))
 progress_hangs = _app("progress_hangs", "parallel", progress=_hang)
 progress_is_long = _app("progress_is_long", "parallel", progress=lambda run: {"text": "x" * 20_000})
-progress_has_many_keys = _app("progress_has_many_keys", "parallel", progress=lambda run: {f"k{i}": i for i in range(100)})
+progress_has_many_keys = _app(
+    "progress_has_many_keys", "parallel", progress=lambda run: {f"k{i}": i for i in range(100)}
+)
 progress_is_a_list = _app("progress_is_a_list", "parallel", progress=lambda run: [1])
 result_raises = _app("result_raises", result=_raise(ZeroDivisionError("division by zero")))
-result_says_no = _app("result_says_no", result=_raise(AppError("There is no curve in what came out.")))
+result_says_no = _app(
+    "result_says_no", result=_raise(AppError("There is no curve in what came out."))
+)
 result_dies = _app("result_dies", result=_kill(signal.SIGSEGV))
 result_hangs = _app("result_hangs", result=_hang)
-result_is_nan = _app("result_is_nan", result=lambda run: {"plots": [{"points": [1.0, 2, float("nan")]}]})
+result_is_nan = _app(
+    "result_is_nan", result=lambda run: {"plots": [{"points": [1.0, 2, float("nan")]}]}
+)
 result_has_a_set = _app("result_has_a_set", result=lambda run: {"x": {"y": {1, 2}}})
 result_is_a_list = _app("result_is_a_list", result=lambda run: [1, 2])
-outcome_explains = _app("outcome_explains", outcome=lambda run, code: f"It ended with {code}, as expected.")
+outcome_explains = _app(
+    "outcome_explains", outcome=lambda run, code: f"It ended with {code}, as expected."
+)
 outcome_raises = _app("outcome_raises", outcome=_raise(RuntimeError("at the end")))
 no_app = {"name": "no_app"}
 misnamed = _app("somebody_else")
 
 
 def _library(run: Run) -> Any:
-    return {"lib": str(run.lib), "file": (run.lib / "mine.txt").read_text(), "model": run.model, "data": run.data}
+    return {
+        "lib": str(run.lib),
+        "file": (run.lib / "mine.txt").read_text(),
+        "model": run.model,
+        "data": run.data,
+    }
 
 
 library = _app("library", result=_library)

@@ -1,6 +1,7 @@
-"""The calls' half of an agent as a process of its own, for a test that kills it: makes the calls that its arguments name, and waits.
+"""The calls' half of an agent as a process of its own, for a test that kills it: makes the calls
+that its arguments name, and waits.
 
-    python calling_agent.py PLACE '[[method, args], ...]'
+python calling_agent.py PLACE '[[method, args], ...]'
 """
 
 import asyncio
@@ -8,23 +9,41 @@ import json
 import sys
 from pathlib import Path
 
-from jobscribe.agent.workers import call_queue as workers
 from jobscribe.agent.host.login_environment import LoginEnvironment
+from jobscribe.agent.workers import call_queue as workers
 from jobscribe.agent.workers.call_queue import Workers
-from jobscribe.protocol.wire.messages import Call
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log.logger import Direct, Log
+from jobscribe.protocol.wire.messages import Call
 from jobscribe.runtime.log.destinations import Stream
+from jobscribe.runtime.log.logger import Direct, Log
 
 
 async def serve() -> None:
     place = Path(sys.argv[1])
     workers.LOAD_SECS = 3600.0
     log = Log("agent", Redactor([]), Direct(Stream(sys.stderr)))
-    pool = Workers(log, LoginEnvironment(place, timeout_secs=0), str(place), place / "calls", ("probe=probe_app:app",), lambda m: None)
+    pool = Workers(
+        log,
+        LoginEnvironment(place, timeout_secs=0),
+        str(place),
+        place / "calls",
+        ("probe=probe_app:app",),
+        lambda m: None,
+    )
     for i, (method, args) in enumerate(json.loads(sys.argv[2])):
-        pool.call(Call(op_id=f"{i:032d}", job_cmd="stateless_compute", simulation_type="probe", compute_model="m", method=method, lib_dir="/lib",
-                       args=args, deadline_secs=3600, reply_limit=1000))
+        pool.call(
+            Call(
+                op_id=f"{i:032d}",
+                job_cmd="stateless_compute",
+                simulation_type="probe",
+                compute_model="m",
+                method=method,
+                lib_dir="/lib",
+                args=args,
+                deadline_secs=3600,
+                reply_limit=1000,
+            )
+        )
     while pool.worker_pid is None:
         await asyncio.sleep(0.01)
     (place / "worker").write_text(str(pool.worker_pid))

@@ -1,4 +1,6 @@
-"""Real keepers for the tests: the test plays the agent. Every keeper is ended at the end, and nothing of its jobs may be left."""
+"""Real keepers for the tests: the test plays the agent. Every keeper is ended at the end, and
+nothing of its jobs may be left.
+"""
 
 import contextlib
 import itertools
@@ -15,13 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jobscribe
 import msgspec
 import psutil
 import pytest
-from jobscribe.protocol.launch.job_script import script
-from jobscribe.protocol.jobs.exit_info import ExitInfo
+
+import jobscribe
 from jobscribe.protocol.ids import Token, parse_token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 NOBODY = 65534
@@ -51,14 +54,20 @@ class Keeper:
         self.through: tuple[str, ...] = tuple(config.pop("through", ()))
         self.env: dict[str, str] = dict(config.pop("env", {}))
         self.folder = place / "agent"
-        self.config = {"root": str(place), "folder": str(self.folder), "agent": {"token": "s3cret-of-the-agent"}, **config}
+        self.config = {
+            "root": str(place),
+            "folder": str(self.folder),
+            "agent": {"token": "s3cret-of-the-agent"},
+            **config,
+        }
         self.process: subprocess.Popen[bytes]
         self.agent: socket.socket
         self.agent_pid = 0
         self.said: list[dict[str, Any]] = []
         self._lines = b""
         self.hello: dict[str, Any] = {}
-        #: a number that stands in the arguments of a test's long sleeps: finds its processes without asking the product
+        #: a number that stands in the arguments of a test's long sleeps: finds its processes
+        #: without asking the product
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
         self._woken: set[int] = set()
 
@@ -75,8 +84,16 @@ class Keeper:
         self._listener.settimeout(10)
         log = (self.place / "keeper.log").open("ab")
         self.process = subprocess.Popen(
-            [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)], stdin=subprocess.PIPE, stdout=log, stderr=log,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_PATH), "PYTHONDONTWRITEBYTECODE": "1"} | self.env,
+            [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(_PATH),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+            | self.env,
         )
         log.close()
         assert self.process.stdin is not None
@@ -123,7 +140,9 @@ class Keeper:
         assert not left, f"processes of a job are left: {left}"
 
     def naps(self) -> list[psutil.Process]:
-        """Living processes with this keeper's number in their arguments: an oracle that does not ask the product."""
+        """Living processes with this keeper's number in their arguments: an oracle that does not
+        ask the product.
+        """
         out = []
         for p in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -175,14 +194,40 @@ class Keeper:
     def evidence(self, token: Token) -> Path:
         return self.folder / "run" / token.name
 
-    def order(self, token: Token, shell: str | None = None, *, command: tuple[str, ...] = (), limit: float | None = None, grace: float = 3.0,
-              core: int = 0, run_dir: Path | None = None, env: dict[str, str] | None = None) -> dict[str, Any]:
+    def order(
+        self,
+        token: Token,
+        shell: str | None = None,
+        *,
+        command: tuple[str, ...] = (),
+        limit: float | None = None,
+        grace: float = 3.0,
+        core: int = 0,
+        run_dir: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
         where = run_dir or self.run_dir(token)
-        spec = TaskSpec(command=command or ("/bin/sh", "-c", str(shell).replace("NAP", self.nap)), run_dir=str(where), core_bytes=core,
-                        time_limit_secs=limit, grace_secs=grace, env=env or {})
-        text = script(token, spec, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}, self.evidence(token))
-        return {"do": "start", "name": token.name, "token": str(token), "runDir": str(where), "script": text, "limit": limit,
-                "grace": grace, "core": core}
+        spec = TaskSpec(
+            command=command or ("/bin/sh", "-c", str(shell).replace("NAP", self.nap)),
+            run_dir=str(where),
+            core_bytes=core,
+            time_limit_secs=limit,
+            grace_secs=grace,
+            env=env or {},
+        )
+        text = script(
+            token, spec, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}, self.evidence(token)
+        )
+        return {
+            "do": "start",
+            "name": token.name,
+            "token": str(token),
+            "runDir": str(where),
+            "script": text,
+            "limit": limit,
+            "grace": grace,
+            "core": core,
+        }
 
     def launch(self, shell: str | None = None, **more: Any) -> Token:
         token = self.token()
@@ -214,11 +259,15 @@ class Keeper:
 
 @pytest.fixture(params=["same user", "ordinary user"])
 def who(request: pytest.FixtureRequest) -> int:
-    """As whom the keeper runs: as the user who runs the tests, and, where that is root, as an ordinary user as well."""
+    """As whom the keeper runs: as the user who runs the tests, and, where that is root, as an
+    ordinary user as well.
+    """
     if request.param == "same user":
         return -1
     if os.getuid() != 0:
-        pytest.skip("the tests do not run as root, so the half that runs as root is left out; this half ran as 'same user'")
+        pytest.skip(
+            "the tests do not run as root, so the half that runs as root is left out; this half ran as 'same user'"
+        )
     return NOBODY
 
 

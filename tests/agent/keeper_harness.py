@@ -1,9 +1,10 @@
 """A keeper for tests: `python keeper_harness.py UID SOCKET`, its configuration on stdin.
 
-Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test is the agent, and can kill
-and replace the relay like an agent. UID is the user to become first (-1: stay); everything is imported before that.
-JOBSCRIBE_TEST_SPARES names a file: until it is there, nothing that outlived its main process dies, as if it waited for a disk.
-JOBSCRIBE_TEST_LEAVES in its environment is what a shell does that each relay leaves behind, in a group of its own.
+Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test
+is the agent, and can kill and replace the relay like an agent. UID is the user to become first (-1:
+stay); everything is imported before that. JOBSCRIBE_TEST_SPARES names a file: until it is there,
+nothing that outlived its main process dies, as if it waited for a disk. JOBSCRIBE_TEST_LEAVES in
+its environment is what a shell does that each relay leaves behind, in a group of its own.
 """
 
 import json
@@ -40,7 +41,9 @@ def main() -> int:
 
 def _spare(file: str) -> None:
     kill = ending.Ending._kill
-    ending.Ending._kill = lambda self, e, left: kill(self, e, left) if os.path.exists(file) else None
+    ending.Ending._kill = lambda self, e, left: (
+        kill(self, e, left) if os.path.exists(file) else None
+    )
 
 
 def _starve_on(number: int, what: int, little: int) -> None:
@@ -65,7 +68,9 @@ def _spawn(sock: socket.socket, path: str) -> int:
             os.closerange(3, sock.fileno())
             os.closerange(sock.fileno() + 1, 4096)
             if "JOBSCRIBE_TEST_LEAVES" in os.environ:
-                subprocess.Popen(["/bin/sh", "-c", os.environ["JOBSCRIBE_TEST_LEAVES"]], process_group=0)
+                subprocess.Popen(
+                    ["/bin/sh", "-c", os.environ["JOBSCRIBE_TEST_LEAVES"]], process_group=0
+                )
             _relay(sock, path)
         finally:
             os._exit(0)

@@ -1,5 +1,6 @@
-"""A Slurm of paper: takes batch scripts and really runs them, answers squeue, sacct, scancel and the others in Slurm's words, and fails
-as it is told to. Nothing of the product is asked for anything but its separator.
+"""A Slurm of paper: takes batch scripts and really runs them, answers squeue, sacct, scancel and
+the others in Slurm's words, and fails as it is told to. Nothing of the product is asked for
+anything but its separator.
 """
 
 import asyncio
@@ -43,14 +44,18 @@ class PaperJob:
 
 
 class PaperSlurm:
-    """hold: jobs wait until `begin`. down, accounting_down: nobody answers. take: how many of the next sbatch calls are taken, and their
-    answers lost. late: seconds before every answer. completing: so long it takes from the end of the script to the job's. hung: nobody
-    sees the ends of scripts, as where slurmstepd hangs."""
+    """hold: jobs wait until `begin`. down, accounting_down: nobody answers. take: how many of the
+    next sbatch calls are taken, and their answers lost. late: seconds before every answer.
+    completing: so long it takes from the end of the script to the job's. hung: nobody sees the ends
+    of scripts, as where slurmstepd hangs.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[str, PaperJob] = {}
         self.numbers = itertools.count(11)
-        self.hold = self.down = self.accounting_down = self.no_accounting = self.accounting_comments = False
+        self.hold = self.down = self.accounting_down = self.no_accounting = (
+            self.accounting_comments
+        ) = False
         self.accounting_comments = True
         self.lost_answers = 0
         self.lost_requests = 0
@@ -97,12 +102,20 @@ class PaperSlurm:
     def begin(self, job: PaperJob) -> None:
         job.state, job.reason, job.started_at = "RUNNING", "", time.time()
         env = {
-            "PATH": os.environ["PATH"], "SLURM_JOB_ID": job.job_id, "SLURM_JOB_NODELIST": "n1", "SLURM_RESTART_COUNT": str(job.restarts),
+            "PATH": os.environ["PATH"],
+            "SLURM_JOB_ID": job.job_id,
+            "SLURM_JOB_NODELIST": "n1",
+            "SLURM_RESTART_COUNT": str(job.restarts),
             "HOME": "/",
         }
         job.process = subprocess.Popen(
-            ["/bin/sh", str(job.script)], env=env, cwd="/", start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ["/bin/sh", str(job.script)],
+            env=env,
+            cwd="/",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         task = asyncio.get_running_loop().create_task(self._until_over(job))
         self._waiting.add(task)
@@ -162,24 +175,52 @@ class PaperSlurm:
         lines = []
         for j in self.jobs.values():
             if j.in_queue:
-                lines.append(SEPARATOR.join((
-                    j.job_id, USER, j.state, _time(j.submitted_at), _time(j.started_at), _time(j.ended_at), "1:00", "debug", "acct",
-                    "n1" if j.started_at else "", j.reason or "None", j.name, j.comment,
-                )))
+                lines.append(
+                    SEPARATOR.join(
+                        (
+                            j.job_id,
+                            USER,
+                            j.state,
+                            _time(j.submitted_at),
+                            _time(j.started_at),
+                            _time(j.ended_at),
+                            "1:00",
+                            "debug",
+                            "acct",
+                            "n1" if j.started_at else "",
+                            j.reason or "None",
+                            j.name,
+                            j.comment,
+                        )
+                    )
+                )
         return Ran(0, "\n".join(lines) + "\n", "")
 
     async def _sacct(self, argv: list[str]) -> Ran:
         if self.no_accounting:
             return Ran(1, "", "Slurm accounting storage is disabled")
-        named = next((a.partition("=")[2].split(",") for a in argv if a.startswith("--jobs=")), None)
+        named = next(
+            (a.partition("=")[2].split(",") for a in argv if a.startswith("--jobs=")), None
+        )
         lines = []
         for j in self.jobs.values():
             if j.in_accounting and (named is None or j.job_id in named):
                 said = {
-                    "JobID": j.job_id, "User": USER, "State": j.state + (f" by {j.by}" if j.by else ""), "ExitCode": j.exit,
-                    "DerivedExitCode": "0:0", "Submit": _time(j.submitted_at), "Start": _time(j.started_at) or "Unknown",
-                    "End": _time(j.ended_at) or "Unknown", "ElapsedRaw": "1", "MaxRSS": j.max_rss, "Partition": "debug", "Account": "acct",
-                    "NodeList": "n1" if j.started_at else "None assigned", "Reason": j.reason or "None", "JobName": j.name,
+                    "JobID": j.job_id,
+                    "User": USER,
+                    "State": j.state + (f" by {j.by}" if j.by else ""),
+                    "ExitCode": j.exit,
+                    "DerivedExitCode": "0:0",
+                    "Submit": _time(j.submitted_at),
+                    "Start": _time(j.started_at) or "Unknown",
+                    "End": _time(j.ended_at) or "Unknown",
+                    "ElapsedRaw": "1",
+                    "MaxRSS": j.max_rss,
+                    "Partition": "debug",
+                    "Account": "acct",
+                    "NodeList": "n1" if j.started_at else "None assigned",
+                    "Reason": j.reason or "None",
+                    "JobName": j.name,
                     "Comment": j.comment if self.accounting_comments else "",
                 }
                 lines.append(SEPARATOR.join(said[n] for n in ACCOUNT_NAMES))
@@ -189,7 +230,11 @@ class PaperSlurm:
         number = next((a.partition("=")[2] for a in argv if a.startswith("--signal=")), None)
         job = self.jobs.get(argv[-1].split(".")[0])
         if job is None or job.over:
-            return Ran(1, "", f"scancel: error: Kill job error on job id {argv[-1]}: Invalid job id specified")
+            return Ran(
+                1,
+                "",
+                f"scancel: error: Kill job error on job id {argv[-1]}: Invalid job id specified",
+            )
         if job.state == "PENDING":
             if number is None:
                 job.state, job.by, job.ended_at = "CANCELLED", "1001", time.time()
@@ -204,7 +249,11 @@ class PaperSlurm:
         return Ran(0, "", "")
 
     async def _scontrol(self, argv: list[str]) -> Ran:
-        return Ran(0, "PartitionName=debug AllowGroups=ALL Default=YES MaxNodes=3 MaxTime=01:00:00 State=UP TotalNodes=3\n", "")
+        return Ran(
+            0,
+            "PartitionName=debug AllowGroups=ALL Default=YES MaxNodes=3 MaxTime=01:00:00 State=UP TotalNodes=3\n",
+            "",
+        )
 
     async def _sinfo(self, argv: list[str]) -> Ran:
         if "--version" in argv:

@@ -1,4 +1,6 @@
-"""An app for the tests of workers: it does to its process whatever an app can do, and tells what it finds there."""
+"""An app for the tests of workers: it does to its process whatever an app can do, and tells what it
+finds there.
+"""
 
 import ctypes
 import os
@@ -23,11 +25,26 @@ def find(args):
     mask = os.umask(0)
     os.umask(mask)
     return {
-        "pid": os.getpid(), "parent": os.getppid(), "session": os.getsid(0), "cwd": os.getcwd(), "files": os.listdir(), "env": dict(os.environ),
-        "umask": mask, "seen": seen, "term": str(signal.getsignal(signal.SIGTERM)), "alarm": signal.getitimer(signal.ITIMER_REAL)[0],
-        "child": str(signal.getsignal(signal.SIGCHLD)), "threads": threading.active_count(), "tasks": len(os.listdir("/proc/self/task")),
-        "fds": sorted(int(n) for n in os.listdir("/proc/self/fd") if n != str(null)), "path": sys.path, "random": random.random(),
-        "temporary": tempfile.gettempdir(), "nice": os.nice(0), "argv": Path("/proc/self/cmdline").read_text(), "modules": len(sys.modules),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "session": os.getsid(0),
+        "cwd": os.getcwd(),
+        "files": os.listdir(),
+        "env": dict(os.environ),
+        "umask": mask,
+        "seen": seen,
+        "term": str(signal.getsignal(signal.SIGTERM)),
+        "alarm": signal.getitimer(signal.ITIMER_REAL)[0],
+        "child": str(signal.getsignal(signal.SIGCHLD)),
+        "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")),
+        "fds": sorted(int(n) for n in os.listdir("/proc/self/fd") if n != str(null)),
+        "path": sys.path,
+        "random": random.random(),
+        "temporary": tempfile.gettempdir(),
+        "nice": os.nice(0),
+        "argv": Path("/proc/self/cmdline").read_text(),
+        "modules": len(sys.modules),
     }
 
 
@@ -60,7 +77,9 @@ def leave(args):
     if args.get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     until = time.monotonic() + 10  # so that there is something to be found
-    while not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children") or not _children():
+    while (
+        not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children") or not _children()
+    ):
         assert time.monotonic() < until
     time.sleep(args.get("pause", 0.1))
     return "left"
@@ -154,8 +173,13 @@ def close_all(args):
 
 def returns(args):
     return {
-        "set": lambda: {"x": {"y": {1, 2}}}, "nan": lambda: {"plots": [{"points": [0.0, 1.0, 2.0, float("nan")]}]},
-        "bytes": lambda: [b"1"], "self": _circle, "object": lambda: object(), "big": lambda: "x" * args["size"], "half": lambda: "\ud800",
+        "set": lambda: {"x": {"y": {1, 2}}},
+        "nan": lambda: {"plots": [{"points": [0.0, 1.0, 2.0, float("nan")]}]},
+        "bytes": lambda: [b"1"],
+        "self": _circle,
+        "object": lambda: object(),
+        "big": lambda: "x" * args["size"],
+        "half": lambda: "\ud800",
         "none": lambda: None,
     }[args["what"]]()
 
@@ -198,8 +222,16 @@ def huge(args):
 def frame(run: Run, asked: Frame):
     if asked.index > 2:
         raise AppError(f"there is no frame {asked.index} yet")
-    return {"report": asked.report, "frameIndex": asked.index, "frameCount": 3, "args": asked.args, "runDir": str(run.run_dir), "data": run.data,
-            "model": run.model, "lib": str(run.lib)}
+    return {
+        "report": asked.report,
+        "frameIndex": asked.index,
+        "frameCount": 3,
+        "args": asked.args,
+        "runDir": str(run.run_dir),
+        "data": run.data,
+        "model": run.model,
+        "lib": str(run.lib),
+    }
 
 
 def download(run: Run, suffix: str):
@@ -215,16 +247,56 @@ def download(run: Run, suffix: str):
 
 
 METHODS = (
-    find, soil, leave, hang, deaf, in_c, fail, unspeakable, say_no, leave_by_exit, leave_at_once, die, crash, write, scribble, speak, close_all,
-    returns, kill_parent, nap, late_import, late_import_of_a_trap, huge,
+    find,
+    soil,
+    leave,
+    hang,
+    deaf,
+    in_c,
+    fail,
+    unspeakable,
+    say_no,
+    leave_by_exit,
+    leave_at_once,
+    die,
+    crash,
+    write,
+    scribble,
+    speak,
+    close_all,
+    returns,
+    kill_parent,
+    nap,
+    late_import,
+    late_import_of_a_trap,
+    huge,
 )
 
 app = App(
-    name="probe", title="Probe", version="1",
-    models=(Model(name="m", title="M", kind="parallel", reports=(Report(name="plate", title="Plate", picture="heatmap"),)),),
-    parameters=lambda data, model: {}, prepare=lambda run: Prepared(command=("true",)), frame=frame, download=download,
+    name="probe",
+    title="Probe",
+    version="1",
+    models=(
+        Model(
+            name="m",
+            title="M",
+            kind="parallel",
+            reports=(Report(name="plate", title="Plate", picture="heatmap"),),
+        ),
+    ),
+    parameters=lambda data, model: {},
+    prepare=lambda run: Prepared(command=("true",)),
+    frame=frame,
+    download=download,
     downloads=lambda run: tuple(sorted(p.name for p in run.run_dir.iterdir())),
-    analysis={"where": lambda run, args: {"dir": str(run.run_dir), "lib": str(run.lib), "args": args, "data": run.data}},
+    analysis={
+        "where": lambda run, args: {
+            "dir": str(run.run_dir),
+            "lib": str(run.lib),
+            "args": args,
+            "data": run.data,
+        }
+    },
     stateful={"library": lambda lib, args: {"lib": str(lib), "args": args}},
     stateless={f.__name__: f for f in METHODS},
 )

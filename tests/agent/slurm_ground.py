@@ -24,6 +24,14 @@ def failed(name: str, version: str = RECORDED) -> tuple[int, str]:
 
 def pair(name: str, version: str = RECORDED) -> tuple[Row | None, Account | None]:
     """The job of squeue_NAME and of sacct_NAME."""
-    rows = parse_squeue(golden(f"squeue_{name}", version)) if (TEXTS / version / f"squeue_{name}.txt").exists() else []
-    accounts = parse_sacct(golden(f"sacct_{name}", version)) if (TEXTS / version / f"sacct_{name}.txt").exists() else []
+    rows = (
+        parse_squeue(golden(f"squeue_{name}", version))
+        if (TEXTS / version / f"squeue_{name}.txt").exists()
+        else []
+    )
+    accounts = (
+        parse_sacct(golden(f"sacct_{name}", version))
+        if (TEXTS / version / f"sacct_{name}.txt").exists()
+        else []
+    )
     return next(iter(rows), None), next(iter(accounts), None)

@@ -14,13 +14,34 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 import tornado.websocket
+
 from jobscribe.agent import process as main
 from jobscribe.agent.batch import controller as batch_tasks
 from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.clusters.cluster import Cluster
-from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.wire.messages import AppInput, Cancel, ClusterReport, FileChunk, Kill, LogChunk, PortsProbed, ProbePorts, ReadFile, ReadLog, Run, RunAck, RunReport, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import (
+    AppInput,
+    Cancel,
+    ClusterReport,
+    FileChunk,
+    Kill,
+    LogChunk,
+    PortsProbed,
+    ProbePorts,
+    ReadFile,
+    ReadLog,
+    Run,
+    RunAck,
+    RunReport,
+    RunStatusUpdate,
+    RunTasks,
+    Shared,
+    Snapshot,
+    TaskRun,
+    TaskSpec,
+)
 
 from .paper_slurm import PaperSlurm
 
@@ -33,7 +54,9 @@ def token(serial: int = 7, index: int = 0, role: str = "main", model: str = "com
 
 
 class Seat:
-    """An agent in this process, between its keeper's end of the socket and a listener for its connection."""
+    """An agent in this process, between its keeper's end of the socket and a listener for its
+    connection.
+    """
 
     def __init__(self, place: Path) -> None:
         self.place, self.heard, self.orders = place, [], []  # type: ignore[var-annotated]
@@ -56,18 +79,33 @@ class Seat:
         self.server = tornado.httpserver.HTTPServer(tornado.web.Application([("/", Handler)]))
         self.server.add_sockets(sockets)
         address = self.place / "agents.json"
-        address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{sockets[0].getsockname()[1]}/"}))
+        address.write_text(
+            json.dumps({"agentsUrl": f"ws://127.0.0.1:{sockets[0].getsockname()[1]}/"})
+        )
         self.keeper, theirs = socket.socketpair()
         self.keeper.setblocking(False)
         agent = main._Agent(theirs.detach(), str(self.place), SimpleNamespace(begin=lambda: None))  # type: ignore[arg-type]
         cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5)
         config = {
-            "agentKey": "sbatch.parallel.user1234@lab", "agentId": "a" * 32, "token": "secret", "addressFile": str(address),
-            "cacheDir": str(self.place), "loginSecs": 0, "batch": {"cluster": msgspec.to_builtins(cluster), "deployment": "test"},
+            "agentKey": "sbatch.parallel.user1234@lab",
+            "agentId": "a" * 32,
+            "token": "secret",
+            "addressFile": str(address),
+            "cacheDir": str(self.place),
+            "loginSecs": 0,
+            "batch": {"cluster": msgspec.to_builtins(cluster), "deployment": "test"},
             "paths": [["/supervisors/user", str(self.place / "here")]],
         }
-        hello = {"is": "hello", "agent": config, "folder": str(self.folder), "keeperPid": 1, "executions": []}
-        await asyncio.get_running_loop().sock_sendall(self.keeper, json.dumps(hello).encode() + b"\n")
+        hello = {
+            "is": "hello",
+            "agent": config,
+            "folder": str(self.folder),
+            "keeperPid": 1,
+            "executions": [],
+        }
+        await asyncio.get_running_loop().sock_sendall(
+            self.keeper, json.dumps(hello).encode() + b"\n"
+        )
         self.serving = asyncio.create_task(agent.serve())
         await self.until(lambda: self.handler)
 
@@ -86,7 +124,14 @@ class Seat:
 
     async def hears(self, kind: type, **fields: Any) -> Any:
         def found() -> Any:
-            return next((m for m in self.heard if isinstance(m, kind) and all(getattr(m, k) == v for k, v in fields.items())), None)
+            return next(
+                (
+                    m
+                    for m in self.heard
+                    if isinstance(m, kind) and all(getattr(m, k) == v for k, v in fields.items())
+                ),
+                None,
+            )
 
         return await self.until(found)
 
@@ -102,7 +147,12 @@ class Seat:
             await self.handler.write_message(frame, binary=True)
 
     def spec(self, shell: str, **more: Any) -> TaskSpec:
-        return TaskSpec(command=("/bin/sh", "-c", shell), run_dir="/supervisors/user/user1234/command/sim12345/command", batch=Wishes(), **more)
+        return TaskSpec(
+            command=("/bin/sh", "-c", shell),
+            run_dir="/supervisors/user/user1234/command/sim12345/command",
+            batch=Wishes(),
+            **more,
+        )
 
     async def run(self, t: Token, spec: TaskSpec) -> None:
         await self.say(Run(op_id=op_id(t, "run"), token=t, spec=spec))
@@ -121,16 +171,35 @@ async def seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await slurm.close()
 
 
-async def test_a_run_with_translated_paths_its_log_its_files_and_its_acknowledgement(seat: Seat) -> None:
+async def test_a_run_with_translated_paths_its_log_its_files_and_its_acknowledgement(
+    seat: Seat,
+) -> None:
     t = token()
     here = seat.place / "here" / "user1234" / "command" / "sim12345" / "command"
-    await seat.run(t, seat.spec("pwd; echo $WHERE; echo data >out.txt; exit 3", env={"WHERE": "x=/supervisors/user/user1234:/supervisors/users"}))
+    await seat.run(
+        t,
+        seat.spec(
+            "pwd; echo $WHERE; echo data >out.txt; exit 3",
+            env={"WHERE": "x=/supervisors/user/user1234:/supervisors/users"},
+        ),
+    )
     end = await seat.end(t)
     assert end.exit.code == 3 and end.batch.run_dir == str(here)
     await seat.say(ReadLog(op_id=OP, token=t, stream="stdout", offset=0, limit=1000))
     chunk = await seat.hears(LogChunk)
-    assert chunk.data.decode() == f"{here}\nx={seat.place}/here/user1234:/supervisors/users\n" and chunk.end
-    await seat.say(ReadFile(op_id=OP, run_dir="/supervisors/user/user1234/command/sim12345/command", name="out.txt", offset=0, limit=100))
+    assert (
+        chunk.data.decode() == f"{here}\nx={seat.place}/here/user1234:/supervisors/users\n"
+        and chunk.end
+    )
+    await seat.say(
+        ReadFile(
+            op_id=OP,
+            run_dir="/supervisors/user/user1234/command/sim12345/command",
+            name="out.txt",
+            offset=0,
+            limit=100,
+        )
+    )
     assert (await seat.hears(FileChunk)).data == b"data\n"
     ledger = list((seat.folder / "batch").iterdir())
     await seat.say(RunAck(tokens=(t,)))
@@ -150,9 +219,18 @@ async def test_what_the_cluster_has_comes_by_itself_and_with_every_connection(se
 async def test_an_apps_run_reports_while_it_runs(seat: Seat) -> None:
     seat.slurm.completing = 1.0  # type: ignore[attr-defined]
     t = token(model="heatAnimation")
-    data = {"simulationType": "heat", "models": {"heatAnimation": {"frames": 3}}, "report": "heatAnimation"}
+    data = {
+        "simulationType": "heat",
+        "models": {"heatAnimation": {"frames": 3}},
+        "report": "heatAnimation",
+    }
     app = AppInput(simulation_type="heat", compute_model="heatAnimation", data=data)
-    spec = TaskSpec(command=(), app=app, run_dir="/supervisors/user/user1234/heat/sim12345/heatAnimation", batch=Wishes())
+    spec = TaskSpec(
+        command=(),
+        app=app,
+        run_dir="/supervisors/user/user1234/heat/sim12345/heatAnimation",
+        batch=Wishes(),
+    )
     await seat.run(t, spec)
     end = await seat.end(t)
     said = json.loads((seat.folder / "run" / t.name / "input.json").read_text())
@@ -172,7 +250,9 @@ async def test_the_tasks_of_a_gang_are_one_submission(seat: Seat) -> None:
     for t in tasks:
         end = await seat.end(t)
         assert (end.exit.source, end.exit.stop_reason) == ("start", "cancel")
-    assert seat.slurm.count("sbatch") == 1 and [j.state for j in seat.slurm.jobs.values()] == ["CANCELLED"]  # type: ignore[attr-defined]
+    assert seat.slurm.count("sbatch") == 1 and [j.state for j in seat.slurm.jobs.values()] == [
+        "CANCELLED"
+    ]  # type: ignore[attr-defined]
 
 
 async def test_ports_of_the_login_node_are_nobodys_business(seat: Seat) -> None:
@@ -184,7 +264,13 @@ async def test_ports_of_the_login_node_are_nobodys_business(seat: Seat) -> None:
 async def test_told_to_end_with_its_jobs_it_ends_them_first(seat: Seat) -> None:
     t = token()
     await seat.run(t, seat.spec("sleep 60"))
-    await seat.until(lambda: [m for m in seat.heard if isinstance(m, RunStatusUpdate) and m.execution.state == "running"])
+    await seat.until(
+        lambda: [
+            m
+            for m in seat.heard
+            if isinstance(m, RunStatusUpdate) and m.execution.state == "running"
+        ]
+    )
     await seat.say(Kill(reason="idle", stop_jobs=True))
     said = b""
     async with asyncio.timeout(SECS):

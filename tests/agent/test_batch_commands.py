@@ -1,4 +1,6 @@
-"""Commands of Slurm's: their environment out of profile, description of the cluster and the session that the agent was started in; their time limit."""
+"""Commands of Slurm's: their environment out of profile, description of the cluster and the session
+that the agent was started in; their time limit.
+"""
 
 import os
 import signal
@@ -6,19 +8,30 @@ import time
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.keeper import process as keeper
-from jobscribe.agent.login_node import keeper_control as remote_keeper
+
 from jobscribe.agent.batch import command_runner as commands
 from jobscribe.agent.batch.command_runner import NO_ANSWER, Commands, environment
+from jobscribe.agent.keeper import process as keeper
+from jobscribe.agent.login_node import keeper_control as remote_keeper
 
 
-def test_the_session_says_where_slurm_is_if_no_profile_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_says_where_slurm_is_if_no_profile_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """sshd (SetEnv) and PAM may name the cluster, and a clean login shell does not see that."""
     monkeypatch.setenv("SLURM_CONF", "/session/slurm.conf")
     monkeypatch.setenv("SQUEUE_FORMAT", "%i")
     assert environment({"PATH": "/bin"}, {})["SLURM_CONF"] == "/session/slurm.conf"
-    assert environment({"SLURM_CONF": "/profile/slurm.conf"}, {})["SLURM_CONF"] == "/profile/slurm.conf"
-    assert environment({"SLURM_CONF": "/profile/slurm.conf"}, {"SLURM_CONF": "/told/slurm.conf"})["SLURM_CONF"] == "/told/slurm.conf"
+    assert (
+        environment({"SLURM_CONF": "/profile/slurm.conf"}, {})["SLURM_CONF"]
+        == "/profile/slurm.conf"
+    )
+    assert (
+        environment({"SLURM_CONF": "/profile/slurm.conf"}, {"SLURM_CONF": "/told/slurm.conf"})[
+            "SLURM_CONF"
+        ]
+        == "/told/slurm.conf"
+    )
     assert "SQUEUE_FORMAT" not in environment({"SQUEUE_FORMAT": "%j"}, {})
 
 
@@ -26,18 +39,29 @@ def test_what_a_keeper_is_given_of_the_session_it_gives_its_agent() -> None:
     assert set(remote_keeper._PASSED_ON) <= set(keeper._PASSED_ON)
 
 
-@pytest.mark.parametrize("argv", [("env", "-u", "SQUEUE_FORMAT", "LC_ALL=C", "sleep", "20"), ("env", "sleep", "20"), ("sleep", "20")])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("env", "-u", "SQUEUE_FORMAT", "LC_ALL=C", "sleep", "20"),
+        ("env", "sleep", "20"),
+        ("sleep", "20"),
+    ],
+)
 async def test_who_does_not_answer_is_named(argv: tuple[str, ...]) -> None:
     ran = await Commands(lambda: os.environ)(argv, "", 0.1)
     assert (ran.code, ran.err) == (NO_ANSWER, "sleep did not answer within 0.1 s")
 
 
 async def test_who_keeps_a_commands_pipes_holds_nobody_up(tmp_path: Path) -> None:
-    """One that has left its group, so that nothing ends it: as a daemon that was started on the way."""
+    """One that has left its group, so that nothing ends it: as a daemon that was started on the
+    way.
+    """
     left = tmp_path / "left"
     began = time.monotonic()
     try:
-        ran = await Commands(lambda: os.environ)(("sh", "-c", f"setsid sh -c 'echo $$ >{left}; exec sleep 60' & sleep 60"), "", 0.5)
+        ran = await Commands(lambda: os.environ)(
+            ("sh", "-c", f"setsid sh -c 'echo $$ >{left}; exec sleep 60' & sleep 60"), "", 0.5
+        )
         took = time.monotonic() - began
     finally:
         os.kill(int(left.read_text()), signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""Hostile days: the agent is killed at any moment, Slurm is away, late, forgetful, loses requests and answers. No token starts twice, and
-each ends with what its script wrote down.
+"""Hostile days: the agent is killed at any moment, Slurm is away, late, forgetful, loses requests
+and answers. No token starts twice, and each ends with what its script wrote down.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pytest
 from jobscribe.protocol.clusters.batch import BatchState
 
 from .paper_slurm import PaperSlurm
-from .test_batch_tasks import Ground, ground  # noqa: F401
+from .test_batch_tasks import Ground, ground
 
 ROUNDS = 40 if os.environ.get("SOAK") else 2
 RUNS = 12
@@ -22,7 +22,9 @@ RUNS = 12
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.timeout(300)
-async def test_every_token_starts_at_most_once_and_its_end_is_told_right(ground: Ground, seed: int, tmp_path: Path) -> None:  # noqa: F811
+async def test_every_token_starts_at_most_once_and_its_end_is_told_right(
+    ground: Ground, seed: int, tmp_path: Path
+) -> None:
     dice = random.Random(seed)
     slurm = ground.slurm
     batch = await ground.agent()
@@ -36,7 +38,9 @@ async def test_every_token_starts_at_most_once_and_its_end_is_told_right(ground:
         if dice.random() < 0.4:
             await ground.kill(batch)
             batch = await ground.agent()
-            for again in tokens[: n + 1]:  # the supervisor asks again for whatever it has no word of
+            for again in tokens[
+                : n + 1
+            ]:  # the supervisor asks again for whatever it has no word of
                 if not ground.of(again):
                     batch.launch(again, ground.spec(ground.stamping("exit 99")))
     _well(slurm)
@@ -81,8 +85,10 @@ def _seen(slurm: PaperSlurm) -> None:
             job.in_queue = job.in_accounting = True
 
 
-async def test_an_id_that_slurm_gives_anew_is_another_jobs(ground: Ground) -> None:  # noqa: F811
-    """A controller that came back without its newest books: the first job is lost, and nothing is said of it, or done to it, by its id."""
+async def test_an_id_that_slurm_gives_anew_is_another_jobs(ground: Ground) -> None:
+    """A controller that came back without its newest books: the first job is lost, and nothing is
+    said of it, or done to it, by its id.
+    """
     batch = await ground.agent()
     first, second = ground.token(), ground.token()
     batch.launch(first, ground.spec(ground.stamping("sleep 60")))
@@ -92,7 +98,10 @@ async def test_an_id_that_slurm_gives_anew_is_another_jobs(ground: Ground) -> No
     ground.slurm.numbers = itertools.count(int(lost.job_id))
     assert lost.process is not None
     os.killpg(lost.process.pid, signal.SIGKILL)
-    batch.launch(second, ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.05; done; exit 4")))
+    batch.launch(
+        second,
+        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.05; done; exit 4")),
+    )
     running = await ground.running(second)
     assert isinstance(running.batch, BatchState) and running.batch.job_id == lost.job_id
     await ground.until(lambda: "knows no such job" in ground.of(first)[-1].batch.sentence)  # type: ignore[union-attr]
@@ -101,11 +110,17 @@ async def test_an_id_that_slurm_gives_anew_is_another_jobs(ground: Ground) -> No
     assert one.exit is not None and (one.exit.code, one.exit.stop_reason) == (None, "cancel")
     (ground.root / "go").touch()
     two = await ground.ended(second)
-    assert two.exit is not None and (two.exit.code, two.exit.source, two.exit.stop_reason) == (4, "script", None)
+    assert two.exit is not None and (two.exit.code, two.exit.source, two.exit.stop_reason) == (
+        4,
+        "script",
+        None,
+    )
     assert ground.slurm.count("scancel") == 0
 
 
-async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begins_afterwards(ground: Ground) -> None:  # noqa: F811
+async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begins_afterwards(
+    ground: Ground,
+) -> None:
     ground.slurm.hold = True
     batch = await ground.agent()
     token = ground.token()
@@ -120,7 +135,9 @@ async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begin
     assert ground.starts() == [] and job.process is not None and job.process.returncode == 97
 
 
-async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_failed_under_it(ground: Ground) -> None:  # noqa: F811
+async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_failed_under_it(
+    ground: Ground,
+) -> None:
     batch = await ground.agent()
     under, before = ground.token(), ground.token()
     batch.launch(under, ground.spec("sleep 60"))
@@ -133,7 +150,9 @@ async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_
     ground.slurm.end(job, "NODE_FAIL", "0:1", "None")
     end = await ground.ended(before)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (None, "scheduler")
-    assert "a node that it ran on failed" in (end.exit.detail or "") and "its batch script had not begun there" in (end.exit.detail or "")
+    assert "a node that it ran on failed" in (
+        end.exit.detail or ""
+    ) and "its batch script had not begun there" in (end.exit.detail or "")
     ground.slurm.begin(job)  # it comes back with what it was to do
     await ground.until(lambda: job.process is not None and job.process.poll() is not None)
     assert ground.starts() == []

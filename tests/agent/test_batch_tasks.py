@@ -1,4 +1,6 @@
-"""Executions through a Slurm of paper: what is promised of each of them, whatever Slurm, the machine or the agent does meanwhile."""
+"""Executions through a Slurm of paper: what is promised of each of them, whatever Slurm, the
+machine or the agent does meanwhile.
+"""
 
 import asyncio
 import fcntl
@@ -9,13 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from jobscribe.agent.batch import controller as batch_tasks, scheduler_queries as polling, reconciliation as rounds, stop as stopping, start as submitting, poll_loop as tending
+
+from jobscribe.agent.batch import controller as batch_tasks
+from jobscribe.agent.batch import poll_loop as tending
+from jobscribe.agent.batch import reconciliation as rounds
+from jobscribe.agent.batch import scheduler_queries as polling
+from jobscribe.agent.batch import start as submitting
+from jobscribe.agent.batch import stop as stopping
 from jobscribe.agent.batch.controller import BatchTasks
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
-from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
 from jobscribe.supervisor.diagnosis import batch_jobs as batch_words
 
@@ -58,10 +66,23 @@ class Ground:
         self.serial = 100
         self.cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5, call_secs=1.0)
 
-    async def agent(self, *, base: bool = False, log: Any = lambda *a, **k: None, **more: Any) -> BatchTasks:
+    async def agent(
+        self, *, base: bool = False, log: Any = lambda *a, **k: None, **more: Any
+    ) -> BatchTasks:
         batch = BatchTasks(
-            self.folder, Evidence(self.folder / "run"), Login(), (), self.cluster, "test", log,  # type: ignore[arg-type]
-            self.said.append, run=self.slurm, user=USER, on_news=self.news.append, base=self.root if base else None, **more,
+            self.folder,
+            Evidence(self.folder / "run"),
+            Login(),
+            (),
+            self.cluster,
+            "test",
+            log,  # type: ignore[arg-type]
+            self.said.append,
+            run=self.slurm,
+            user=USER,
+            on_news=self.news.append,
+            base=self.root if base else None,
+            **more,
         )
         self.agents.append(batch)
         self.said += await batch.start()
@@ -78,7 +99,9 @@ class Ground:
         return Token("user1234-sim12345-command", self.serial, 1, "main", index)
 
     def spec(self, shell: str, **more: Any) -> TaskSpec:
-        return TaskSpec(command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=Wishes(), **more)
+        return TaskSpec(
+            command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=Wishes(), **more
+        )
 
     def evidence(self, token: Token, file: str) -> Path:
         return self.folder / "run" / token.name / file
@@ -94,10 +117,14 @@ class Ground:
         return value
 
     async def ended(self, token: Token) -> Execution:
-        return await self.until(lambda: next((e for e in self.of(token) if e.state == "ended"), None))  # type: ignore[no-any-return]
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "ended"), None)
+        )  # type: ignore[no-any-return]
 
     async def running(self, token: Token) -> Execution:
-        return await self.until(lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None))  # type: ignore[no-any-return]
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None)
+        )  # type: ignore[no-any-return]
 
     async def ending(self, token: Token) -> Execution:
         return await self.until(lambda: next((e for e in self.of(token) if e.ending), None))  # type: ignore[no-any-return]
@@ -168,7 +195,11 @@ async def test_an_end_is_there_until_it_is_acknowledged(ground: Ground) -> None:
         ground.said.clear()
         batch = await ground.agent()
         (known,) = ground.said
-        assert (known.token, known.state) == (token, "ended") and known.exit is not None and known.exit.code == 3
+        assert (
+            (known.token, known.state) == (token, "ended")
+            and known.exit is not None
+            and known.exit.code == 3
+        )
     batch.forget([token])
     await ground.kill(batch)
     ground.said.clear()
@@ -200,45 +231,76 @@ async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(grou
     if not job.over:  # Slurm starts it in the same moment, all the same
         ground.slurm.begin(job)
     end = await ground.ended(token)
-    assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == ("start", "cancel"), end
+    assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == (
+        "start",
+        "cancel",
+    ), end
     assert ground.starts() == [] and job.over
 
 
 @pytest.mark.parametrize(
     ("shell", "code", "number"),
-    [("trap 'exit 5' TERM; touch up; while :; do sleep 0.02; done", 5, None), ("trap '' TERM; touch up; while :; do sleep 0.02; done", None, 9)],
+    [
+        ("trap 'exit 5' TERM; touch up; while :; do sleep 0.02; done", 5, None),
+        ("trap '' TERM; touch up; while :; do sleep 0.02; done", None, 9),
+    ],
 )
-async def test_a_stop_is_sigterm_then_grace_then_sigkill(ground: Ground, shell: str, code: int | None, number: int | None) -> None:
+async def test_a_stop_is_sigterm_then_grace_then_sigkill(
+    ground: Ground, shell: str, code: int | None, number: int | None
+) -> None:
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec(shell))
     await ground.until((ground.root / "run" / "up").exists)
     batch.stop(token, "cancel", 0.5)
-    assert msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["reason"] == "cancel"
+    assert (
+        msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["reason"] == "cancel"
+    )
     assert ground.slurm.count("scancel") == 0, "the reason has to be there before the first signal"
     end = await ground.ended(token)
     assert end.exit is not None and end.exit.stop_reason == "cancel" and end.exit.code == code
     assert number is None or end.exit.signal in (None, number)
 
 
-async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits: list[tuple[float, float]] = []
     monkeypatch.setattr(tending, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
     batch = await ground.agent()
     token = ground.token()
     began = time.monotonic()
-    batch.launch(token, ground.spec("trap 'exit 1' TERM; while :; do sleep 0.02; done", time_limit_secs=1.2, grace_secs=1.0))
+    batch.launch(
+        token,
+        ground.spec(
+            "trap 'exit 1' TERM; while :; do sleep 0.02; done", time_limit_secs=1.2, grace_secs=1.0
+        ),
+    )
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.stop_reason == "timeLimit" and time.monotonic() - began >= 0.2
+    assert (
+        end.exit is not None
+        and end.exit.stop_reason == "timeLimit"
+        and time.monotonic() - began >= 0.2
+    )
     assert "#SBATCH --time=1\n" in ground.evidence(token, "batch.sh").read_text()
-    assert set(limits) == {(1.2, 90.0)} and (fallback_secs(1.2), fallback_secs(60, 7)) == (150, 67), "Slurm's own limit comes first"
+    assert set(limits) == {(1.2, 90.0)} and (fallback_secs(1.2), fallback_secs(60, 7)) == (
+        150,
+        67,
+    ), "Slurm's own limit comes first"
 
 
 @pytest.mark.parametrize("code", [0, 3])
-async def test_what_ends_at_slurm_s_own_limit_was_ended_by_its_time_limit(ground: Ground, code: int) -> None:
+async def test_what_ends_at_slurm_s_own_limit_was_ended_by_its_time_limit(
+    ground: Ground, code: int
+) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, ground.spec(f"trap 'exit {code}' TERM; touch up; while :; do sleep 0.02; done", time_limit_secs=60.0))
+    batch.launch(
+        token,
+        ground.spec(
+            f"trap 'exit {code}' TERM; touch up; while :; do sleep 0.02; done", time_limit_secs=60.0
+        ),
+    )
     await ground.until((ground.root / "run" / "up").exists)
     ground.slurm.time_out(await ground.job())
     end = await ground.ended(token)
@@ -262,14 +324,20 @@ async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> No
 # ---- the exit is known, and Slurm has not finished the job
 
 
-async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tending, "fallback_secs", lambda limit, slack: limit)
     ground.slurm.completing = 4.0
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec("exit 3", time_limit_secs=2.0))
     ending = await ground.ending(token)
-    assert ending.exit is not None and (ending.exit.code, ending.exit.source, ending.exit.stop_reason) == (3, "script", None)
+    assert ending.exit is not None and (
+        ending.exit.code,
+        ending.exit.source,
+        ending.exit.stop_reason,
+    ) == (3, "script", None)
     batch.stop(token, "cancel", 0.1)
     assert ground.of(token)[-1].ending
     end = await ground.ended(token)
@@ -277,7 +345,9 @@ async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_i
     assert ground.slurm.count("scancel") == 0 and not ground.evidence(token, "stop.json").exists()
 
 
-async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(ground: Ground) -> None:
+async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(
+    ground: Ground,
+) -> None:
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec("sleep 60"))
@@ -293,7 +363,9 @@ async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, restarted: bool,
+    ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: bool,
 ) -> None:
     monkeypatch.setattr(stopping, "_TOGETHER_SECS", 1.0)
     ground.slurm.completing = 2.0
@@ -312,13 +384,21 @@ async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
         await ground.agent()
     end = await ground.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (0, None)
-    assert ground.slurm.count("scancel") == 0 and msgspec.json.decode(stop.read_bytes())["signaled"] is False
+    assert (
+        ground.slurm.count("scancel") == 0
+        and msgspec.json.decode(stop.read_bytes())["signaled"] is False
+    )
 
 
 async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground: Ground) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, ground.spec("trap 'touch stopped; until [ -e done ]; do sleep 0.02; done; exit 5' TERM; touch up; while :; do sleep 0.02; done"))
+    batch.launch(
+        token,
+        ground.spec(
+            "trap 'touch stopped; until [ -e done ]; do sleep 0.02; done; exit 5' TERM; touch up; while :; do sleep 0.02; done"
+        ),
+    )
     await ground.until((ground.root / "run" / "up").exists)
     batch.stop(token, "cancel", 60.0)
     await ground.until((ground.root / "run" / "stopped").exists)
@@ -331,8 +411,12 @@ async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
 
 
-@pytest.mark.parametrize(("state", "by"), [("TIMEOUT", ""), ("CANCELLED", "1001"), ("NODE_FAIL", "")])
-async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(ground: Ground, state: str, by: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "by"), [("TIMEOUT", ""), ("CANCELLED", "1001"), ("NODE_FAIL", "")]
+)
+async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
+    ground: Ground, state: str, by: str
+) -> None:
     ground.slurm.hung = True
     batch = await ground.agent()
     token = ground.token()
@@ -345,9 +429,16 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(ground
     ground.slurm.end(job, state)
     job.by = by
     end = await ground.ended(token)
-    assert end.exit is not None and (end.exit.code, end.exit.stop_reason, end.exit.ended_by_scheduler) == (3, None, None)
+    assert end.exit is not None and (
+        end.exit.code,
+        end.exit.stop_reason,
+        end.exit.ended_by_scheduler,
+    ) == (3, None, None)
     assert end.exit.detail is None and end.batch.state == state  # type: ignore[union-attr]
-    assert batch_words.words(end.exit)[-1] == "its command had ended by itself before Slurm ended the job, so its own exit decides"
+    assert (
+        batch_words.words(end.exit)[-1]
+        == "its command had ended by itself before Slurm ended the job, so its own exit decides"
+    )
 
 
 # ---- the agent ends at any moment
@@ -356,8 +447,16 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(ground
 async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(ground: Ground) -> None:
     batch = await ground.agent()
     runs, ends = ground.token(), ground.token()
-    batch.launch(runs, ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 4")))
-    batch.launch(ends, ground.spec(ground.stamping(f"until [ -e {ground.root}/end ]; do sleep 0.02; done; exit 9")))
+    batch.launch(
+        runs,
+        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 4")),
+    )
+    batch.launch(
+        ends,
+        ground.spec(
+            ground.stamping(f"until [ -e {ground.root}/end ]; do sleep 0.02; done; exit 9")
+        ),
+    )
     await ground.running(runs), await ground.running(ends)
     await ground.kill(batch)
     (ground.root / "end").touch()
@@ -372,7 +471,9 @@ async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(grou
     assert sorted(ground.starts()) == [str(runs), str(ends)]
 
 
-async def test_killed_between_sbatch_and_its_answer_it_is_found_by_its_comment(ground: Ground) -> None:
+async def test_killed_between_sbatch_and_its_answer_it_is_found_by_its_comment(
+    ground: Ground,
+) -> None:
     ground.slurm.answer.clear()
     batch = await ground.agent()
     token = ground.token()
@@ -415,10 +516,17 @@ async def test_killed_before_anything_was_submitted_it_never_started(ground: Gro
     batch = await ground.agent()
     batch.launch(token, ground.spec(ground.stamping()))
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.source == "start" and ground.slurm.count("sbatch") == 0 and ground.starts() == []
+    assert (
+        end.exit is not None
+        and end.exit.source == "start"
+        and ground.slurm.count("sbatch") == 0
+        and ground.starts() == []
+    )
 
 
-async def test_killed_between_the_note_and_sbatch_it_is_submitted_by_the_next(ground: Ground) -> None:
+async def test_killed_between_the_note_and_sbatch_it_is_submitted_by_the_next(
+    ground: Ground,
+) -> None:
     batch = await ground.agent()
     token = ground.token()
     batch._submitting.submit = lambda job: None  # type: ignore[method-assign]
@@ -466,7 +574,12 @@ async def test_a_lost_request_is_made_again_when_it_is_surely_not_there(ground: 
     assert ground.slurm.count("sbatch") == 1, "accounting could not be asked"
     ground.slurm.accounting_down = False
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.code == 6 and ground.slurm.count("sbatch") == 2 and ground.starts() == [str(token)]
+    assert (
+        end.exit is not None
+        and end.exit.code == 6
+        and ground.slurm.count("sbatch") == 2
+        and ground.starts() == [str(token)]
+    )
 
 
 async def test_of_two_that_slurm_has_one_runs_and_is_followed(ground: Ground) -> None:
@@ -474,7 +587,10 @@ async def test_of_two_that_slurm_has_one_runs_and_is_followed(ground: Ground) ->
     ground.slurm.hold = ground.slurm.hidden = True
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 6")))
+    batch.launch(
+        token,
+        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 6")),
+    )
     first = await ground.job()
     ground.slurm.hidden = False
     second = await ground.job(2)
@@ -498,14 +614,20 @@ async def test_a_scheduler_that_is_away_is_no_end(ground: Ground) -> None:
     await ground.running(token)
     ground.slurm.down = ground.slurm.accounting_down = True
     batch.launch(later, ground.spec(ground.stamping()))
-    await ground.until(lambda: all(ground.of(t)[-1:] and ground.of(t)[-1].batch.unknown_since for t in (token, later)))  # type: ignore[union-attr]
+    await ground.until(
+        lambda: all(
+            ground.of(t)[-1:] and ground.of(t)[-1].batch.unknown_since for t in (token, later)
+        )
+    )  # type: ignore[union-attr]
     (ground.root / "go").touch()
     await asyncio.sleep(1.5)
     assert [ground.of(t)[-1].state for t in (token, later)] == ["running", "starting"]
     assert "Unable to contact" in ground.of(token)[-1].batch.sentence  # type: ignore[union-attr]
     ground.slurm.down = ground.slurm.accounting_down = False
     one, two = await ground.ended(token), await ground.ended(later)
-    assert one.exit is not None and two.exit is not None and (one.exit.code, two.exit.code) == (8, 0)
+    assert (
+        one.exit is not None and two.exit is not None and (one.exit.code, two.exit.code) == (8, 0)
+    )
     assert one.batch.unknown_since is None and ground.starts() == [str(later)]  # type: ignore[union-attr]
 
 
@@ -524,11 +646,15 @@ async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(ground: Ground,
     job.in_accounting = False
     program = "squeue" if away == "queue" else "sacct"
     asked, long_enough = ground.slurm.count(program), time.monotonic() + 6 * rounds.ABSENT_SECS
-    await ground.until(lambda: ground.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough)
+    await ground.until(
+        lambda: ground.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough
+    )
     assert ground.of(token)[-1].state == "running"
     ground.slurm.down = ground.slurm.accounting_down = False
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.source == "lost" and "accounting" in str(end.exit.detail)
+    assert (
+        end.exit is not None and end.exit.source == "lost" and "accounting" in str(end.exit.detail)
+    )
 
 
 async def test_forgotten_by_both_the_scripts_own_hand_counts(ground: Ground) -> None:
@@ -572,7 +698,9 @@ async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(ground:
         ("CANCELLED", "0:0", "", {"source": "scheduler", "code": None}),
     ],
 )
-async def test_what_slurm_ended_is_told_as_what_it_is(ground: Ground, state: str, exit_: str, reason: str, expected: dict[str, Any]) -> None:
+async def test_what_slurm_ended_is_told_as_what_it_is(
+    ground: Ground, state: str, exit_: str, reason: str, expected: dict[str, Any]
+) -> None:
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec("sleep 60"))
@@ -582,21 +710,32 @@ async def test_what_slurm_ended_is_told_as_what_it_is(ground: Ground, state: str
     ground.slurm.end(job, state, exit_, reason)
     end = await ground.ended(token)
     assert end.exit is not None and {k: getattr(end.exit, k) for k in expected} == expected
-    assert end.batch.state == state and (state != "CANCELLED" or end.batch.canceled_by == "3000001002")  # type: ignore[union-attr]
+    assert end.batch.state == state and (
+        state != "CANCELLED" or end.batch.canceled_by == "3000001002"
+    )  # type: ignore[union-attr]
     assert end.exit.code != 0 and isinstance(end.exit.facts, ExitFacts)
 
 
 async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(ground: Ground) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, msgspec.structs.replace(ground.spec("sleep 60"), batch=Wishes(memory_mb=64)))
+    batch.launch(
+        token, msgspec.structs.replace(ground.spec("sleep 60"), batch=Wishes(memory_mb=64))
+    )
     await ground.running(token)
     job = await ground.job()
     job.max_rss = "65000K"
     ground.slurm.end(job, "OUT_OF_MEMORY", "0:9", "OutOfMemory")
     exit_ = (await ground.ended(token)).exit
-    assert exit_ is not None and isinstance(exit_.facts, ExitFacts) and (exit_.signal, exit_.out_of_memory) == (9, True)
-    assert (exit_.facts.memory_peak_bytes, exit_.facts.memory_limit_bytes) == (65_000 << 10, 64 << 20)
+    assert (
+        exit_ is not None
+        and isinstance(exit_.facts, ExitFacts)
+        and (exit_.signal, exit_.out_of_memory) == (9, True)
+    )
+    assert (exit_.facts.memory_peak_bytes, exit_.facts.memory_limit_bytes) == (
+        65_000 << 10,
+        64 << 20,
+    )
     assert exit_.facts.kernel_unread == "the kernel log of its node cannot be seen from here"
     fine = ground.token()
     batch.launch(fine, ground.spec("true"))
@@ -604,7 +743,9 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(groun
     assert exit_ is not None and exit_.facts is msgspec.UNSET
 
 
-async def test_accounting_that_is_away_is_waited_for_only_so_long(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accounting_that_is_away_is_waited_for_only_so_long(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rounds, "ACCOUNT_SECS", 0.5)
     ground.slurm.accounting_down = True
     batch = await ground.agent()
@@ -616,14 +757,19 @@ async def test_accounting_that_is_away_is_waited_for_only_so_long(ground: Ground
     assert end.exit is not None and end.exit.source == "scheduler"
 
 
-async def test_a_refused_submission_ends_with_slurms_words_and_nothing_is_left(ground: Ground) -> None:
+async def test_a_refused_submission_ends_with_slurms_words_and_nothing_is_left(
+    ground: Ground,
+) -> None:
     ground.slurm.refuse = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec(ground.stamping()))
     end = await ground.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.fault) == ("start", "batchRefused")
-    assert "Invalid account or account/partition combination specified" in str(end.exit.detail) and ground.slurm.jobs == {}
+    assert (
+        "Invalid account or account/partition combination specified" in str(end.exit.detail)
+        and ground.slurm.jobs == {}
+    )
 
 
 async def test_a_job_that_would_wait_for_ever_ends_with_the_reason(ground: Ground) -> None:
@@ -638,7 +784,9 @@ async def test_a_job_that_would_wait_for_ever_ends_with_the_reason(ground: Groun
     assert "time limit is longer" in str(end.exit.detail) and job.state == "CANCELLED"
 
 
-async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(ground: Ground) -> None:
+async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(
+    ground: Ground,
+) -> None:
     batch = await ground.agent()
     token = ground.token()
     batch.launch(token, ground.spec(ground.stamping("sleep 60")))
@@ -652,14 +800,18 @@ async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(g
     job.restarts = 1
     ground.slurm.begin(job)
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.source == "lost" and "once more" in str(end.exit.detail)
+    assert (
+        end.exit is not None and end.exit.source == "lost" and "once more" in str(end.exit.detail)
+    )
     assert ground.starts() == [str(token)]
 
 
 # ---- how often Slurm is asked
 
 
-async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(ground: Ground) -> None:
+async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
+    ground: Ground,
+) -> None:
     ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.2, poll_max_secs=2.0)
     ground.slurm.hold = True
     batch = await ground.agent()
@@ -684,7 +836,9 @@ async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
 
 
 async def test_short_jobs_are_asked_for_when_they_are_over(ground: Ground) -> None:
-    """A question at their start would have the next one, and so their end, wait for as long as Slurm may not be asked again."""
+    """A question at their start would have the next one, and so their end, wait for as long as
+    Slurm may not be asked again.
+    """
     ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=3.0)
     batch = await ground.agent()
     for count in (1, 2):
@@ -695,7 +849,9 @@ async def test_short_jobs_are_asked_for_when_they_are_over(ground: Ground) -> No
         await asyncio.sleep(3.0 * (count == 1))
 
 
-async def test_agents_of_one_unix_user_share_what_squeue_says(ground: Ground, tmp_path: Path) -> None:
+async def test_agents_of_one_unix_user_share_what_squeue_says(
+    ground: Ground, tmp_path: Path
+) -> None:
     ground.slurm.hold = True
     ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.4, poll_max_secs=0.4)
     others = [Ground(tmp_path / str(n), ground.slurm) for n in range(4)]
@@ -717,7 +873,9 @@ async def test_agents_of_one_unix_user_share_what_squeue_says(ground: Ground, tm
             await batch.close()
 
 
-async def test_a_turn_that_never_ends_holds_nobody_up_for_long(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_that_never_ends_holds_nobody_up_for_long(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The machine of who asked died, and its file server keeps the lock."""
     monkeypatch.setattr(polling, "_PATIENCE_SECS", 0.2)
     (ground.root / "poll").mkdir()
@@ -730,7 +888,9 @@ async def test_a_turn_that_never_ends_holds_nobody_up_for_long(ground: Ground, m
     assert end.exit is not None and end.exit.code == 4
 
 
-async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = Told()
     batch = await ground.agent(log=told)
     bad, good = ground.token(), ground.token()
@@ -766,10 +926,17 @@ async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.Mo
     token = ground.token()
     batch.launch(token, ground.spec("exit 5"))
     end = await ground.ended(token)
-    assert end.exit is not None and end.exit.code == 5 and len(times) > 4 and told.failures == ["[Errno 5] planted"] * 2
+    assert (
+        end.exit is not None
+        and end.exit.code == 5
+        and len(times) > 4
+        and told.failures == ["[Errno 5] planted"] * 2
+    )
 
 
-async def test_a_new_agent_is_there_before_its_logins_profile_is_through(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     through = asyncio.Event()
 
     async def find_out(login: Login) -> None:

@@ -1,4 +1,5 @@
-"""Control groups of executions: made, found by name, emptied and removed; nothing outside is touched, and without them all works.
+"""Control groups of executions: made, found by name, emptied and removed; nothing outside is
+touched, and without them all works.
 
 Both versions run against the real kernel, where this machine lets us.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from jobscribe.agent.keeper.linux.cgroups import Cgroup, Cgroups
 from jobscribe.runtime import processes
 
@@ -32,7 +34,9 @@ def version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     tried = Cgroups(str(tmp_path), request.param)
     tried.close()
     if not tried.families:
-        pytest.skip(f"cgroups {tried.state}: run the tests as root with cgroups of this version mounted writable, or under Delegate=yes")
+        pytest.skip(
+            f"cgroups {tried.state}: run the tests as root with cgroups of this version mounted writable, or under Delegate=yes"
+        )
     return str(request.param)
 
 
@@ -118,8 +122,16 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
     elsewhere = tmp_path / os.path.basename(os.path.dirname(cgroup.folder)) / "job-a-2"
     elsewhere.mkdir(parents=True)
     forged = [
-        {**noted, "folder": other}, {**noted, "folder": f"{other}/"}, {**noted, "folder": f"{cgroup.folder}/../../job-a-2"}, {**noted, "memory": other},
-        {**noted, "others": [other]}, {**noted, "folder": str(elsewhere)}, {**noted, "folder": 7}, {**noted, "version": "2"}, [other], "x",
+        {**noted, "folder": other},
+        {**noted, "folder": f"{other}/"},
+        {**noted, "folder": f"{cgroup.folder}/../../job-a-2"},
+        {**noted, "memory": other},
+        {**noted, "others": [other]},
+        {**noted, "folder": str(elsewhere)},
+        {**noted, "folder": 7},
+        {**noted, "version": "2"},
+        [other],
+        "x",
     ]
     for said in forged:
         assert cgroups.found("a-2", said) is None, said
@@ -129,14 +141,22 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
 
 def test_where_none_may_be_made_there_are_none(tmp_path: Path) -> None:
     off = Cgroups(str(tmp_path), "off")
-    assert (off.make("a-1"), off.families, off.left(), off.state, off.name_of(os.getpid())) == (None, [], [], "not wanted", None)
+    assert (off.make("a-1"), off.families, off.left(), off.state, off.name_of(os.getpid())) == (
+        None,
+        [],
+        [],
+        "not wanted",
+        None,
+    )
 
 
 # ---- with a keeper
 
 
 def test_a_job_is_inside_before_it_does_anything(keeper: Keeper) -> None:
-    token = keeper.started("cat /proc/self/cgroup; grep -h . /proc/[0-9]*/cgroup >/dev/null 2>&1; sleep NAP")
+    token = keeper.started(
+        "cat /proc/self/cgroup; grep -h . /proc/[0-9]*/cgroup >/dev/null 2>&1; sleep NAP"
+    )
     until(lambda: f"job-{token.name}" in keeper.text(token))
     pid = json.loads((keeper.evidence(token) / "start.json").read_text())["pid"]
     assert f"job-{token.name}" in Path(f"/proc/{pid}/cgroup").read_text()
@@ -168,7 +188,9 @@ def test_a_stop_ends_what_shed_everything_while_others_run_on(keeper: Keeper) ->
     keeper.end_of(other)
 
 
-def test_the_next_keeper_finds_what_shed_everything_in_the_cgroup_and_removes_it(version: str, new_keeper: Callable[..., Keeper]) -> None:
+def test_the_next_keeper_finds_what_shed_everything_in_the_cgroup_and_removes_it(
+    version: str, new_keeper: Callable[..., Keeper]
+) -> None:
     keeper = new_keeper(cgroups={"use": version})
     stays = keeper.started("sleep NAP; exit 0")
     token = keeper.started(f"{SHED}; sleep NAP; exit 3")
@@ -183,7 +205,9 @@ def test_the_next_keeper_finds_what_shed_everything_in_the_cgroup_and_removes_it
     until(lambda: _jobs(following) == [])
 
 
-def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(version: str, new_keeper: Callable[..., Keeper]) -> None:
+def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
+    version: str, new_keeper: Callable[..., Keeper]
+) -> None:
     """It was killed between freezing and thawing."""
     keeper = new_keeper(cgroups={"use": version})
     token = keeper.started("sleep NAP; exit 3")
@@ -199,10 +223,18 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(version: str, new_kee
 
 
 def test_what_joined_the_cgroup_from_elsewhere_is_part_of_the_job(keeper: Keeper) -> None:
-    """Made by no process of the job, as by a daemon that it asked; the only sign of it is where it is."""
+    """Made by no process of the job, as by a daemon that it asked; the only sign of it is where it
+    is.
+    """
     token = keeper.started("sleep NAP; exit 3")
     family = _families(keeper)[0]
-    joined = _entered(Cgroup("x", 1 if (family / "tasks").exists() else 2, str(family / f"job-{token.name}"), None), "sleep", "86400")
+    joined = _entered(
+        Cgroup(
+            "x", 1 if (family / "tasks").exists() else 2, str(family / f"job-{token.name}"), None
+        ),
+        "sleep",
+        "86400",
+    )
     try:
         keeper.wake()
         exit_ = keeper.end_of(token)
@@ -215,7 +247,9 @@ def test_what_joined_the_cgroup_from_elsewhere_is_part_of_the_job(keeper: Keeper
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["still known", "forgotten"])
 def test_what_an_earlier_life_left_is_ended_and_removed_by_the_next_keeper(
-    version: str, forgotten: bool, new_keeper: Callable[..., Keeper],
+    version: str,
+    forgotten: bool,
+    new_keeper: Callable[..., Keeper],
 ) -> None:
     """Its end is on disk already; the keeper was killed before it could take the cgroup away."""
     keeper = new_keeper(cgroups={"use": version})
@@ -240,7 +274,9 @@ def test_what_an_earlier_life_left_is_ended_and_removed_by_the_next_keeper(
         process.wait()
 
 
-def test_a_keeper_in_another_place_ends_and_removes_what_an_earlier_one_left(version: str, new_keeper: Callable[..., Keeper]) -> None:
+def test_a_keeper_in_another_place_ends_and_removes_what_an_earlier_one_left(
+    version: str, new_keeper: Callable[..., Keeper]
+) -> None:
     """Without cgroups of its own, even."""
     keeper = new_keeper(cgroups={"use": version})
     token = keeper.started(f"{SHED}; sleep NAP; exit 3")
@@ -261,7 +297,9 @@ def test_a_job_that_moves_itself_out_is_found_by_other_means(keeper: Keeper) -> 
     assert keeper.naps() == []
 
 
-def test_a_keeper_that_ends_leaves_no_cgroup(version: str, new_keeper: Callable[..., Keeper]) -> None:
+def test_a_keeper_that_ends_leaves_no_cgroup(
+    version: str, new_keeper: Callable[..., Keeper]
+) -> None:
     keeper = new_keeper(cgroups={"use": version})
     keeper.started("sleep NAP; exit 3")
     families = _families(keeper)
@@ -269,7 +307,9 @@ def test_a_keeper_that_ends_leaves_no_cgroup(version: str, new_keeper: Callable[
     assert not any(f.exists() for f in families)
 
 
-def test_a_fork_bomb_ends_at_the_limit_and_with_its_job(version: str, new_keeper: Callable[..., Keeper]) -> None:
+def test_a_fork_bomb_ends_at_the_limit_and_with_its_job(
+    version: str, new_keeper: Callable[..., Keeper]
+) -> None:
     keeper = new_keeper(cgroups={"use": version, "pids": 40})
     enabled = [f / "cgroup.subtree_control" for f in _families(keeper)]
     if not any("/pids/" in str(f) or (f.exists() and "pids" in f.read_text()) for f in enabled):
@@ -294,24 +334,34 @@ def test_when_somebody_took_the_family_away_it_is_made_again(keeper: Keeper) -> 
     assert f"job-{token.name}" in keeper.text(token)
 
 
-def test_when_making_one_fails_jobs_start_without_and_it_is_said_once(new_keeper: Callable[..., Keeper]) -> None:
+def test_when_making_one_fails_jobs_start_without_and_it_is_said_once(
+    new_keeper: Callable[..., Keeper],
+) -> None:
     keeper = new_keeper(cgroups={"use": "v2"})
     if keeper.hello["cgroups"].startswith("none"):
-        pytest.skip("only version 2 can be told to make no more: run the tests as root where it is mounted writable, or under Delegate=yes")
+        pytest.skip(
+            "only version 2 can be told to make no more: run the tests as root where it is mounted writable, or under Delegate=yes"
+        )
     (_families(keeper)[0] / "cgroup.max.descendants").write_text("0")
     for code in (5, 6):
         assert keeper.run(f"exit {code}").code == code
     assert keeper.log().count("no cgroup can be made") == 1
 
 
-def test_where_no_process_can_be_made_inside_it_moves_itself_in(new_keeper: Callable[..., Keeper], tmp_path: Path) -> None:
+def test_where_no_process_can_be_made_inside_it_moves_itself_in(
+    new_keeper: Callable[..., Keeper], tmp_path: Path
+) -> None:
     """As under a guard that knows no clone3."""
     keeper = new_keeper(cgroups={"use": "v2"}, env={"JOBSCRIBE_TEST_NO_CLONE3": "1"})
     if keeper.hello["cgroups"].startswith("none"):
-        pytest.skip("this is about version 2: run the tests as root where it is mounted writable, or under Delegate=yes")
+        pytest.skip(
+            "this is about version 2: run the tests as root where it is mounted writable, or under Delegate=yes"
+        )
     token = keeper.launch("cat /proc/self/cgroup; exit 5")
     assert keeper.end_of(token).code == 5
-    assert f"job-{token.name}" in keeper.text(token) and "echo 0 >" in keeper.text(token, "script.sh")
+    assert f"job-{token.name}" in keeper.text(token) and "echo 0 >" in keeper.text(
+        token, "script.sh"
+    )
     assert keeper.run("exit 6").code == 6
     assert keeper.log().count("each one moves itself in") == 1
 
@@ -319,6 +369,11 @@ def test_where_no_process_can_be_made_inside_it_moves_itself_in(new_keeper: Call
 def test_the_script_by_hand_does_the_same_without_the_cgroup(keeper: Keeper) -> None:
     token = keeper.launch("echo done; exit 4")
     assert keeper.end_of(token).code == 4
-    by_hand = subprocess.run(["/bin/sh", str(keeper.evidence(token) / "script.sh")], capture_output=True, check=False, text=True)
+    by_hand = subprocess.run(
+        ["/bin/sh", str(keeper.evidence(token) / "script.sh")],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
     assert (by_hand.returncode, by_hand.stdout, by_hand.stderr) == (4, "done\n", "")
     assert processes.alive(keeper.process.pid, processes.start_ticks(keeper.process.pid) or 0)

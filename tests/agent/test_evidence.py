@@ -1,4 +1,6 @@
-"""Readers get every byte that was kept, once and in order, are told what was dropped, and see the end only at the end."""
+"""Readers get every byte that was kept, once and in order, are told what was dropped, and see the
+end only at the end.
+"""
 
 import asyncio
 import json
@@ -7,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+
 from jobscribe.agent.files import output_reader as module
-from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.files.folder_watch import Folders
+from jobscribe.agent.files.output_reader import Evidence
 
 NAME = "user1234-sim12345-command-1-1-main-0"
 
@@ -46,7 +49,9 @@ def _append(path: Path, data: bytes) -> None:
         f.write(data)
 
 
-async def test_what_is_there_is_read_from_any_offset(folder: Path, log: Path, running: Running) -> None:
+async def test_what_is_there_is_read_from_any_offset(
+    folder: Path, log: Path, running: Running
+) -> None:
     _append(log, b"0123456789")
     evidence = Evidence(folder)
     assert await evidence.read(NAME, "stdout", 0, 4, 0, running) == (b"0123", 0, 4, 0, False)
@@ -59,7 +64,9 @@ async def test_what_is_there_is_read_from_any_offset(folder: Path, log: Path, ru
     assert evidence.size(NAME, "stdout") == 10 and evidence.size(NAME, "stderr") == 0
 
 
-async def test_a_reader_waits_for_more_and_gets_it_at_once(folder: Path, log: Path, running: Running) -> None:
+async def test_a_reader_waits_for_more_and_gets_it_at_once(
+    folder: Path, log: Path, running: Running
+) -> None:
     evidence = Evidence(folder)
     reader = asyncio.create_task(evidence.read(NAME, "stdout", 0, 100, 30, running))
     await asyncio.sleep(0.1)
@@ -68,7 +75,9 @@ async def test_a_reader_waits_for_more_and_gets_it_at_once(folder: Path, log: Pa
     assert await asyncio.wait_for(reader, 5) == (b"news\n", 0, 5, 0, False)
 
 
-async def test_a_change_is_told_and_not_looked_for(folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_is_told_and_not_looked_for(
+    folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the looking-again all but switched off, only inotify can bring the news."""
     monkeypatch.setattr(module, "_LOOK_AGAIN_SECS", 1000)
     evidence = Evidence(folder)
@@ -78,7 +87,9 @@ async def test_a_change_is_told_and_not_looked_for(folder: Path, log: Path, runn
     assert (await asyncio.wait_for(reader, 5)).data == b"news\n"
 
 
-async def test_a_folder_that_cannot_be_watched_is_looked_at(folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_folder_that_cannot_be_watched_is_looked_at(
+    folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Folders, "_open", lambda self: False)
     evidence = Evidence(folder)
     reader = asyncio.create_task(evidence.read(NAME, "stdout", 0, 100, 30, running))
@@ -87,9 +98,17 @@ async def test_a_folder_that_cannot_be_watched_is_looked_at(folder: Path, log: P
     assert (await asyncio.wait_for(reader, 5)).data == b"news\n"
 
 
-async def test_the_wait_ends_when_its_time_is_over(folder: Path, log: Path, running: Running) -> None:
+async def test_the_wait_ends_when_its_time_is_over(
+    folder: Path, log: Path, running: Running
+) -> None:
     begin = time.monotonic()
-    assert await Evidence(folder).read(NAME, "stdout", 0, 100, 0.3, running) == (b"", 0, 0, 0, False)
+    assert await Evidence(folder).read(NAME, "stdout", 0, 100, 0.3, running) == (
+        b"",
+        0,
+        0,
+        0,
+        False,
+    )
     assert 0.3 <= time.monotonic() - begin < 5
 
 
@@ -107,7 +126,10 @@ async def test_the_end_is_told_to_who_waits(folder: Path, log: Path, running: Ru
 
 
 async def test_the_last_line_comes_before_the_end(folder: Path, log: Path) -> None:
-    """The execution ends, with its last words, while it is looked at: never are they behind the end."""
+    """The execution ends, with its last words, while it is looked at: never are they behind the
+    end.
+    """
+
     class Late(Running):
         def __call__(self) -> bool:
             if not self.over:  # whoever looked at the size before asking this would miss the line
@@ -115,12 +137,24 @@ async def test_the_last_line_comes_before_the_end(folder: Path, log: Path) -> No
                 self.over = True
             return True
 
-    assert await Evidence(folder).read(NAME, "stdout", 0, 100, 0, Late()) == (b"last line\n", 0, 10, 0, True)
+    assert await Evidence(folder).read(NAME, "stdout", 0, 100, 0, Late()) == (
+        b"last line\n",
+        0,
+        10,
+        0,
+        True,
+    )
 
 
 async def test_what_never_started_has_no_output_and_an_end(folder: Path, running: Running) -> None:
     running.over = True
-    assert await Evidence(folder).read("never", "stderr", 0, 100, 5, running) == (b"", 0, 0, 0, True)
+    assert await Evidence(folder).read("never", "stderr", 0, 100, 5, running) == (
+        b"",
+        0,
+        0,
+        0,
+        True,
+    )
 
 
 async def test_a_reader_may_come_before_the_execution(tmp_path: Path, running: Running) -> None:
@@ -140,20 +174,53 @@ def _drop(log: Path, first: int, behind: int) -> None:
         f.write(b"\0" * (behind - first))
 
 
-async def test_what_was_dropped_is_skipped_and_counted(folder: Path, log: Path, running: Running) -> None:
+async def test_what_was_dropped_is_skipped_and_counted(
+    folder: Path, log: Path, running: Running
+) -> None:
     _append(log, b"h" * 10 + b"m" * 100 + b"t" * 10)
     _drop(log, 10, 110)
     evidence = Evidence(folder)
     assert await evidence.read(NAME, "stdout", 0, 1000, 0, running) == (b"h" * 10, 0, 10, 0, False)
-    assert await evidence.read(NAME, "stdout", 10, 1000, 0, running) == (b"t" * 10, 110, 120, 100, False)
-    assert await evidence.read(NAME, "stdout", 60, 1000, 0, running) == (b"t" * 10, 110, 120, 50, False)
-    assert await evidence.read(NAME, "stdout", 115, 1000, 0, running) == (b"t" * 5, 115, 120, 0, False)
+    assert await evidence.read(NAME, "stdout", 10, 1000, 0, running) == (
+        b"t" * 10,
+        110,
+        120,
+        100,
+        False,
+    )
+    assert await evidence.read(NAME, "stdout", 60, 1000, 0, running) == (
+        b"t" * 10,
+        110,
+        120,
+        50,
+        False,
+    )
+    assert await evidence.read(NAME, "stdout", 115, 1000, 0, running) == (
+        b"t" * 5,
+        115,
+        120,
+        0,
+        False,
+    )
     running.over = True
     assert (await evidence.read(NAME, "stdout", 10, 1000, 0, running)).end
 
 
-@pytest.mark.parametrize("note", [None, "many", '{"from": 0, "to": "many"}', '{"from": 0, "to": 1e999}', '{"from": 0, "to": 1' + "0" * 40 + "}", "[" * 200_000, '{"from": 9}'])
-async def test_a_note_that_a_job_wrote_itself_holds_nobody_up(folder: Path, log: Path, running: Running, note: str | None) -> None:
+@pytest.mark.parametrize(
+    "note",
+    [
+        None,
+        "many",
+        '{"from": 0, "to": "many"}',
+        '{"from": 0, "to": 1e999}',
+        '{"from": 0, "to": 1' + "0" * 40 + "}",
+        "[" * 200_000,
+        '{"from": 9}',
+    ],
+)
+async def test_a_note_that_a_job_wrote_itself_holds_nobody_up(
+    folder: Path, log: Path, running: Running, note: str | None
+) -> None:
     """None: a pipe that nobody writes to."""
     _append(log, b"its output")
     path = log.with_name(log.name + ".dropped")
@@ -161,11 +228,16 @@ async def test_a_note_that_a_job_wrote_itself_holds_nobody_up(folder: Path, log:
         os.mkfifo(path)
     else:
         path.write_text(note)
-    assert (await asyncio.wait_for(Evidence(folder).read(NAME, "stdout", 0, 1000, 0, running), 5)).data == b"its output"
+    assert (
+        await asyncio.wait_for(Evidence(folder).read(NAME, "stdout", 0, 1000, 0, running), 5)
+    ).data == b"its output"
 
 
 async def test_a_hole_that_is_punched_while_it_is_read_is_not_taken_for_output(
-    folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    log: Path,
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _append(log, b"h" * 10 + b"m" * 100 + b"t" * 10)
     pread = os.pread
@@ -183,16 +255,24 @@ async def test_a_hole_that_is_punched_while_it_is_read_is_not_taken_for_output(
 async def test_a_read_is_bounded(folder: Path, log: Path, running: Running) -> None:
     with log.open("r+b") as f:
         f.truncate(10_000_000)
-    assert len((await Evidence(folder).read(NAME, "stdout", 0, 10**9, 0, running)).data) == module.MAX_READ
+    assert (
+        len((await Evidence(folder).read(NAME, "stdout", 0, 10**9, 0, running)).data)
+        == module.MAX_READ
+    )
 
 
-async def test_many_readers_of_many_executions_share_one_descriptor_and_give_it_all_back(tmp_path: Path, running: Running) -> None:
+async def test_many_readers_of_many_executions_share_one_descriptor_and_give_it_all_back(
+    tmp_path: Path, running: Running
+) -> None:
     evidence = Evidence(tmp_path)
     for n in range(20):
         (tmp_path / f"{n}").mkdir()
         (tmp_path / f"{n}" / "stdout.log").touch()
     before = len(os.listdir("/proc/self/fd"))
-    readers = [asyncio.create_task(evidence.read(f"{n % 20}", "stdout", 0, 100, 30, running)) for n in range(60)]
+    readers = [
+        asyncio.create_task(evidence.read(f"{n % 20}", "stdout", 0, 100, 30, running))
+        for n in range(60)
+    ]
     await asyncio.sleep(0.1)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     for n in range(20):
@@ -202,7 +282,9 @@ async def test_many_readers_of_many_executions_share_one_descriptor_and_give_it_
     assert evidence.folders._watches == {}
 
 
-async def test_a_stream_is_followed_to_its_end_while_it_is_written(folder: Path, log: Path, running: Running) -> None:
+async def test_a_stream_is_followed_to_its_end_while_it_is_written(
+    folder: Path, log: Path, running: Running
+) -> None:
     evidence = Evidence(folder)
     whole = b"".join(b"line %d\n" % i for i in range(3000))
 

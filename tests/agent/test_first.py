@@ -1,4 +1,6 @@
-"""The first process of a container: the agent that it forks has nothing of its keeper's, and goes with it."""
+"""The first process of a container: the agent that it forks has nothing of its keeper's, and goes
+with it.
+"""
 
 import os
 import signal
@@ -29,8 +31,19 @@ def until(true: Callable[[], Any], what: str) -> Any:
 def first(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Without its configuration."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jobscribe.agent.container_entrypoint", "--root", str(tmp_path), "--folder", str(tmp_path / "a")], stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "jobscribe.agent.container_entrypoint",
+            "--root",
+            str(tmp_path),
+            "--folder",
+            str(tmp_path / "a"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     yield process
     for pid in [process.pid, *children(process.pid)]:
@@ -49,16 +62,31 @@ def children(pid: int) -> list[int]:
 
 def agent_of(first: subprocess.Popen[bytes]) -> int:
     """As soon as it shows itself as one."""
-    until(lambda: [c for c in children(first.pid) if b"jobscribe agent" in Path(f"/proc/{c}/cmdline").read_bytes()], "there is an agent")
+    until(
+        lambda: [
+            c
+            for c in children(first.pid)
+            if b"jobscribe agent" in Path(f"/proc/{c}/cmdline").read_bytes()
+        ],
+        "there is an agent",
+    )
     return children(first.pid)[0]
 
 
-def test_the_agent_is_there_before_the_configuration_and_has_nothing_of_the_keepers(first: subprocess.Popen[bytes]) -> None:
+def test_the_agent_is_there_before_the_configuration_and_has_nothing_of_the_keepers(
+    first: subprocess.Popen[bytes],
+) -> None:
     agent = agent_of(first)
     assert os.getsid(agent) == agent
     if os.geteuid() == 0:  # both hide what they have open from their own user
-        assert os.readlink(f"/proc/{agent}/fd/0") == "/dev/null", "the token comes by the keeper's stdin"
-        sockets = [f for f in os.listdir(f"/proc/{first.pid}/fd") if os.readlink(f"/proc/{first.pid}/fd/{f}").startswith("socket:")]
+        assert os.readlink(f"/proc/{agent}/fd/0") == "/dev/null", (
+            "the token comes by the keeper's stdin"
+        )
+        sockets = [
+            f
+            for f in os.listdir(f"/proc/{first.pid}/fd")
+            if os.readlink(f"/proc/{first.pid}/fd/{f}").startswith("socket:")
+        ]
         assert len(sockets) == 1, "of the pair, each has its own end"
     # a first process has a handler for SIGTERM, which must not be the agent's
     os.kill(agent, signal.SIGTERM)
@@ -71,16 +99,26 @@ def _ended(pid: int) -> int | None:
     return int(text[-1]) & 0x7F if text[0] == "Z" else None
 
 
-def test_a_keeper_that_is_told_nonsense_ends_and_its_agent_with_it(first: subprocess.Popen[bytes]) -> None:
+def test_a_keeper_that_is_told_nonsense_ends_and_its_agent_with_it(
+    first: subprocess.Popen[bytes],
+) -> None:
     agent = agent_of(first)
     assert first.stdin is not None
     first.stdin.write(b"{}\n")
     first.stdin.close()
     assert first.wait(DEADLINE_SECS) == BAD_CONFIG
-    until(lambda: not os.path.exists(f"/proc/{agent}/fd") or not processes.alive(agent, processes.start_ticks(agent) or 0), "it is gone")
+    until(
+        lambda: (
+            not os.path.exists(f"/proc/{agent}/fd")
+            or not processes.alive(agent, processes.start_ticks(agent) or 0)
+        ),
+        "it is gone",
+    )
 
 
-def test_a_first_process_without_configuration_ends_by_sigterm(first: subprocess.Popen[bytes]) -> None:
+def test_a_first_process_without_configuration_ends_by_sigterm(
+    first: subprocess.Popen[bytes],
+) -> None:
     agent_of(first)
     first.terminate()
     assert first.wait(DEADLINE_SECS) == 0

@@ -1,4 +1,6 @@
-"""An agent that reads nothing costs the keeper a bounded amount of memory, and is told the latest truth as soon as it reads again."""
+"""An agent that reads nothing costs the keeper a bounded amount of memory, and is told the latest
+truth as soon as it reads again.
+"""
 
 import json
 import os
@@ -10,10 +12,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jobscribe.agent.keeper.linux.cgroups import Cgroups
+
 from jobscribe.agent.keeper.agent_child import AgentSeat
-from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.executions.process_tracker import Kin
+from jobscribe.agent.keeper.executions.state import Execution
+from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
 
 
@@ -25,7 +28,9 @@ def loop() -> Iterator[Loop]:
 
 
 class Deaf:
-    """A process that stands for the agent; its end of the link is kept here, and read when the test says so."""
+    """A process that stands for the agent; its end of the link is kept here, and read when the test
+    says so.
+    """
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sleep", "86400"])
@@ -48,9 +53,13 @@ def agent() -> Iterator[Deaf]:
     agent.end()
 
 
-def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(loop: Loop, agent: Deaf) -> None:
+def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
+    loop: Loop, agent: Deaf
+) -> None:
     known: dict[str, Execution] = {}
-    seat = AgentSeat(loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known)
+    seat = AgentSeat(
+        loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known
+    )
     seat.start()
     for n in range(3000):
         e = known[f"e{n}"] = Execution(f"e{n}", "token", "/nowhere")
@@ -82,7 +91,9 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(loop
     seat._channel.close()
 
 
-def test_a_callback_that_fails_is_said_and_called_again(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_callback_that_fails_is_said_and_called_again(
+    loop: Loop, capfd: pytest.CaptureFixture[str]
+) -> None:
     calls: list[float] = []
 
     def fail_twice() -> None:
@@ -99,9 +110,13 @@ def test_a_callback_that_fails_is_said_and_called_again(loop: Loop, capfd: pytes
     assert capfd.readouterr().err.count("OSError: [Errno 24]") == 1, "the same trouble is said once"
 
 
-def test_last_words_that_nobody_had_read_yet_are_told(loop: Loop, agent: Deaf, capfd: pytest.CaptureFixture[str]) -> None:
+def test_last_words_that_nobody_had_read_yet_are_told(
+    loop: Loop, agent: Deaf, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Its end and what it said last may be seen in one turn, in either order."""
-    seat = AgentSeat(loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, {})
+    seat = AgentSeat(
+        loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, {}
+    )
     seat.start()
     agent.link.send(json.dumps({"do": "failed", "why": "there is no room"}).encode() + b"\n")
     agent.process.kill()

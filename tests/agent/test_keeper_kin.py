@@ -1,12 +1,15 @@
-"""Orphans are met even when the one that made them is over and buried in the very moment of the look."""
+"""Orphans are met even when the one that made them is over and buried in the very moment of the
+look.
+"""
 
 import os
 import subprocess
 
 import pytest
-from jobscribe.agent.keeper.linux.cgroups import Cgroups
-from jobscribe.agent.keeper.executions.state import Execution
+
 from jobscribe.agent.keeper.executions.process_tracker import Kin
+from jobscribe.agent.keeper.executions.state import Execution
+from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.runtime import processes
 
 

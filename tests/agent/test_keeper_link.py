@@ -1,4 +1,6 @@
-"""The agent's end of the link: whole messages in order, whatever pieces they come in, and the end exactly once."""
+"""The agent's end of the link: whole messages in order, whatever pieces they come in, and the end
+exactly once.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""A job's output is capped on the disk, not in its length; what was dropped is written down, and head and tail stay."""
+"""A job's output is capped on the disk, not in its length; what was dropped is written down, and
+head and tail stay.
+"""
 
 import json
 from collections.abc import Callable
@@ -33,7 +35,9 @@ def _needs_holes(place: Path) -> None:
         pytest.skip("this file system cannot punch holes; that case has a test of its own")
 
 
-def test_a_gigabyte_of_output_leaves_head_and_tail_and_does_not_grow_the_keeper(keeper: Keeper) -> None:
+def test_a_gigabyte_of_output_leaves_head_and_tail_and_does_not_grow_the_keeper(
+    keeper: Keeper,
+) -> None:
     before = psutil.Process(keeper.process.pid).memory_info().rss
     token = keeper.launch("head -c 1073741824 /dev/zero; echo; echo the last line")
     exit_ = keeper.end_of(token)
@@ -58,7 +62,10 @@ def test_output_is_capped_while_the_job_runs(new_keeper: New) -> None:
     assert log.stat().st_size == 50000000
     keeper.stop(token, grace=0)
     exit_ = keeper.end_of(token)
-    assert (exit_.stderr_bytes, exit_.stdout_bytes) == (50000000, 0) and exit_.dropped_bytes > 49_800_000
+    assert (exit_.stderr_bytes, exit_.stdout_bytes) == (
+        50000000,
+        0,
+    ) and exit_.dropped_bytes > 49_800_000
 
 
 def test_what_fits_is_not_touched(new_keeper: New) -> None:
@@ -76,7 +83,9 @@ def test_head_and_tail_are_the_jobs_own_bytes(new_keeper: New) -> None:
     kept = (keeper.evidence(token) / "stdout.log").read_bytes()
     said = json.loads(keeper.text(token, "stdout.log.dropped"))
     assert len(kept) == len(whole) == exit_.stdout_bytes
-    assert kept[: said["from"]] == whole[: said["from"]] and kept[said["to"] :] == whole[said["to"] :]
+    assert (
+        kept[: said["from"]] == whole[: said["from"]] and kept[said["to"] :] == whole[said["to"] :]
+    )
     assert set(kept[said["from"] : said["to"]]) == {0}
     assert said["from"] == 8192 and 8192 <= len(whole) - said["to"] < 8192 + 4096
 
@@ -84,7 +93,9 @@ def test_head_and_tail_are_the_jobs_own_bytes(new_keeper: New) -> None:
 def test_the_next_keeper_goes_on_capping(new_keeper: New) -> None:
     cap = {"head": 64 * 1024, "tail": 64 * 1024}
     keeper = new_keeper(outputCap=cap)
-    token = keeper.started("head -c 3000000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; head -c 3000000 /dev/zero; echo end; exit 4")
+    token = keeper.started(
+        "head -c 3000000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; head -c 3000000 /dev/zero; echo end; exit 4"
+    )
     until(lambda: (keeper.evidence(token) / "stdout.log.dropped").exists())
     keeper.kill()
     following = new_keeper(outputCap=cap)
@@ -94,10 +105,14 @@ def test_the_next_keeper_goes_on_capping(new_keeper: New) -> None:
     assert _blocks(following.evidence(token) / "stdout.log") <= 256 * 1024
 
 
-def test_the_next_keeper_knows_what_was_dropped_of_what_the_job_then_truncates(new_keeper: New) -> None:
+def test_the_next_keeper_knows_what_was_dropped_of_what_the_job_then_truncates(
+    new_keeper: New,
+) -> None:
     cap = {"head": 8192, "tail": 8192}
     keeper = new_keeper(outputCap=cap)
-    token = keeper.started("head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; sleep 0.7; echo more")
+    token = keeper.started(
+        "head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; sleep 0.7; echo more"
+    )
     until(lambda: (keeper.evidence(token) / "stdout.log.dropped").exists())
     keeper.kill()
     (keeper.run_dir(token) / "go").touch()
@@ -110,7 +125,9 @@ def test_the_next_keeper_knows_what_was_dropped_of_what_the_job_then_truncates(n
 
 def test_a_job_that_truncates_its_own_output_confuses_nobody(new_keeper: New) -> None:
     keeper = new_keeper(outputCap={"head": 8192, "tail": 8192})
-    token = keeper.started("head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; touch cut; sleep 0.7; echo more")
+    token = keeper.started(
+        "head -c 500000 /dev/zero; while [ ! -e go ]; do sleep 0.02; done; echo anew >/dev/stdout; touch cut; sleep 0.7; echo more"
+    )
     until(lambda: (keeper.evidence(token) / "stdout.log.dropped").exists())
     (keeper.run_dir(token) / "go").touch()
     exit_ = keeper.end_of(token)

@@ -1,4 +1,6 @@
-"""What the machine is short of fails a start by name or delays a note; it never loses an end, and never leaves anything behind."""
+"""What the machine is short of fails a start by name or delays a note; it never loses an end, and
+never leaves anything behind.
+"""
 
 import contextlib
 import json
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from jobscribe.agent.keeper.loop.event_loop import Loop
 from jobscribe.protocol.jobs.exit_info import FAULTS
 
@@ -25,9 +28,15 @@ def small_disk(place: Path) -> Iterator[Path]:
     """The agent's folder on a disk of 2 MB."""
     folder = place / "agent"
     folder.mkdir()
-    made = os.getuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(folder)], capture_output=True, check=False,
-    ).returncode == 0
+    made = (
+        os.getuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
     if not made:
         folder.rmdir()
         pytest.skip("no tmpfs can be mounted here: run the tests as root where mounting is allowed")
@@ -45,7 +54,9 @@ def _fill(folder: Path) -> Path:
 
 
 def _descriptors(keeper: Keeper) -> int | None:
-    """What the keeper has open; None where that cannot be seen: it hides from its own user, and only root can count."""
+    """What the keeper has open; None where that cannot be seen: it hides from its own user, and
+    only root can count.
+    """
     return len(os.listdir(f"/proc/{keeper.process.pid}/fd")) if os.geteuid() == 0 else None
 
 
@@ -54,7 +65,9 @@ def _children(keeper: Keeper) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(small_disk: Path, new_keeper: Callable[..., Keeper]) -> None:
+def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(
+    small_disk: Path, new_keeper: Callable[..., Keeper]
+) -> None:
     keeper = new_keeper()
     token = keeper.started("sleep NAP; exit 7")
     stopped = keeper.started("trap 'exit 9' TERM; sleep NAP & wait")
@@ -66,16 +79,28 @@ def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(small_disk
     assert 7 in ends
     assert not (keeper.evidence(token) / "exit.json").exists()
     failed = keeper.run("exit 0")
-    assert failed.source == "start" and failed.fault == "diskFull" and "No space left on device" in str(failed.detail)
+    assert (
+        failed.source == "start"
+        and failed.fault == "diskFull"
+        and "No space left on device" in str(failed.detail)
+    )
     assert FAULTS[failed.fault]
     filler.unlink()
-    until(lambda: (keeper.evidence(token) / "exit.json").exists() and (keeper.evidence(stopped) / "exit.json").exists(), 30)
+    until(
+        lambda: (
+            (keeper.evidence(token) / "exit.json").exists()
+            and (keeper.evidence(stopped) / "exit.json").exists()
+        ),
+        30,
+    )
     assert json.loads((keeper.evidence(token) / "exit.json").read_text())["code"] == 7
     assert keeper.run("exit 5").code == 5
     assert keeper.log().count("it is tried again") <= 4
 
 
-def test_what_is_owed_is_written_when_the_keeper_is_told_to_end(small_disk: Path, new_keeper: Callable[..., Keeper]) -> None:
+def test_what_is_owed_is_written_when_the_keeper_is_told_to_end(
+    small_disk: Path, new_keeper: Callable[..., Keeper]
+) -> None:
     keeper = new_keeper()
     token = keeper.started("sleep NAP; exit 7")
     filler = _fill(small_disk)
@@ -87,16 +112,22 @@ def test_what_is_owed_is_written_when_the_keeper_is_told_to_end(small_disk: Path
     assert json.loads((keeper.evidence(token) / "exit.json").read_text())["code"] == 7
 
 
-def test_no_process_left_fails_the_start_by_name_and_the_next_one_works(new_keeper: Callable[..., Keeper], who: int) -> None:
+def test_no_process_left_fails_the_start_by_name_and_the_next_one_works(
+    new_keeper: Callable[..., Keeper], who: int
+) -> None:
     if who != NOBODY:
-        pytest.skip("root has no limit of processes; the half that runs as an ordinary user tries this")
+        pytest.skip(
+            "root has no limit of processes; the half that runs as an ordinary user tries this"
+        )
     keeper = new_keeper()
     runs = keeper.started("sleep NAP; exit 3")
     until(keeper.naps)
     keeper.process.send_signal(signal.SIGUSR2)
     failed = keeper.run("exit 0")
     assert (failed.source, failed.fault) == ("start", "noProcesses")
-    assert "no further process can be made" in str(failed.detail) and "ulimit -u is 1" in str(failed.detail)
+    assert "no further process can be made" in str(failed.detail) and "ulimit -u is 1" in str(
+        failed.detail
+    )
     keeper.process.send_signal(signal.SIGUSR2)
     assert keeper.run("exit 5").code == 5
     keeper.wake()
@@ -111,7 +142,9 @@ def test_no_descriptor_left_fails_the_start_by_name(keeper: Keeper) -> None:
     assert keeper.run("exit 5").code == 5
 
 
-def test_a_run_directory_that_is_not_writable_is_a_fault_of_its_own(keeper: Keeper, who: int) -> None:
+def test_a_run_directory_that_is_not_writable_is_a_fault_of_its_own(
+    keeper: Keeper, who: int
+) -> None:
     if who < 0 and os.getuid() == 0:
         pytest.skip("root may write everywhere; the half that runs as an ordinary user tries this")
     locked = keeper.place / "locked"
@@ -166,5 +199,7 @@ def test_what_fails_again_and_again_is_said_now_and_then(capfd: pytest.CaptureFi
     finally:
         loop.close()
     said = capfd.readouterr().err
-    assert said.count("always the same") == 2 * 3  # the first, the 301st and the 601st, each in its trace as well
+    assert (
+        said.count("always the same") == 2 * 3
+    )  # the first, the 301st and the 601st, each in its trace as well
     assert said.count("ZeroDivisionError") == 1

@@ -1,4 +1,6 @@
-"""A token is used once: duplicates, late starts, and starts that fail all get a true answer and never a second process."""
+"""A token is used once: duplicates, late starts, and starts that fail all get a true answer and
+never a second process.
+"""
 
 import json
 import os
@@ -40,7 +42,9 @@ def test_the_same_start_twice_starts_once_and_is_answered_twice(keeper: Keeper) 
     assert _stamps(keeper) == 1
 
 
-def test_a_late_start_of_a_forgotten_execution_is_answered_from_its_evidence(keeper: Keeper) -> None:
+def test_a_late_start_of_a_forgotten_execution_is_answered_from_its_evidence(
+    keeper: Keeper,
+) -> None:
     token = keeper.token()
     order = keeper.order(token, _stamp(keeper) + "exit 4")
     keeper.send(**order)
@@ -56,7 +60,11 @@ def test_a_start_after_its_stop_never_starts(keeper: Keeper) -> None:
     token = keeper.token()
     keeper.stop(token, reason="cancel")
     refused = keeper.end_of(token)
-    assert (refused.source, refused.detail, refused.stop_reason) == ("start", "stopped before it started", "cancel")
+    assert (refused.source, refused.detail, refused.stop_reason) == (
+        "start",
+        "stopped before it started",
+        "cancel",
+    )
     keeper.send(**keeper.order(token, _stamp(keeper)))
     assert keeper.end_of(token) == refused
     keeper.send(do="forget", names=[token.name])
@@ -65,7 +73,9 @@ def test_a_start_after_its_stop_never_starts(keeper: Keeper) -> None:
     assert _stamps(keeper) == 0
 
 
-def test_a_start_after_its_stop_never_starts_under_the_next_keeper_either(new_keeper: Callable[..., Keeper]) -> None:
+def test_a_start_after_its_stop_never_starts_under_the_next_keeper_either(
+    new_keeper: Callable[..., Keeper],
+) -> None:
     keeper = new_keeper()
     token = keeper.token()
     keeper.stop(token)
@@ -90,7 +100,11 @@ def test_a_run_directory_that_cannot_be_made_fails_the_start_for_good(keeper: Ke
     order = keeper.order(token, _stamp(keeper), run_dir=keeper.place / "file" / "below")
     keeper.send(**order)
     failed = keeper.end_of(token)
-    assert failed.source == "start" and failed.detail is not None and str(keeper.place / "file") in failed.detail
+    assert (
+        failed.source == "start"
+        and failed.detail is not None
+        and str(keeper.place / "file") in failed.detail
+    )
     (keeper.place / "file").unlink()
     keeper.send(**order)
     assert keeper.end_of(token) == failed
@@ -106,7 +120,10 @@ def test_a_run_directory_that_cannot_be_written_fails_the_start(keeper: Keeper, 
     token = keeper.token()
     keeper.send(**keeper.order(token, _stamp(keeper), run_dir=locked))
     failed = keeper.end_of(token)
-    assert (failed.source, failed.detail) == ("start", f"the run directory is not writable: {locked}")
+    assert (failed.source, failed.detail) == (
+        "start",
+        f"the run directory is not writable: {locked}",
+    )
 
 
 def test_a_run_directory_without_a_link_is_no_reason_not_to_start(keeper: Keeper) -> None:
@@ -129,11 +146,23 @@ def test_the_links_of_a_run_directory_follow_the_latest_attempt(keeper: Keeper) 
     assert sorted(p.name for p in links.iterdir()) == ["attempt-1", "latest"]
 
 
-@pytest.mark.parametrize("change", [
-    {"runDir": "relative"}, {"runDir": None}, {"script": None}, {"limit": "soon"}, {"grace": [1]}, {"runDir": "/tmp/a\0b"},
-    {"script": "\ud800"}, {"runDir": "/tmp/\ud800"}, {"token": "a\0b"},
-])
-def test_a_start_order_that_is_not_one_fails_with_a_sentence(keeper: Keeper, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runDir": "relative"},
+        {"runDir": None},
+        {"script": None},
+        {"limit": "soon"},
+        {"grace": [1]},
+        {"runDir": "/tmp/a\0b"},
+        {"script": "\ud800"},
+        {"runDir": "/tmp/\ud800"},
+        {"token": "a\0b"},
+    ],
+)
+def test_a_start_order_that_is_not_one_fails_with_a_sentence(
+    keeper: Keeper, change: dict[str, object]
+) -> None:
     token = keeper.token()
     keeper.send(**{**keeper.order(token, _stamp(keeper)), **change})
     said = keeper.next("ended")
@@ -142,7 +171,9 @@ def test_a_start_order_that_is_not_one_fails_with_a_sentence(keeper: Keeper, cha
     assert _stamps(keeper) == 0
 
 
-def test_evidence_that_cannot_be_written_fails_the_start_and_is_not_tried_again(keeper: Keeper, who: int) -> None:
+def test_evidence_that_cannot_be_written_fails_the_start_and_is_not_tried_again(
+    keeper: Keeper, who: int
+) -> None:
     token = keeper.token()
     runs = keeper.folder / "run"
     runs.rename(keeper.folder / "elsewhere")
@@ -167,15 +198,21 @@ def test_the_keeper_that_is_about_to_end_starts_nothing(keeper: Keeper) -> None:
     assert _stamps(keeper) == 0
 
 
-def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(new_keeper: Callable[..., Keeper]) -> None:
-    """Ended executions of a keeper that is gone: told once, without a look at evidence that was forgotten."""
+def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(
+    new_keeper: Callable[..., Keeper],
+) -> None:
+    """Ended executions of a keeper that is gone: told once, without a look at evidence that was
+    forgotten.
+    """
     keeper = new_keeper()
     keeper.kill()
     names = []
     for n in range(1000):
         token = keeper.token(serial=5000 + n)
         keeper.evidence(token).mkdir()
-        (keeper.evidence(token) / "exit.json").write_text(json.dumps({"source": "keeper", "code": n % 7}))
+        (keeper.evidence(token) / "exit.json").write_text(
+            json.dumps({"source": "keeper", "code": n % 7})
+        )
         (keeper.folder / "ledger" / token.name).write_text(str(token))
         names.append(token.name)
     following = new_keeper()
@@ -186,15 +223,20 @@ def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(new_keeper:
     until(lambda: not list((following.folder / "ledger").iterdir()))
 
 
-def test_the_description_of_the_job_lies_in_the_run_directory_and_never_goes_through_what_a_job_left_there(keeper: Keeper) -> None:
+def test_the_description_of_the_job_lies_in_the_run_directory_and_never_goes_through_what_a_job_left_there(
+    keeper: Keeper,
+) -> None:
     where, precious = keeper.place / "shared", keeper.place / "precious"
     precious.write_text("mine")
     precious.chmod(0o666)
     for left in ("nothing", "link", "dangling link", "file", "fifo", "hard link"):
         token = keeper.token()
         leave = {
-            "nothing": "true", "link": f"ln -sf {precious} job.json", "dangling link": f"ln -sf {keeper.place}/made job.json",
-            "file": "rm -f job.json; echo much more than this > job.json", "fifo": "rm -f job.json; mkfifo job.json",
+            "nothing": "true",
+            "link": f"ln -sf {precious} job.json",
+            "dangling link": f"ln -sf {keeper.place}/made job.json",
+            "file": "rm -f job.json; echo much more than this > job.json",
+            "fifo": "rm -f job.json; mkfifo job.json",
             "hard link": f"rm -f job.json; ln {precious} job.json 2>/dev/null || true",
         }[left]
         order = keeper.order(token, f"cat job.json; {leave}", run_dir=where)
@@ -208,7 +250,9 @@ def test_the_description_of_the_job_lies_in_the_run_directory_and_never_goes_thr
     assert (where / "job.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_job_without_a_description_finds_none_and_what_is_no_text_is_refused(keeper: Keeper) -> None:
+def test_a_job_without_a_description_finds_none_and_what_is_no_text_is_refused(
+    keeper: Keeper,
+) -> None:
     token = keeper.token()
     keeper.send(**keeper.order(token, "cat job.json 2>/dev/null || echo none"))
     assert keeper.end_of(token).code == 0 and keeper.text(token) == "none\n"

@@ -1,4 +1,6 @@
-"""The agent's watch over its keeper: when it is called silent, when it is woken, and when it is killed. The keepers are other programs."""
+"""The agent's watch over its keeper: when it is called silent, when it is woken, and when it is
+killed. The keepers are other programs.
+"""
 
 import os
 import signal
@@ -8,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from jobscribe.agent.session.keeper_heartbeat import KeeperWatch, pace_of
+from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.heartbeat import Pace
 from jobscribe.protocol.wire.messages import KeeperReport
-from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
 
@@ -30,7 +33,9 @@ class Watched:
         self.reports: list[KeeperReport] = []
         self.lines: list[str] = []
         log = Log("agent", Redactor(), self)
-        self.watch = KeeperWatch(pid, PACE, KILL_SECS, log, send=self.asked.append, changed=self.reports.append, **more)
+        self.watch = KeeperWatch(
+            pid, PACE, KILL_SECS, log, send=self.asked.append, changed=self.reports.append, **more
+        )
 
     def write(self, record: Any) -> None:
         self.lines.append(record.message)
@@ -74,13 +79,17 @@ def test_a_keeper_that_answers_is_left_alone(child: Callable[..., Any]) -> None:
     assert seen.reports == [] and seen.lines == [] and 50 < len(seen.asked) < 70
 
 
-def test_a_keeper_that_does_not_answer_is_reported_within_three_questions_and_killed_in_its_time(child: Callable[..., Any]) -> None:
+def test_a_keeper_that_does_not_answer_is_reported_within_three_questions_and_killed_in_its_time(
+    child: Callable[..., Any],
+) -> None:
     keeper = child()
     seen = Watched(keeper.pid)
     seen.go_on(PACE.interval + PACE.timeout + 2 * PACE.step)
     (report,) = seen.reports
     assert (report.answers, report.stopped) == (False, False)
-    assert report.since is not None and abs(time.time() - PACE.timeout - report.since) < 2, "since its first question without an answer"
+    assert report.since is not None and abs(time.time() - PACE.timeout - report.since) < 2, (
+        "since its first question without an answer"
+    )
     seen.go_on(KILL_SECS - 2)
     assert keeper.poll() is None
     seen.go_on(3)
@@ -89,7 +98,9 @@ def test_a_keeper_that_does_not_answer_is_reported_within_three_questions_and_ki
     assert sum("killed" in line for line in seen.lines) == 1
 
 
-def test_a_stopped_keeper_is_woken_once_and_killed_when_that_does_not_help(child: Callable[..., Any]) -> None:
+def test_a_stopped_keeper_is_woken_once_and_killed_when_that_does_not_help(
+    child: Callable[..., Any],
+) -> None:
     keeper = child()
     os.kill(keeper.pid, signal.SIGSTOP)
     until(lambda: state(keeper) == "T")
@@ -105,7 +116,9 @@ def test_a_stopped_keeper_is_woken_once_and_killed_when_that_does_not_help(child
     assert keeper.wait(10) == -signal.SIGKILL
 
 
-def test_a_process_that_has_the_keepers_pid_by_now_is_never_signalled(child: Callable[..., Any]) -> None:
+def test_a_process_that_has_the_keepers_pid_by_now_is_never_signalled(
+    child: Callable[..., Any],
+) -> None:
     stranger = child()
     os.kill(stranger.pid, signal.SIGSTOP)
     until(lambda: state(stranger) == "T")
@@ -140,12 +153,18 @@ def test_only_time_in_which_the_agent_ran_counts_for_the_kill(child: Callable[..
     assert keeper.wait(10) == -signal.SIGKILL
 
 
-def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_before_that(child: Callable[..., Any]) -> None:
+def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_before_that(
+    child: Callable[..., Any],
+) -> None:
     seen = Watched(child().pid)
     seen.go_on(5)
     asked = len(seen.asked)
     seen.answer()
-    assert [r.answers for r in seen.reports] == [False] and seen.watch.silent is not None and len(seen.asked) == asked + 1
+    assert (
+        [r.answers for r in seen.reports] == [False]
+        and seen.watch.silent is not None
+        and len(seen.asked) == asked + 1
+    )
     seen.watch.heard({"is": "ended"})
     assert [r.answers for r in seen.reports] == [False]
     seen.answer()
@@ -158,7 +177,12 @@ def test_a_keeper_of_an_older_version_is_not_asked() -> None:
     log = Log("agent", Redactor(), Watched(os.getpid()))
     hello = {"agent": {"addressFile": "/nowhere"}, "keeperPid": os.getpid()}
     assert KeeperWatch.of(hello, log, lambda order: None, lambda report: None, lambda: None) is None
-    assert KeeperWatch.of({**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None) is not None
+    assert (
+        KeeperWatch.of(
+            {**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None
+        )
+        is not None
+    )
 
 
 def test_it_is_noticed_within_three_intervals_of_the_link() -> None:

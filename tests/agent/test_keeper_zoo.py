@@ -1,4 +1,6 @@
-"""Nasty jobs: whatever a job does, when it is over nothing of it is left, and a stop ends it within its grace and a second."""
+"""Nasty jobs: whatever a job does, when it is over nothing of it is left, and a stop ends it within
+its grace and a second.
+"""
 
 import os
 import shutil
@@ -11,7 +13,8 @@ import pytest
 
 from .conftest import Keeper, until
 
-#: Each leaves something running when its main process ends. NAP is the sleep that the test looks for afterwards.
+#: Each leaves something running when its main process ends. NAP is the sleep that the test looks
+#: for afterwards.
 LEAVES = {
     "a child in the background": "sleep NAP & exit 3",
     "a session of its own": "setsid sleep NAP & exit 3",
@@ -38,7 +41,9 @@ STAYS = {
 
 
 @pytest.mark.parametrize("shell", LEAVES.values(), ids=LEAVES.keys())
-def test_what_outlives_the_main_process_is_killed_before_the_end_is_told(keeper: Keeper, shell: str) -> None:
+def test_what_outlives_the_main_process_is_killed_before_the_end_is_told(
+    keeper: Keeper, shell: str
+) -> None:
     exit_ = keeper.run(shell)
     assert keeper.naps() == []
     assert (exit_.code, exit_.source, exit_.stop_reason) == (3, "keeper", None)
@@ -60,11 +65,15 @@ def test_a_stop_ends_all_of_it(keeper: Keeper, shell: str) -> None:
 
 
 def test_one_that_runs_away_by_forking_is_caught(keeper: Keeper) -> None:
-    """Each incarnation starts the next one in a new session and ends, so that its pid is always old."""
+    """Each incarnation starts the next one in a new session and ends, so that its pid is always
+    old.
+    """
     token = keeper.token()
     runner = keeper.place / "runner.sh"
     # ends by itself after a while, should it ever get away
-    runner.write_text(f"[ $(( $1 )) -lt 20000 ] && setsid sh {runner} $(($1 + 1)) {keeper.nap} & exit 0\n")
+    runner.write_text(
+        f"[ $(( $1 )) -lt 20000 ] && setsid sh {runner} $(($1 + 1)) {keeper.nap} & exit 0\n"
+    )
     runner.chmod(0o755)
     keeper.send(**keeper.order(token, f"sh {runner} 0 NAP; sleep 0.2; exit 3"))
     exit_ = keeper.end_of(token)
@@ -82,7 +91,9 @@ def test_a_job_that_ends_within_its_grace_tells_its_own_exit(keeper: Keeper) -> 
 
 
 def test_a_child_has_its_grace_though_the_main_process_is_gone(keeper: Keeper) -> None:
-    token = keeper.started("(trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; sleep NAP & wait) & sleep NAP")
+    token = keeper.started(
+        "(trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; sleep NAP & wait) & sleep NAP"
+    )
     until(lambda: "ready" in keeper.text(token))
     keeper.stop(token, grace=20)
     exit_ = keeper.end_of(token)
@@ -99,7 +110,9 @@ def test_one_that_is_stopped_wakes_up_for_its_end(keeper: Keeper) -> None:
 
 
 def test_sigterm_comes_once_to_each_process(keeper: Keeper) -> None:
-    token = keeper.started("n=0; trap 'n=$((n+1)); echo term $n' TERM; echo ready; while [ ! -e go ]; do sleep 0.02; done")
+    token = keeper.started(
+        "n=0; trap 'n=$((n+1)); echo term $n' TERM; echo ready; while [ ! -e go ]; do sleep 0.02; done"
+    )
     until(lambda: "ready" in keeper.text(token))
     keeper.stop(token, grace=30)
     until(lambda: "term" in keeper.text(token))
@@ -110,7 +123,9 @@ def test_sigterm_comes_once_to_each_process(keeper: Keeper) -> None:
 
 
 def test_the_reason_of_a_stop_is_written_down_before_the_first_signal(keeper: Keeper) -> None:
-    token = keeper.started("trap 'cat \"${JOBSCRIBE_TERMINATION_MESSAGE%/*}/stop.json\"; exit 0' TERM; echo ready; sleep NAP & wait")
+    token = keeper.started(
+        "trap 'cat \"${JOBSCRIBE_TERMINATION_MESSAGE%/*}/stop.json\"; exit 0' TERM; echo ready; sleep NAP & wait"
+    )
     until(lambda: "ready" in keeper.text(token))
     keeper.stop(token, reason="lost", grace=20)
     assert keeper.end_of(token).stop_reason == "lost"
@@ -133,11 +148,17 @@ def test_the_time_limit_is_kept(keeper: Keeper) -> None:
     assert keeper.run("exit 0", limit=60).stop_reason is None
 
 
-def test_what_belongs_to_nobody_lives_until_the_last_job_ends(new_keeper: Callable[..., Keeper]) -> None:
-    """Two jobs run, and there are no cgroups, so nobody can tell whose this orphan is: it has shed environment, session, lock and parent."""
+def test_what_belongs_to_nobody_lives_until_the_last_job_ends(
+    new_keeper: Callable[..., Keeper],
+) -> None:
+    """Two jobs run, and there are no cgroups, so nobody can tell whose this orphan is: it has shed
+    environment, session, lock and parent.
+    """
     keeper = new_keeper(cgroups={"use": "off"})
     other = keeper.started("sleep NAP; exit 0")
-    shed = keeper.launch("( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' & ); sleep 0.2; exit 0")
+    shed = keeper.launch(
+        "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' & ); sleep 0.2; exit 0"
+    )
     assert keeper.end_of(shed).ok
     assert len([p for p in keeper.naps() if p.cmdline()[0] == "/bin/sleep"]) == 1
     keeper.wake()
@@ -157,16 +178,22 @@ def test_one_job_is_not_mistaken_for_another(keeper: Keeper) -> None:
     keeper.end_of(stays)
 
 
-def test_what_became_another_user_is_said_and_does_not_hold_up_the_end(keeper: Keeper, who: int) -> None:
+def test_what_became_another_user_is_said_and_does_not_hold_up_the_end(
+    keeper: Keeper, who: int
+) -> None:
     if who < 0:
-        pytest.skip("a keeper that runs as root can kill a set-user-id program; this is about the half that runs as an ordinary user")
+        pytest.skip(
+            "a keeper that runs as root can kill a set-user-id program; this is about the half that runs as an ordinary user"
+        )
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("there is no setpriv here to become root with")
     become_root = keeper.place / "become-root"
     shutil.copy(setpriv, become_root)
     become_root.chmod(stat.S_ISUID | 0o755)
-    exit_ = keeper.run(f"( setsid {become_root} --reuid=0 --clear-groups sleep NAP & ); sleep 0.3; exit 3")
+    exit_ = keeper.run(
+        f"( setsid {become_root} --reuid=0 --clear-groups sleep NAP & ); sleep 0.3; exit 3"
+    )
     assert exit_.code == 3
     left = keeper.naps()
     assert [p.uids().real for p in left] == [0]
@@ -185,7 +212,7 @@ def test_zombies_are_no_survivors(keeper: Keeper) -> None:
 
 
 def test_a_job_may_delete_its_run_directory(keeper: Keeper) -> None:
-    token = keeper.launch("cd /; rm -r \"$JOBSCRIBE_RUN_DIR\"; echo done; exit 5")
+    token = keeper.launch('cd /; rm -r "$JOBSCRIBE_RUN_DIR"; echo done; exit 5')
     assert keeper.end_of(token).code == 5
     assert keeper.text(token) == "done\n" and not keeper.run_dir(token).exists()
 
@@ -193,18 +220,22 @@ def test_a_job_may_delete_its_run_directory(keeper: Keeper) -> None:
 def test_a_job_may_say_why_it_ended(keeper: Keeper) -> None:
     exit_ = keeper.run("echo 'ran out of luck' >\"$JOBSCRIBE_TERMINATION_MESSAGE\"; exit 1")
     assert exit_.termination_message == "ran out of luck\n"
-    flood = keeper.run("head -c 100000 /dev/zero | tr '\\0' x >\"$JOBSCRIBE_TERMINATION_MESSAGE\"; exit 1")
+    flood = keeper.run(
+        "head -c 100000 /dev/zero | tr '\\0' x >\"$JOBSCRIBE_TERMINATION_MESSAGE\"; exit 1"
+    )
     assert flood.termination_message == "x" * 4096
 
 
-@pytest.mark.parametrize("trick", ["mkfifo \"$F\"", "ln -s /dev/zero \"$F\"", "mkdir \"$F\"", "ln -s /etc/passwd \"$F\""])
+@pytest.mark.parametrize(
+    "trick", ['mkfifo "$F"', 'ln -s /dev/zero "$F"', 'mkdir "$F"', 'ln -s /etc/passwd "$F"']
+)
 def test_what_is_no_message_is_not_read(keeper: Keeper, trick: str) -> None:
     exit_ = keeper.run(f"F=$JOBSCRIBE_TERMINATION_MESSAGE; {trick}; exit 1")
     assert (exit_.code, exit_.termination_message) == (1, None)
 
 
 def test_a_job_that_spoils_its_evidence_spoils_nothing_else(keeper: Keeper) -> None:
-    exit_ = keeper.run("D=${JOBSCRIBE_TERMINATION_MESSAGE%/*}; rm -rf \"$D\"; exit 6")
+    exit_ = keeper.run('D=${JOBSCRIBE_TERMINATION_MESSAGE%/*}; rm -rf "$D"; exit 6')
     assert exit_.code == 6
     assert keeper.run("exit 0").ok
 

@@ -1,4 +1,6 @@
-"""Which lines of the kernel's log are about a job: real ones of several kernels, and what a job may do to look like another."""
+"""Which lines of the kernel's log are about a job: real ones of several kernels, and what a job may
+do to look like another.
+"""
 
 import errno
 import os
@@ -6,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from jobscribe.agent.keeper.linux import kernel_log_parser as kernel_log
+
 from jobscribe.agent.keeper.linux import kernel_log as reading
+from jobscribe.agent.keeper.linux import kernel_log_parser as kernel_log
 from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, TOO_LONG, Kernel
 from jobscribe.protocol.jobs.exit_info import KERNEL_CHARS, KERNEL_LINES
 
@@ -25,20 +28,53 @@ KILLED = (
 LINES = [
     (KILLED.format(24816), 24816),
     (OOM.format(JOB, 24741), 24741),
-    ("oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=user.slice,mems_allowed=0-1,global_oom,task_memcg=/user.slice/session-3.scope,"
-     "task=python3,pid=7788,uid=1000", 7788),
-    ("Out of memory: Killed process 7788 (python3) total-vm:66123904kB, anon-rss:65012340kB, file-rss:2048kB, shmem-rss:0kB, UID:1000 "
-     "pgtables:127456kB oom_score_adj:0", 7788),
-    ("Memory cgroup out of memory: Kill process 1234 (a.out) score 905 or sacrifice child", 1234),  # Linux 3.10, 4.18
-    ("Killed process 1234 (a.out), UID 1000, total-vm:8392708kB, anon-rss:8388300kB, file-rss:4kB, shmem-rss:0kB", 1234),
-    ("oom_reaper: reaped process 24816 (tail), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB", 24816),
-    ("python3[27143]: segfault at 0 ip 00007f3477585ad8 sp 00007ffeb42dbdc8 error 4 in libc.so.6[167ad8,7f3477444000+156000] likely on CPU 1 "
-     "(core 1, socket 0)", 27143),
-    ("a.out[991]: segfault at 7ffd0f8b4ff8 ip 0000000000401136 sp 00007ffd0f8b5000 error 6 in a.out[401000+1000]", 991),
-    ("traps: a.out[4711] trap divide error ip:55d0c0f9a13d sp:7ffe1cd5d6c0 error:0 in a.out[55d0c0f9a000+1000]", 4711),
-    ("traps: sim[4712] trap invalid opcode ip:401126 sp:7ffd5a7a9dc0 error:0 in sim[401000+1000]", 4712),
-    ("traps: python3.11[4713] general protection fault ip:5a2c1f sp:7ffc1d0f3f50 error:0 in python3.11[420000+2b3000]", 4713),
-    ("sim[812]: unhandled level 2 translation fault (11) at 0x00000000, esr 0x92000006, in sim[400000+1000]", 812),
+    (
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=user.slice,mems_allowed=0-1,global_oom,task_memcg=/user.slice/session-3.scope,"
+        "task=python3,pid=7788,uid=1000",
+        7788,
+    ),
+    (
+        "Out of memory: Killed process 7788 (python3) total-vm:66123904kB, anon-rss:65012340kB, file-rss:2048kB, shmem-rss:0kB, UID:1000 "
+        "pgtables:127456kB oom_score_adj:0",
+        7788,
+    ),
+    (
+        "Memory cgroup out of memory: Kill process 1234 (a.out) score 905 or sacrifice child",
+        1234,
+    ),  # Linux 3.10, 4.18
+    (
+        "Killed process 1234 (a.out), UID 1000, total-vm:8392708kB, anon-rss:8388300kB, file-rss:4kB, shmem-rss:0kB",
+        1234,
+    ),
+    (
+        "oom_reaper: reaped process 24816 (tail), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+        24816,
+    ),
+    (
+        "python3[27143]: segfault at 0 ip 00007f3477585ad8 sp 00007ffeb42dbdc8 error 4 in libc.so.6[167ad8,7f3477444000+156000] likely on CPU 1 "
+        "(core 1, socket 0)",
+        27143,
+    ),
+    (
+        "a.out[991]: segfault at 7ffd0f8b4ff8 ip 0000000000401136 sp 00007ffd0f8b5000 error 6 in a.out[401000+1000]",
+        991,
+    ),
+    (
+        "traps: a.out[4711] trap divide error ip:55d0c0f9a13d sp:7ffe1cd5d6c0 error:0 in a.out[55d0c0f9a000+1000]",
+        4711,
+    ),
+    (
+        "traps: sim[4712] trap invalid opcode ip:401126 sp:7ffd5a7a9dc0 error:0 in sim[401000+1000]",
+        4712,
+    ),
+    (
+        "traps: python3.11[4713] general protection fault ip:5a2c1f sp:7ffc1d0f3f50 error:0 in python3.11[420000+2b3000]",
+        4713,
+    ),
+    (
+        "sim[812]: unhandled level 2 translation fault (11) at 0x00000000, esr 0x92000006, in sim[400000+1000]",
+        812,
+    ),
     ("Memory failure: 0x1f3b2c: Killing python3:5120 due to hardware memory corruption", 5120),
     ("mce: Killing qemu-kvm:3322 due to hardware memory corruption fault at 7f36a0000000", 3322),
     ("usb 1-1: new high-speed USB device number 24816 using xhci_hcd", None),
@@ -76,30 +112,47 @@ def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too
     assert kernel_log.about(records(below), (), JOB, 90, 110) == (below,)
 
 
-@pytest.mark.parametrize("line", [
-    OOM.format(JOB + "0", 5), OOM.format("/other" + JOB.replace("job-", "job-x"), 5),
-    # of somebody else beside it, at a limit that holds for both
-    f"oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a{JOB},task_memcg=/a/other,task=tail,pid=5,uid=0",
-    f"Task in /a/other killed as a result of limit of /a{JOB}",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        OOM.format(JOB + "0", 5),
+        OOM.format("/other" + JOB.replace("job-", "job-x"), 5),
+        # of somebody else beside it, at a limit that holds for both
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a{JOB},task_memcg=/a/other,task=tail,pid=5,uid=0",
+        f"Task in /a/other killed as a result of limit of /a{JOB}",
+    ],
+)
 def test_what_happened_beside_it_is_not_about_it(line: str) -> None:
     assert kernel_log.about(records(line), (), JOB, 90, 110) == ()
 
 
-@pytest.mark.parametrize("line", [
-    "z[123]: segfaul[456]: segfault at 0 ip 00 sp 00 error 4", "traps: z[123] trap [456] trap divide error ip:1 sp:2 error:0 in a",
-    "traps: z[456] trap divide error ip:55d0c0f9a13d sp:7ffe1cd5d6c0 error:0 in z[123] trap x[0+1]",
-    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/,task=z,pid=123,uid=0,pid=456,uid=0",
-    "Killed process 456 (Killed process 123 (), UID 0",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "z[123]: segfaul[456]: segfault at 0 ip 00 sp 00 error 4",
+        "traps: z[123] trap [456] trap divide error ip:1 sp:2 error:0 in a",
+        "traps: z[456] trap divide error ip:55d0c0f9a13d sp:7ffe1cd5d6c0 error:0 in z[123] trap x[0+1]",
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/,task=z,pid=123,uid=0,pid=456,uid=0",
+        "Killed process 456 (Killed process 123 (), UID 0",
+    ],
+)
 def test_a_name_does_not_make_a_process_another(line: str) -> None:
     assert kernel_log.named(line) == 456
 
 
 def test_only_the_kernel_speaks() -> None:
     assert kernel_log.record(raw(KILLED.format(1), priority=6)) is not None
-    assert kernel_log.record(raw(KILLED.format(1), priority=14)) is None  # a user's program wrote it
-    for junk in (b"", b";", b"6,1;x", b"x,1,2,-;Killed process 1 (x)", b"6,1,x,-;Killed process 1 (x)", b"\xff" * 50):
+    assert (
+        kernel_log.record(raw(KILLED.format(1), priority=14)) is None
+    )  # a user's program wrote it
+    for junk in (
+        b"",
+        b";",
+        b"6,1;x",
+        b"x,1,2,-;Killed process 1 (x)",
+        b"6,1,x,-;Killed process 1 (x)",
+        b"\xff" * 50,
+    ):
         assert kernel_log.record(junk) is None
     odd = kernel_log.record(b"6,1,2,-;Killed process 7 (\xff\\x0a) total\n")
     assert odd is not None and odd.pid == 7 and odd.text.isascii()
@@ -112,13 +165,19 @@ def test_other_times_do_not_count_and_the_newest_few_do() -> None:
     # its clock drifts: on a machine that is up for long a line may seem to be from another moment
     assert kernel_log.about(records(line, at=1_000_050), {9}, None, 1_000_000, 1_000_010) == (line,)
     many = records(*(f"Killed process 9 (n{n})" for n in range(9)))
-    assert kernel_log.about(many, {9}, None, 90, 110) == tuple(f"Killed process 9 (n{n})" for n in range(4, 9))
+    assert kernel_log.about(many, {9}, None, 90, 110) == tuple(
+        f"Killed process 9 (n{n})" for n in range(4, 9)
+    )
 
 
 def test_a_long_line_keeps_its_ends() -> None:
     long = OOM.format("/x" * 400 + JOB, 24741)
     line = kernel_log.about(records(long), (), JOB, 90, 110)[0]
-    assert len(line) == KERNEL_CHARS and line.startswith("oom-kill:constraint=") and line.endswith("pid=24741,uid=0")
+    assert (
+        len(line) == KERNEL_CHARS
+        and line.startswith("oom-kill:constraint=")
+        and line.endswith("pid=24741,uid=0")
+    )
 
 
 # ---- reading
@@ -143,12 +202,17 @@ class Pipe:
         return said
 
 
-def test_lines_are_read_beside_the_rest_and_found_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_read_beside_the_rest_and_found_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipe, now = Pipe(monkeypatch), time.monotonic()
     pipe.given = [raw("eth0: link up", now), raw(KILLED.format(77), now)]
     assert pipe.kernel.read()
     pipe.given = [raw(KILLED.format(78), now)]
-    assert pipe.kernel.about({77, 78}, None, now, expected=True) == ((KILLED.format(77), KILLED.format(78)), None)
+    assert pipe.kernel.about({77, 78}, None, now, expected=True) == (
+        (KILLED.format(77), KILLED.format(78)),
+        None,
+    )
 
 
 def test_what_was_overrun_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +221,9 @@ def test_what_was_overrun_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pipe.kernel.about({78}, None, now, expected=False) == ((KILLED.format(78),), None)
 
 
-def test_a_line_that_comes_a_moment_after_the_death_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_comes_a_moment_after_the_death_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipe, now = Pipe(monkeypatch), time.monotonic()
     slept: list[float] = []
 
@@ -171,7 +237,9 @@ def test_a_line_that_comes_a_moment_after_the_death_is_waited_for_once(monkeypat
     assert len(slept) == 1 and slept[0] <= 0.005
 
 
-def test_an_endless_log_does_not_keep_an_end_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_log_does_not_keep_an_end_from_being_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipe, now = Pipe(monkeypatch), time.monotonic()
     monkeypatch.setattr(reading.os, "read", lambda fd, size: raw(KILLED.format(78), now))
     assert reading.AT_END_SECS + reading.BESIDE_SECS + reading._LATE_SECS <= 0.02
@@ -181,7 +249,9 @@ def test_an_endless_log_does_not_keep_an_end_from_being_told(monkeypatch: pytest
     assert len(lines) == KERNEL_LINES and unread == TOO_LONG
 
 
-def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pipe, now = Pipe(monkeypatch), time.monotonic()
     pipe.kernel._same_pids = False
     pipe.given = [raw(KILLED.format(78), now), raw(OOM.format(JOB, 79), now)]
@@ -189,11 +259,19 @@ def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(monkeypatch:
     assert len(lines) == 1 and lines[0].endswith("pid=79,uid=0")
 
 
-@pytest.mark.parametrize(("error", "said"), [
-    (errno.EPERM, FORBIDDEN), (errno.EACCES, FORBIDDEN), (errno.ENOENT, ABSENT), (errno.ENXIO, ABSENT),
-    (errno.EMFILE, "the kernel log cannot be read: Too many open files"),
-])
-def test_why_it_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch, error: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errno.EPERM, FORBIDDEN),
+        (errno.EACCES, FORBIDDEN),
+        (errno.ENOENT, ABSENT),
+        (errno.ENXIO, ABSENT),
+        (errno.EMFILE, "the kernel log cannot be read: Too many open files"),
+    ],
+)
+def test_why_it_cannot_be_read_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: int, said: str
+) -> None:
     def refuse(*_: object) -> int:
         raise OSError(error, os.strerror(error))
 

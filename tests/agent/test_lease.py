@@ -1,4 +1,6 @@
-"""The lease of an agent key: one owner at a time across machines, without locks and without comparing clocks."""
+"""The lease of an agent key: one owner at a time across machines, without locks and without
+comparing clocks.
+"""
 
 import json
 import multiprocessing
@@ -31,8 +33,17 @@ def elsewhere(folder: Path, number: int = 1, count: int = 5, **more: object) -> 
     """A lease of a keeper on another machine."""
     folder.mkdir(exist_ok=True)
     path = folder / str(number)
-    said = {"number": number, "pid": os.getpid(), "startTicks": 1, "bootId": "b", "life": "b", "machine": "other 1", "host": "login2",
-            "state": "held", "count": count}
+    said = {
+        "number": number,
+        "pid": os.getpid(),
+        "startTicks": 1,
+        "bootId": "b",
+        "life": "b",
+        "machine": "other 1",
+        "host": "login2",
+        "state": "held",
+        "count": count,
+    }
     path.write_text(json.dumps({**said, **more}).ljust(1023) + "\n")
     return path
 
@@ -78,7 +89,14 @@ def test_what_was_given_back_is_free_at_once(tmp_path: Path) -> None:
 
 def test_an_owner_that_is_over_on_this_machine_need_not_be_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "lease"
-    subprocess.run([sys.executable, "-c", f"from jobscribe.agent.keeper import lease; lease.take({str(folder)!r}, 0)"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from jobscribe.agent.keeper import lease; lease.take({str(folder)!r}, 0)",
+        ],
+        check=True,
+    )
     clock = Clock()
     assert not watched(folder, clock) and clock.now == 100.0
 
@@ -98,7 +116,9 @@ def test_an_owner_elsewhere_lives_as_soon_as_it_counts(tmp_path: Path) -> None:
     assert clock.now < 102
 
 
-def test_an_owner_elsewhere_that_does_not_count_has_left_whatever_the_clocks_say(tmp_path: Path) -> None:
+def test_an_owner_elsewhere_that_does_not_count_has_left_whatever_the_clocks_say(
+    tmp_path: Path,
+) -> None:
     """Its file may be of the future, or a year old: only this machine's monotonic clock decides."""
     for at in (4e9, 1.0):
         path = elsewhere(tmp_path / "lease", startedAt=at)
@@ -167,7 +187,9 @@ def test_a_lease_that_says_nothing_is_watched_like_any_other(tmp_path: Path, raw
 
 def test_a_lease_is_nobody_elses_to_read(tmp_path: Path) -> None:
     leases.take(str(tmp_path / "lease"), 0)
-    assert (tmp_path / "lease").stat().st_mode & 0o077 == 0 and (tmp_path / "lease" / "1").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "lease").stat().st_mode & 0o077 == 0 and (
+        tmp_path / "lease" / "1"
+    ).stat().st_mode & 0o077 == 0
 
 
 def test_old_numbers_go(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+
 from jobscribe.agent.files.library_copies import keep
 from jobscribe.protocol.errors import Refusal
 
 AT = 1_700_000_000_000_000_001
 
 
-def test_it_has_its_name_with_the_last_piece_and_the_old_one_is_gone_with_the_first(tmp_path: Path) -> None:
+def test_it_has_its_name_with_the_last_piece_and_the_old_one_is_gone_with_the_first(
+    tmp_path: Path,
+) -> None:
     lib = tmp_path / "new" / "lib"
     keep(str(lib), "a b.dat", 0, b"old", 3, AT)
     assert (lib / "a b.dat").read_bytes() == b"old" and (lib / "a b.dat").stat().st_mtime_ns == AT
@@ -17,7 +20,9 @@ def test_it_has_its_name_with_the_last_piece_and_the_old_one_is_gone_with_the_fi
     assert not (lib / "a b.dat").exists(), "an old one is not taken for the new one"
     piece = keep(str(lib), "a b.dat", 2, b"e!", 4, AT + 5)
     assert (piece.data, piece.size, piece.mtime_ns) == (b"", 4, AT + 5)
-    assert (lib / "a b.dat").read_bytes() == b"one!" and [p.name for p in lib.iterdir()] == ["a b.dat"]
+    assert (lib / "a b.dat").read_bytes() == b"one!" and [p.name for p in lib.iterdir()] == [
+        "a b.dat"
+    ]
     keep(str(lib), "empty", 0, b"", 0, AT)
     assert (lib / "empty").read_bytes() == b""
 
@@ -43,5 +48,9 @@ def test_a_link_in_its_place_is_replaced_and_not_followed(tmp_path: Path) -> Non
     for name in ("x", ".copy-x"):
         (lib / name).symlink_to(other)
     keep(str(lib), "x", 0, b"new", 3, AT)
-    assert other.read_bytes() == b"mine" and not (lib / "x").is_symlink() and (lib / "x").read_bytes() == b"new"
+    assert (
+        other.read_bytes() == b"mine"
+        and not (lib / "x").is_symlink()
+        and (lib / "x").read_bytes() == b"new"
+    )
     assert (lib / "x").stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,6 @@
-"""The agent's link through a relay's socket: the certificate is held against the URL's host, the way is read anew before each try."""
+"""The agent's link through a relay's socket: the certificate is held against the URL's host, the
+way is read anew before each try.
+"""
 
 import asyncio
 import datetime
@@ -19,15 +21,23 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.agent.relay import Relay, Settings
+from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.wire.messages import Alive
 from jobscribe.protocol.redaction import Redactor
+from jobscribe.protocol.wire.messages import Alive
 from jobscribe.runtime.log.logger import Log
 
 KEY = AgentKey("docker", "sequential", "LinkUsr1", "a")
-ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)
+ALIVE = Alive(
+    agent_id="a" * 32,
+    agent_key=KEY,
+    version="1",
+    host="node1",
+    boot_id="boot1",
+    pid=10,
+    keeper_pid=9,
+)
 #: A name that leads nowhere: only the relay knows the way.
 NAME = "supervisor.invalid"
 
@@ -57,14 +67,26 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key()).serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False).sign(key, hashes.SHA256())
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
     )
     files = folder / f"{name}.pem", folder / f"{name}.key"
     files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return files
 
 
@@ -78,14 +100,26 @@ class Way:
         tls.load_cert_chain(self.certificate, key)
         sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
-        self._server = tornado.httpserver.HTTPServer(tornado.web.Application([(r"/agent", _Socket)], log_function=lambda _: None), ssl_options=tls)
+        self._server = tornado.httpserver.HTTPServer(
+            tornado.web.Application([(r"/agent", _Socket)], log_function=lambda _: None),
+            ssl_options=tls,
+        )
         self._server.add_sockets(sockets)
         self._relays: list[Relay] = []
         self._link: asyncio.Task[None] | None = None
 
     async def relay(self, ca: Path | None = None) -> Relay:
         pem = (ca or self.certificate).read_text()
-        settings = Settings(json.dumps({"url": f"wss://{NAME}/agent", "connect": f"127.0.0.1:{self.port}", "ca": pem, "folder": str(self.folder)}))
+        settings = Settings(
+            json.dumps(
+                {
+                    "url": f"wss://{NAME}/agent",
+                    "connect": f"127.0.0.1:{self.port}",
+                    "ca": pem,
+                    "folder": str(self.folder),
+                }
+            )
+        )
         relay = Relay(settings, Log("relay", Redactor([]), _Sink()))
         await relay.start()
         self._relays.append(relay)
@@ -95,7 +129,16 @@ class Way:
         def up() -> None:
             self.said.ups += 1
 
-        link = Link(self.file, str(KEY), "t" * 32, ALIVE, self.said, on_up=up, on_message=lambda _: None, on_down=lambda: None)  # type: ignore[arg-type]
+        link = Link(
+            self.file,
+            str(KEY),
+            "t" * 32,
+            ALIVE,
+            self.said,
+            on_up=up,
+            on_message=lambda _: None,
+            on_down=lambda: None,
+        )  # type: ignore[arg-type]
         self._link = asyncio.create_task(link.run())
 
     async def until(self, true: Callable[[], object], secs: float = 15.0) -> None:
@@ -132,7 +175,12 @@ async def test_a_certificate_for_another_name_is_none(tmp_path: Path) -> None:
     try:
         await other.relay()
         other.dial()
-        await other.until(lambda: any("SSLCertVerificationError" in line or "Hostname mismatch" in line for line in other.said.lines))
+        await other.until(
+            lambda: any(
+                "SSLCertVerificationError" in line or "Hostname mismatch" in line
+                for line in other.said.lines
+            )
+        )
         assert other.said.ups == 0
     finally:
         await other.close()
@@ -142,7 +190,12 @@ async def test_an_authority_that_is_not_the_pinned_one_is_none(way: Way, tmp_pat
     stranger, _ = _certificate(tmp_path, "stranger.invalid")
     await way.relay(ca=stranger)
     way.dial()
-    await way.until(lambda: any("SSLCertVerificationError" in line or "certificate verify failed" in line for line in way.said.lines))
+    await way.until(
+        lambda: any(
+            "SSLCertVerificationError" in line or "certificate verify failed" in line
+            for line in way.said.lines
+        )
+    )
     assert way.said.ups == 0
 
 

@@ -1,4 +1,6 @@
-"""An agent's log, in both forms, and its records in the journal: once, with the job's ids. And the keeper's."""
+"""An agent's log, in both forms, and its records in the journal: once, with the job's ids. And the
+keeper's.
+"""
 
 import json
 import os
@@ -31,16 +33,36 @@ say.say("a cgroup is gone")
 """
 
 
-def agent_says(folder: Path, how: dict[str, Any] | None, *, named: bool = False) -> tuple[str, str, list[bytes]]:
-    """Its standard output, its file, and the records of the journal. named: its standard output is said to be the journal's."""
+def agent_says(
+    folder: Path, how: dict[str, Any] | None, *, named: bool = False
+) -> tuple[str, str, list[bytes]]:
+    """Its standard output, its file, and the records of the journal. named: its standard output is
+    said to be the journal's.
+    """
     journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     journal.bind(str(folder / "socket"))
     journal.setblocking(False)
     with (folder / "stdout").open("w") as stdout:
         info = os.fstat(stdout.fileno())
-        how = {**how, "journalStream": f"{info.st_dev}:{info.st_ino}"} if how is not None and named else how
+        how = (
+            {**how, "journalStream": f"{info.st_dev}:{info.st_ino}"}
+            if how is not None and named
+            else how
+        )
         subprocess.run(
-            [sys.executable, "-c", AGENT, str(folder), str(folder / "socket"), json.dumps(how), KEY, TOKEN], stdout=stdout, check=True, timeout=30,
+            [
+                sys.executable,
+                "-c",
+                AGENT,
+                str(folder),
+                str(folder / "socket"),
+                json.dumps(how),
+                KEY,
+                TOKEN,
+            ],
+            stdout=stdout,
+            check=True,
+            timeout=30,
         )
     records = []
     with journal:
@@ -51,14 +73,19 @@ def agent_says(folder: Path, how: dict[str, Any] | None, *, named: bool = False)
                 return (folder / "stdout").read_text(), (folder / "agent.log").read_text(), records
 
 
-@pytest.mark.parametrize(("how", "named", "lines", "records"), [
-    (None, False, 1, 0),
-    ({"format": "text", "journald": "auto"}, False, 1, 0),
-    ({"format": "text", "journald": "auto"}, True, 0, 1),
-    ({"format": "text", "journald": "on"}, False, 1, 1),
-    ({"format": "text", "journald": "off"}, True, 1, 0),
-])
-def test_what_goes_where_and_nothing_twice(tmp_path: Path, how: dict[str, Any] | None, named: bool, lines: int, records: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "named", "lines", "records"),
+    [
+        (None, False, 1, 0),
+        ({"format": "text", "journald": "auto"}, False, 1, 0),
+        ({"format": "text", "journald": "auto"}, True, 0, 1),
+        ({"format": "text", "journald": "on"}, False, 1, 1),
+        ({"format": "text", "journald": "off"}, True, 1, 0),
+    ],
+)
+def test_what_goes_where_and_nothing_twice(
+    tmp_path: Path, how: dict[str, Any] | None, named: bool, lines: int, records: int
+) -> None:
     out, file, journal = agent_says(tmp_path, how, named=named)
     assert out.count("\n") == lines and file.count("\n") == 1 and len(journal) == records
     assert "hello <REDACTED>" in file and "TOPSECRET" not in out + file
@@ -66,18 +93,34 @@ def test_what_goes_where_and_nothing_twice(tmp_path: Path, how: dict[str, Any] |
     for record in journal:
         fields = set(record.splitlines())
         assert {
-            b"JOBSCRIBE_JID=qsOpzxM9-Wd3xLq8B-model", b"JOBSCRIBE_OP=" + op, b"JOBSCRIBE_AGENT=m2cW", b"JOBSCRIBE_UID=qsOpzxM9",
-            b"JOBSCRIBE_ATTEMPT=2", b"SYSLOG_IDENTIFIER=jobscribe-agent",
+            b"JOBSCRIBE_JID=qsOpzxM9-Wd3xLq8B-model",
+            b"JOBSCRIBE_OP=" + op,
+            b"JOBSCRIBE_AGENT=m2cW",
+            b"JOBSCRIBE_UID=qsOpzxM9",
+            b"JOBSCRIBE_ATTEMPT=2",
+            b"SYSLOG_IDENTIFIER=jobscribe-agent",
         } <= fields
 
 
 def test_lines_of_json_have_all_ids(tmp_path: Path) -> None:
     out, file, _ = agent_says(tmp_path, {"format": "json"})
     said = json.loads(file)
-    assert out == file and said.pop("where").endswith(":<module>") and said.pop("ts").endswith("Z") and said.pop("pid")
+    assert (
+        out == file
+        and said.pop("where").endswith(":<module>")
+        and said.pop("ts").endswith("Z")
+        and said.pop("pid")
+    )
     assert said == {
-        "level": "info", "component": "agent", "thread": 0, "msg": "hello <REDACTED>", "uid": "qsOpzxM9", "driver": "local",
-        "host": socket.gethostname(), "agent": "m2cW", **about(parse_token(TOKEN)),
+        "level": "info",
+        "component": "agent",
+        "thread": 0,
+        "msg": "hello <REDACTED>",
+        "uid": "qsOpzxM9",
+        "driver": "local",
+        "host": socket.gethostname(),
+        "agent": "m2cW",
+        **about(parse_token(TOKEN)),
     }
     assert parse_agent_key(KEY).uid == said["uid"]
 
@@ -86,12 +129,23 @@ def test_lines_of_json_have_all_ids(tmp_path: Path) -> None:
 def test_the_keeper_has_the_same_forms(tmp_path: Path, form: str) -> None:
     config = {"log": {"format": form}, "agent": {"agentKey": KEY, "agentId": "m2cW" + "x" * 28}}
     path = tmp_path / "keeper.log"
-    ran = subprocess.run([sys.executable, "-c", KEEPER, str(path), json.dumps(config)], capture_output=True, text=True, check=True, timeout=30)
+    ran = subprocess.run(
+        [sys.executable, "-c", KEEPER, str(path), json.dumps(config)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
     assert ran.stderr == path.read_text() and "x" * 8 not in ran.stderr
     if form == "text":
         assert ran.stderr.endswith(":<module> a cgroup is gone\n")
         return
     said = json.loads(ran.stderr)
     assert {k: said[k] for k in ("msg", "component", "uid", "driver", "host", "agent")} == {
-        "msg": "a cgroup is gone", "component": "keeper", "uid": "qsOpzxM9", "driver": "local", "host": "localhost", "agent": "m2cW",
+        "msg": "a cgroup is gone",
+        "component": "keeper",
+        "uid": "qsOpzxM9",
+        "driver": "local",
+        "host": "localhost",
+        "agent": "m2cW",
     }

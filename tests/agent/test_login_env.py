@@ -1,4 +1,6 @@
-"""Jobs start from what a login profile makes of a clean environment; a bad profile costs only itself."""
+"""Jobs start from what a login profile makes of a clean environment; a bad profile costs only
+itself.
+"""
 
 import asyncio
 import json
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from jobscribe.agent.host import login_environment as login_env
 from jobscribe.agent.host.login_environment import Account, LoginEnvironment, run_profile
 
@@ -35,29 +38,55 @@ def _finder(tmp_path: Path, account: Account, **more: float) -> LoginEnvironment
     return LoginEnvironment(tmp_path, account, **more)
 
 
-def test_the_profile_is_run_in_a_clean_environment(home: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_is_run_in_a_clean_environment(
+    home: Path, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOBSCRIBE_SERVER_SECRET", "s3cret")
-    _profile(home, "export MODULES='a b'\nexport PATH=/opt/x:$PATH\nLOCAL=1\necho a banner\necho noise >&2\numask 027\n")
+    _profile(
+        home,
+        "export MODULES='a b'\nexport PATH=/opt/x:$PATH\nLOCAL=1\necho a banner\necho noise >&2\numask 027\n",
+    )
     got = run_profile(account)
     assert got.sentence is None and got.umask == "0027"
     assert got.env["MODULES"] == "a b" and got.env["PATH"].startswith("/opt/x:/")
     assert got.env["HOME"] == str(home) and got.env["USER"] == got.env["LOGNAME"] == "somebody"
     assert "LOCAL" not in got.env and "s3cret" not in str(got.env)
-    assert not set(got.env) & {"_", "SHLVL", "PWD", "OLDPWD", "TERM", "PYTHONPATH", "PYTEST_CURRENT_TEST"}
+    assert not set(got.env) & {
+        "_",
+        "SHLVL",
+        "PWD",
+        "OLDPWD",
+        "TERM",
+        "PYTHONPATH",
+        "PYTEST_CURRENT_TEST",
+    }
 
 
 def test_values_may_hold_anything(home: Path, account: Account) -> None:
-    _profile(home, "export A=$'two\\nlines = more'\nexport B=$'\\xff'\nf() { echo hi; }\nexport -f f\n")
+    _profile(
+        home, "export A=$'two\\nlines = more'\nexport B=$'\\xff'\nf() { echo hi; }\nexport -f f\n"
+    )
     got = run_profile(account).env
     assert got["A"] == "two\nlines = more" and got["B"] == "\udcff"
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("exit 3\n", "ended the shell"), ("exec true\n", "ended the shell"), ("kill -9 $$\n", "ended the shell"), ("sleep 60\n", "did not end within"),
-    ("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done\n", "did not end within"),
-    ("exec >&-\nsleep 60\n", "did not end within"),
-])
-def test_a_profile_that_hangs_or_fails_leaves_the_default_and_a_sentence(home: Path, account: Account, text: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("exit 3\n", "ended the shell"),
+        ("exec true\n", "ended the shell"),
+        ("kill -9 $$\n", "ended the shell"),
+        ("sleep 60\n", "did not end within"),
+        (
+            "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done\n",
+            "did not end within",
+        ),
+        ("exec >&-\nsleep 60\n", "did not end within"),
+    ],
+)
+def test_a_profile_that_hangs_or_fails_leaves_the_default_and_a_sentence(
+    home: Path, account: Account, text: str, said: str
+) -> None:
     _profile(home, f"export A=1\n{text}")
     begin = time.monotonic()
     got = run_profile(account, timeout_secs=1.0)
@@ -72,7 +101,9 @@ def test_an_error_in_a_profile_is_like_at_a_login(home: Path, account: Account) 
     assert (got.env["A"], got.env["B"], got.sentence) == ("1", "2", None)
 
 
-def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(home: Path, account: Account) -> None:
+def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(
+    home: Path, account: Account
+) -> None:
     nap = f"86400.{os.getpid()}77"
     _profile(home, f"sleep {nap} &\nexport A=1\n")
     begin = time.monotonic()
@@ -80,7 +111,11 @@ def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(hom
     assert time.monotonic() - begin < 5
 
     def left() -> list[psutil.Process]:
-        return [p for p in psutil.process_iter(["cmdline", "status"]) if nap in (p.info["cmdline"] or []) and p.info["status"] != "zombie"]
+        return [
+            p
+            for p in psutil.process_iter(["cmdline", "status"])
+            if nap in (p.info["cmdline"] or []) and p.info["status"] != "zombie"
+        ]
 
     until(lambda: not left())
 
@@ -88,7 +123,10 @@ def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(hom
 @pytest.mark.parametrize("ends", ["hangs", "leaves it in the background"])
 def test_who_is_asked_to_end_may_remove_its_lock(home: Path, account: Account, ends: str) -> None:
     holder = f"trap 'rm {home}/lock' EXIT; while :; do sleep 0.05; done"
-    _profile(home, f"{{ touch {home}/lock; {holder}; }} >/dev/null {'&' if ends != 'hangs' else ''}\nwhile [ ! -e {home}/lock ]; do sleep 0.01; done\n")
+    _profile(
+        home,
+        f"{{ touch {home}/lock; {holder}; }} >/dev/null {'&' if ends != 'hangs' else ''}\nwhile [ ! -e {home}/lock ]; do sleep 0.01; done\n",
+    )
     said = run_profile(account, timeout_secs=1.0).sentence
     assert (said is not None) == (ends == "hangs")
     assert not (home / "lock").exists()
@@ -102,14 +140,18 @@ def test_who_does_not_end_when_asked_is_killed(home: Path, account: Account) -> 
 
 
 def test_it_is_in_our_session_and_in_a_group_of_its_own(home: Path, account: Account) -> None:
-    """By the session a keeper knows that it was its agent's; by the group it is ended with what it started."""
+    """By the session a keeper knows that it was its agent's; by the group it is ended with what it
+    started.
+    """
     _profile(home, f"read -r stat </proc/self/stat\nset -- $stat\necho $5 $6 $$ >{home}/said\n")
     assert run_profile(account).sentence is None
     group, session, pid = (home / "said").read_text().split()
     assert (int(session), group) == (os.getsid(0), pid)
 
 
-async def test_none_is_run_where_none_is_wanted(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_none_is_run_where_none_is_wanted(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     _profile(home, f"touch {home}/run\nexport A=1\n")
     finder = _finder(tmp_path, account, timeout_secs=0.0)
     await finder.find_out()
@@ -117,7 +159,9 @@ async def test_none_is_run_where_none_is_wanted(home: Path, account: Account, tm
     assert not (home / "run").exists() and not (tmp_path / "login-environment.json").exists()
 
 
-async def test_it_is_found_out_once_however_many_ask(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_it_is_found_out_once_however_many_ask(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     _profile(home, f"echo x >>{home}/runs\nexport A=1\n")
     finder = _finder(tmp_path, account)
     assert finder.known is None
@@ -126,7 +170,9 @@ async def test_it_is_found_out_once_however_many_ask(home: Path, account: Accoun
     assert (home / "runs").read_text() == "x\n"
 
 
-async def test_the_cache_is_private_and_used_until_a_file_changes(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_the_cache_is_private_and_used_until_a_file_changes(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     _profile(home, f"echo x >>{home}/runs\nexport A=1\n")
     for _ in range(3):
         await _finder(tmp_path, account).find_out()
@@ -136,14 +182,20 @@ async def test_the_cache_is_private_and_used_until_a_file_changes(home: Path, ac
     _profile(home, f"echo x >>{home}/runs\nexport A=22\n")
     finder = _finder(tmp_path, account)
     await finder.find_out()
-    assert finder.known is not None and finder.known["A"] == "22" and (home / "runs").read_text() == "x\nx\n"
+    assert (
+        finder.known is not None
+        and finder.known["A"] == "22"
+        and (home / "runs").read_text() == "x\nx\n"
+    )
     (home / ".bash_login").write_text("")
     await _finder(tmp_path, account).find_out()
     assert (home / "runs").read_text() == "x\nx\nx\n"
 
 
 @pytest.mark.parametrize("spoil", ["mode", "age", "noise", "other account"])
-async def test_a_cache_that_cannot_be_trusted_is_not_used(home: Path, account: Account, tmp_path: Path, spoil: str) -> None:
+async def test_a_cache_that_cannot_be_trusted_is_not_used(
+    home: Path, account: Account, tmp_path: Path, spoil: str
+) -> None:
     _profile(home, "export A=1\n")
     await _finder(tmp_path, account).find_out()
     cache = tmp_path / "login-environment.json"
@@ -158,7 +210,9 @@ async def test_a_cache_that_cannot_be_trusted_is_not_used(home: Path, account: A
     assert finder.known is not None and finder.known["A"] == "1"
 
 
-async def test_the_same_cache_untouched_is_used(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_the_same_cache_untouched_is_used(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     """The counterpart of the test above: it would pass as well if the cache were never used."""
     _profile(home, "export A=1\n")
     await _finder(tmp_path, account).find_out()
@@ -171,7 +225,9 @@ async def test_the_same_cache_untouched_is_used(home: Path, account: Account, tm
     assert finder.known is not None and finder.known["A"] == "from the cache"
 
 
-async def test_a_profile_that_hangs_is_asked_once_and_then_remembered(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_a_profile_that_hangs_is_asked_once_and_then_remembered(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     _profile(home, f"echo x >>{home}/runs\nsleep 60\n")
     for _ in range(2):
         finder = _finder(tmp_path, account, timeout_secs=0.5)
@@ -180,14 +236,18 @@ async def test_a_profile_that_hangs_is_asked_once_and_then_remembered(home: Path
     assert (home / "runs").read_text() == "x\n"
 
 
-async def test_a_cache_that_cannot_be_written_is_done_without(home: Path, account: Account, tmp_path: Path) -> None:
+async def test_a_cache_that_cannot_be_written_is_done_without(
+    home: Path, account: Account, tmp_path: Path
+) -> None:
     _profile(home, "export A=1\n")
     finder = _finder(tmp_path / "missing", account)
     await finder.find_out()
     assert finder.known is not None and finder.known["A"] == "1"
 
 
-def test_without_bash_the_login_shell_is_sh(home: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bash_the_login_shell_is_sh(
+    home: Path, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(login_env, "shell_path", lambda: "/bin/sh")
     _profile(home, "A=1; export A\n")
     got = run_profile(account)

@@ -1,8 +1,11 @@
-"""Which ports nobody could listen on: every way to listen is noticed, what is over is not, and nobody is let in by the question."""
+"""Which ports nobody could listen on: every way to listen is noticed, what is over is not, and
+nobody is let in by the question.
+"""
 
 import socket
 
 import pytest
+
 from jobscribe.agent.host.port_probe import taken
 
 
@@ -14,7 +17,9 @@ def bound(family: int, address: str, *options: tuple[int, int, int]) -> socket.s
         server.bind((address, 0))
     except OSError as e:
         server.close()
-        pytest.skip(f"this machine has no address {address} ({e.strerror}): give it IPv6 to try this")
+        pytest.skip(
+            f"this machine has no address {address} ({e.strerror}): give it IPv6 to try this"
+        )
     return server
 
 
@@ -23,12 +28,22 @@ BOTH = (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 SHARED = (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
-@pytest.mark.parametrize(("family", "address", "options"), [
-    (socket.AF_INET, "127.0.0.1", ()), (socket.AF_INET, "127.0.0.1", (REUSE,)), (socket.AF_INET, "127.0.0.2", (REUSE,)),
-    (socket.AF_INET, "0.0.0.0", ()), (socket.AF_INET, "0.0.0.0", (REUSE,)), (socket.AF_INET, "0.0.0.0", (REUSE, SHARED)),
-    (socket.AF_INET6, "::", (BOTH,)), (socket.AF_INET6, "::", (BOTH, REUSE)),
-])
-def test_whoever_listens_is_noticed(family: int, address: str, options: tuple[tuple[int, int, int], ...]) -> None:
+@pytest.mark.parametrize(
+    ("family", "address", "options"),
+    [
+        (socket.AF_INET, "127.0.0.1", ()),
+        (socket.AF_INET, "127.0.0.1", (REUSE,)),
+        (socket.AF_INET, "127.0.0.2", (REUSE,)),
+        (socket.AF_INET, "0.0.0.0", ()),
+        (socket.AF_INET, "0.0.0.0", (REUSE,)),
+        (socket.AF_INET, "0.0.0.0", (REUSE, SHARED)),
+        (socket.AF_INET6, "::", (BOTH,)),
+        (socket.AF_INET6, "::", (BOTH, REUSE)),
+    ],
+)
+def test_whoever_listens_is_noticed(
+    family: int, address: str, options: tuple[tuple[int, int, int], ...]
+) -> None:
     with bound(family, address, *options) as server:
         server.listen()
         port = server.getsockname()[1]
@@ -59,14 +74,23 @@ def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
         assert peer.recv(1) == b""
         peer.close()
     with open("/proc/net/tcp") as table:
-        assert any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "06" for line in table.readlines()[1:]), "TIME_WAIT"
+        assert any(
+            line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "06"
+            for line in table.readlines()[1:]
+        ), "TIME_WAIT"
     assert taken([port]) == []
 
 
-def test_who_waits_for_a_server_is_not_let_in_by_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever listens, if only for a moment, gets the connections of those who have been waiting for somebody to listen there."""
+def test_who_waits_for_a_server_is_not_let_in_by_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever listens, if only for a moment, gets the connections of those who have been waiting
+    for somebody to listen there.
+    """
     with bound(socket.AF_INET, "127.0.0.1") as found:
         port = found.getsockname()[1]
     listened = []
-    monkeypatch.setattr(socket.socket, "listen", lambda self, *backlog: listened.append(self.getsockname()))
+    monkeypatch.setattr(
+        socket.socket, "listen", lambda self, *backlog: listened.append(self.getsockname())
+    )
     assert taken([port]) == [] and listened == []

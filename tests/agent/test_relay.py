@@ -1,6 +1,8 @@
-"""The relay between agents without a network and the supervisor: bytes both ways, ends, shares of unix users, bounds, its own end.
+"""The relay between agents without a network and the supervisor: bytes both ways, ends, shares of
+unix users, bounds, its own end.
 
-A real relay process before a listener of the test's. Who connects as somebody else is a process of that unix user.
+A real relay process before a listener of the test's. Who connects as somebody else is a process of
+that unix user.
 """
 
 import asyncio
@@ -58,15 +60,28 @@ class Running:
     def begin(self, through: tuple[str, ...], said: dict[str, Any]) -> None:
         with self.said.open("ab") as out:
             self.process = subprocess.Popen(
-                [*through, sys.executable, "-P", "-m", "jobscribe.agent.relay", json.dumps(said)], stdout=out, stderr=out,
+                [*through, sys.executable, "-P", "-m", "jobscribe.agent.relay", json.dumps(said)],
+                stdout=out,
+                stderr=out,
                 stdin=subprocess.DEVNULL,
             )
 
     async def start(self, through: tuple[str, ...] = (), **more: Any) -> None:
-        said = {"url": "ws://supervisor/agent", "connect": f"127.0.0.1:{self.port}", "ca": None, "folder": str(self.folder),
-                "connectionsOfUser": SHARE, "pingSecs": 20.0, "pingTimeoutSecs": 10.0, **more}
+        said = {
+            "url": "ws://supervisor/agent",
+            "connect": f"127.0.0.1:{self.port}",
+            "ca": None,
+            "folder": str(self.folder),
+            "connectionsOfUser": SHARE,
+            "pingSecs": 20.0,
+            "pingTimeoutSecs": 10.0,
+            **more,
+        }
         self.begin(through, said)
-        await self.until(lambda: f" {self.process.pid} " in self.words() and "relay from" in self.words(), "the relay does not begin")
+        await self.until(
+            lambda: f" {self.process.pid} " in self.words() and "relay from" in self.words(),
+            "the relay does not begin",
+        )
 
     async def until(self, true: Callable[[], bool], otherwise: str, secs: float = 10.0) -> None:
         deadline = time.monotonic() + secs
@@ -97,7 +112,9 @@ class Running:
 
 @pytest.fixture
 async def there() -> AsyncIterator[Running]:
-    folder = Path(tempfile.mkdtemp(prefix="jobscribe-relay-"))  # pytest's own folders are closed to other unix users
+    folder = Path(
+        tempfile.mkdtemp(prefix="jobscribe-relay-")
+    )  # pytest's own folders are closed to other unix users
     folder.chmod(0o755)
     running = Running(folder)
     yield running
@@ -148,7 +165,11 @@ async def test_bytes_go_both_ways_in_order_and_each_half_ends_for_itself(there: 
 
 async def test_what_is_said_while_the_supervisor_is_dialed_is_not_lost(there: Running) -> None:
     await there.listen(_echo)
-    await there.start(through=_with("d = relay._Carried._dial", "relay._Carried._dial = lambda self: _late(d, self)"))
+    await there.start(
+        through=_with(
+            "d = relay._Carried._dial", "relay._Carried._dial = lambda self: _late(d, self)"
+        )
+    )
     assert await _answer(there, b"said at once")
 
 
@@ -159,18 +180,30 @@ async def test_what_agents_read_is_theirs_to_read_and_whole(there: Running) -> N
         await there.start(ca="-----BEGIN CERTIFICATE-----\n")
     finally:
         os.umask(before)
-    modes = {n: stat.S_IMODE((there.folder / n).stat().st_mode) for n in (relay.ADDRESS, relay.CA, relay.SOCKET)}
+    modes = {
+        n: stat.S_IMODE((there.folder / n).stat().st_mode)
+        for n in (relay.ADDRESS, relay.CA, relay.SOCKET)
+    }
     assert modes == {relay.ADDRESS: 0o644, relay.CA: 0o644, relay.SOCKET: 0o666}
     assert json.loads((there.folder / relay.ADDRESS).read_text()) == {
-        "agentsUrl": "ws://supervisor/agent", "agentsCa": str(there.folder / relay.CA), "link": there.path,
-        "pingSecs": 20.0, "pingTimeoutSecs": 10.0,
+        "agentsUrl": "ws://supervisor/agent",
+        "agentsCa": str(there.folder / relay.CA),
+        "link": there.path,
+        "pingSecs": 20.0,
+        "pingTimeoutSecs": 10.0,
     }
     assert (there.folder / relay.CA).read_text() == "-----BEGIN CERTIFICATE-----\n"
-    assert sorted(p.name for p in there.folder.iterdir()) == sorted([relay.ADDRESS, relay.CA, relay.SOCKET, "said"])
+    assert sorted(p.name for p in there.folder.iterdir()) == sorted(
+        [relay.ADDRESS, relay.CA, relay.SOCKET, "said"]
+    )
 
 
-async def test_who_does_not_read_is_waited_for_and_costs_no_more_than_its_buffers(there: Running) -> None:
-    """64 MB are offered to an agent that reads nothing, by 4 connections; then it reads, and misses nothing."""
+async def test_who_does_not_read_is_waited_for_and_costs_no_more_than_its_buffers(
+    there: Running,
+) -> None:
+    """64 MB are offered to an agent that reads nothing, by 4 connections; then it reads, and misses
+    nothing.
+    """
     size, given = 16_000_000, []
 
     async def pour(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -232,7 +265,9 @@ async def test_who_says_nothing_that_is_answered_is_ended(there: Running) -> Non
         assert await asyncio.wait_for(reader.read(1), 10) == b""
     assert time.monotonic() - began >= 0.6
     dribbling.cancel()
-    await there.until(lambda: "was not answered by the supervisor within" in there.words(), "it is not said")
+    await there.until(
+        lambda: "was not answered by the supervisor within" in there.words(), "it is not said"
+    )
     await there.until(lambda: bool(ended), "the far side stays")
 
 
@@ -263,7 +298,9 @@ async def test_a_half_that_ended_does_not_keep_the_other_for_ever(there: Running
 
 
 async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Running) -> None:
-    """200 connections of another unix user: all but its share are ended at once, and an agent is served meanwhile."""
+    """200 connections of another unix user: all but its share are ended at once, and an agent is
+    served meanwhile.
+    """
     if ME != 0:
         pytest.skip("only root can be two unix users: run the tests as root")
     await there.listen(_echo)
@@ -273,12 +310,19 @@ async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Runni
         for _ in range(5):
             assert await _answer(there)
         assert there.descriptors() < 16 + 2 * 16 + 10
-    await there.until(lambda: f"refused: unix user {SOMEBODY_ELSE} has its 16 connections already" in there.words(), "it is not said")
+    await there.until(
+        lambda: (
+            f"refused: unix user {SOMEBODY_ELSE} has its 16 connections already" in there.words()
+        ),
+        "it is not said",
+    )
     assert there.words().count("refused") <= 2, "each refusal has a line of its own"
 
 
 async def test_a_user_dials_so_often_and_no_more(there: Running) -> None:
-    """Connections that end at once: the supervisor sees the share, not the flood, and later it is let in again."""
+    """Connections that end at once: the supervisor sees the share, not the flood, and later it is
+    let in again.
+    """
     accepted: list[float] = []
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -292,7 +336,9 @@ async def test_a_user_dials_so_often_and_no_more(there: Running) -> None:
         await _answer(there)
     took = time.monotonic() - began
     assert SHARE <= len(accepted) <= SHARE + took * SHARE / 2.0 + 1
-    await there.until(lambda: "dials more often than 4 times a second" in there.words(), "it is not said")
+    await there.until(
+        lambda: "dials more often than 4 times a second" in there.words(), "it is not said"
+    )
     deadline = time.monotonic() + 10
     while not await _answer(there):
         assert time.monotonic() < deadline, "it is never let in again"
@@ -321,10 +367,15 @@ async def test_all_together_have_a_bound_as_well(there: Running) -> None:
 
 async def test_few_descriptors_are_a_bound_of_connections_not_its_end(there: Running) -> None:
     await there.listen(_echo)
-    await there.start(through=("/bin/sh", "-c", 'ulimit -n 40; exec "$@"', "sh"), connectionsOfUser=30)
+    await there.start(
+        through=("/bin/sh", "-c", 'ulimit -n 40; exec "$@"', "sh"), connectionsOfUser=30
+    )
     assert "at most 4 connections" in there.words()
     held = [await there.open() for _ in range(30)]
-    await there.until(lambda: "refused: all 4 connections are taken" in there.words(), "more are carried than it has descriptors for")
+    await there.until(
+        lambda: "refused: all 4 connections are taken" in there.words(),
+        "more are carried than it has descriptors for",
+    )
     for _, writer in held:
         writer.transport.abort()
     deadline = time.monotonic() + 15
@@ -366,28 +417,49 @@ async def test_sigterm_ends_it_within_a_second_and_the_next_takes_its_place(ther
         await there.open()
 
 
-@pytest.mark.parametrize(("said", "words"), [
-    ("{", "is no JSON"), ("[]", "no JSON object"), ('{"url": "ws://x"}', "must be host:port"),
-    ('{"url": "http://x", "connect": "a:1"}', "that of a websocket"), ('{"url": "ws://x", "connect": "a:1", "ca": 1}', "a PEM text"),
-    ('{"url": "ws://x", "connect": "a:0"}', "must be host:port"), ('{"url": "ws://x", "connect": "a:1", "connections": 0}', "above 0"),
-])
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "no JSON object"),
+        ('{"url": "ws://x"}', "must be host:port"),
+        ('{"url": "http://x", "connect": "a:1"}', "that of a websocket"),
+        ('{"url": "ws://x", "connect": "a:1", "ca": 1}', "a PEM text"),
+        ('{"url": "ws://x", "connect": "a:0"}', "must be host:port"),
+        ('{"url": "ws://x", "connect": "a:1", "connections": 0}', "above 0"),
+    ],
+)
 def test_wrong_settings_are_named(said: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Settings(said)
 
 
 def test_addresses_of_every_kind() -> None:
-    for connect, host in (("10.0.0.1:1", "10.0.0.1"), ("[::1]:1", "::1"), ("some.where:1", "some.where")):
+    for connect, host in (
+        ("10.0.0.1:1", "10.0.0.1"),
+        ("[::1]:1", "::1"),
+        ("some.where:1", "some.where"),
+    ):
         assert Settings(json.dumps({"url": "wss://x", "connect": connect})).host == host
 
 
 def _with(*changes: str, **constants: float) -> tuple[str, ...]:
-    """A command that runs the relay with other times, or otherwise changed: its arguments are an interpreter's, `-P -m module JSON`."""
-    code = "\n".join([
-        "import asyncio, sys", "from jobscribe.agent import relay",
-        "async def _late(dial, carried):", "    await asyncio.sleep(0.3)", "    await dial(carried)",
-        *(f"relay.{k} = {v}" for k, v in constants.items()), *changes, "sys.argv = ['relay', sys.argv[-1]]", "sys.exit(relay.main())",
-    ])
+    """A command that runs the relay with other times, or otherwise changed: its arguments are an
+    interpreter's, `-P -m module JSON`.
+    """
+    code = "\n".join(
+        [
+            "import asyncio, sys",
+            "from jobscribe.agent import relay",
+            "async def _late(dial, carried):",
+            "    await asyncio.sleep(0.3)",
+            "    await dial(carried)",
+            *(f"relay.{k} = {v}" for k, v in constants.items()),
+            *changes,
+            "sys.argv = ['relay', sys.argv[-1]]",
+            "sys.exit(relay.main())",
+        ]
+    )
     return (sys.executable, "-P", "-c", code)
 
 
@@ -407,7 +479,9 @@ def _flooding(path: str, count: int) -> Iterator[subprocess.Popen[bytes]]:
         "sys.stdin.read()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, path, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", code, path, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         yield process

@@ -1,4 +1,6 @@
-"""What a job reports reaches the supervisor while it runs: soon, the newest, not more often than anybody can look, and bounded."""
+"""What a job reports reaches the supervisor while it runs: soon, the newest, not more often than
+anybody can look, and bounded.
+"""
 
 import asyncio
 import json
@@ -11,16 +13,23 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import jobscribe
 import pytest
-from jobscribe.agent.jobs import progress_reports as reports_module
+
+import jobscribe
 from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.jobs import progress_reports as reports_module
 from jobscribe.agent.jobs.progress_reports import Reports
-from jobscribe.protocol.jobs import progress_report as rules
-from jobscribe.protocol.wire.codec import Encoder
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import REPORT_LIMIT, SNAPSHOT_PAGE, Execution, RunReport, Snapshot
+from jobscribe.protocol.jobs import progress_report as rules
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.wire.codec import Encoder
+from jobscribe.protocol.wire.messages import (
+    REPORT_LIMIT,
+    SNAPSHOT_PAGE,
+    Execution,
+    RunReport,
+    Snapshot,
+)
 
 from .conftest import until
 
@@ -119,7 +128,9 @@ async def test_a_plain_command_is_not_followed(watched: Watched) -> None:
     assert watched.sent == []
 
 
-async def test_a_file_that_was_replaced_is_found_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_was_replaced_is_found_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reports_module, "LOOK_AGAIN_SECS", 0.2)
     watched.reports.follow(TOKEN)
     watched.say(frameCount=1)
@@ -144,19 +155,43 @@ async def test_a_huge_file_costs_no_more_than_a_small_one(watched: Watched) -> N
 # ---- the rules
 
 
-@pytest.mark.parametrize("line", [
-    b"", b"null", b"[]", b"1", b"{", b'{"a": NaN}', b'{"a": Infinity}', b'{"a": 1e999}', b'{"a": "\\ud800"}', b'{"\\udfff": 1}',
-    b'{"a": 18446744073709551616}', b'{"a": -9223372036854775809}', b'{"a": {"b": {"c": {"d": {"e": {"f": {}}}}}}}', b"[" * 10_000,
-    b'{"a": ' * 2000, b"\xff", b'{"a": "' + b"x" * REPORT_LIMIT + b'"}', json.dumps({str(i): i for i in range(65)}).encode(),
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": 1e999}',
+        b'{"a": "\\ud800"}',
+        b'{"\\udfff": 1}',
+        b'{"a": 18446744073709551616}',
+        b'{"a": -9223372036854775809}',
+        b'{"a": {"b": {"c": {"d": {"e": {"f": {}}}}}}}',
+        b"[" * 10_000,
+        b'{"a": ' * 2000,
+        b"\xff",
+        b'{"a": "' + b"x" * REPORT_LIMIT + b'"}',
+        json.dumps({str(i): i for i in range(65)}).encode(),
+    ],
+)
 def test_what_cannot_be_sent_is_no_report(line: bytes) -> None:
     assert rules.parsed(line) is None
 
 
-@pytest.mark.parametrize("report", [
-    {}, {"a": 18446744073709551615, "b": -(2**63), "c": 1.5, "d": None, "e": True, "f": "é😀"}, {str(i): i for i in range(64)},
-    {"a": {"b": {"c": {"d": {"e": {"f": 1}}}}}}, {"reports": [{"frameCount": 1}] * 60},
-])
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"a": 18446744073709551615, "b": -(2**63), "c": 1.5, "d": None, "e": True, "f": "é😀"},
+        {str(i): i for i in range(64)},
+        {"a": {"b": {"c": {"d": {"e": {"f": 1}}}}}},
+        {"reports": [{"frameCount": 1}] * 60},
+    ],
+)
 def test_what_can_be_sent_is_one(report: dict[str, object]) -> None:
     assert rules.parsed(json.dumps(report).encode()) == report
 
@@ -186,13 +221,27 @@ def test_the_limits_of_job_and_message_are_the_same() -> None:
 def test_what_the_keeper_says_together_with_its_hello_is_heard(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     ended = {
-        "is": "ended", "name": TOKEN.name, "token": str(TOKEN), "state": "ended", "pid": 1, "startTicks": 1, "startedAt": 1.0,
-        "elapsed": 1.0, "runDir": "/r", "exit": {"source": "keeper", "code": 5},
+        "is": "ended",
+        "name": TOKEN.name,
+        "token": str(TOKEN),
+        "state": "ended",
+        "pid": 1,
+        "startTicks": 1,
+        "startedAt": 1.0,
+        "elapsed": 1.0,
+        "runDir": "/r",
+        "exit": {"source": "keeper", "code": 5},
     }
     hello = {
-        "is": "hello", "folder": str(tmp_path), "keeperPid": 1, "executions": [{**ended, "state": "running", "exit": None}],
+        "is": "hello",
+        "folder": str(tmp_path),
+        "keeperPid": 1,
+        "executions": [{**ended, "state": "running", "exit": None}],
         "agent": {
-            "agentKey": "local.parallel.user1234@here", "agentId": "a" * 32, "token": "secret", "addressFile": str(tmp_path / "none"),
+            "agentKey": "local.parallel.user1234@here",
+            "agentId": "a" * 32,
+            "token": "secret",
+            "addressFile": str(tmp_path / "none"),
             "cacheDir": str(tmp_path),
         },
     }
@@ -200,20 +249,38 @@ def test_what_the_keeper_says_together_with_its_hello_is_heard(tmp_path: Path) -
     path = str(Path(jobscribe.__file__).parent / ".types")
     with (tmp_path / "stderr").open("w") as errors:
         agent = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jobscribe.agent", "--root", str(tmp_path), "--keeper-fd", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL, stderr=errors,
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "jobscribe.agent",
+                "--root",
+                str(tmp_path),
+                "--keeper-fd",
+                str(theirs.fileno()),
+            ],
+            pass_fds=[theirs.fileno()],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(tmp_path)},
         )
     theirs.close()
     try:
-        until(lambda: (tmp_path / "agent.log").exists() and "state=ended code=5" in (tmp_path / "agent.log").read_text())
+        until(
+            lambda: (
+                (tmp_path / "agent.log").exists()
+                and "state=ended code=5" in (tmp_path / "agent.log").read_text()
+            )
+        )
     finally:
         ours.close()
         agent.wait(10)
     assert (tmp_path / "stderr").read_text() == ""
 
 
-async def test_a_job_that_shuts_its_folder_at_once_is_not_followed_and_troubles_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_shuts_its_folder_at_once_is_not_followed_and_troubles_nobody(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def shut(path: object, **_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 

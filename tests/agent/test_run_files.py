@@ -1,4 +1,6 @@
-"""Files of a run directory: plain files by plain names, and nothing else, whatever lies there and whoever changes it meanwhile."""
+"""Files of a run directory: plain files by plain names, and nothing else, whatever lies there and
+whoever changes it meanwhile.
+"""
 
 import os
 import socket
@@ -6,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from jobscribe.agent.files import run_directory as run_files
 from jobscribe.agent.files.run_directory import read
 from jobscribe.protocol.errors import Refusal
@@ -34,18 +37,28 @@ def refused(run_dir: Path, name: str) -> tuple[str, str]:
 def test_pieces_make_the_file_and_say_what_it_is(run_dir: Path) -> None:
     path = run_dir / "frames/deep/1 é.csv"
     os.utime(path, ns=(5, 1_700_000_000_123_456_789))
-    pieces = [read(str(run_dir), "frames/deep/1 é.csv", offset, 100) for offset in (0, 100, 200, 256, 2**62)]
+    pieces = [
+        read(str(run_dir), "frames/deep/1 é.csv", offset, 100)
+        for offset in (0, 100, 200, 256, 2**62)
+    ]
     assert b"".join(p.data for p in pieces) == path.read_bytes()
     assert [len(p.data) for p in pieces] == [100, 100, 56, 0, 0]
     assert {(p.size, p.mtime_ns) for p in pieces} == {(256, 1_700_000_000_123_456_789)}
-    assert read(str(run_dir), "out.json", 0, 0) == (b"", 8, (run_dir / "out.json").stat().st_mtime_ns)
+    assert read(str(run_dir), "out.json", 0, 0) == (
+        b"",
+        8,
+        (run_dir / "out.json").stat().st_mtime_ns,
+    )
 
 
 def test_a_piece_is_what_a_message_can_carry(run_dir: Path) -> None:
     (run_dir / "big").write_bytes(os.urandom(600 * 1024))
     op = ReadFile(op_id="0" * 32, run_dir=str(run_dir), name="big", offset=7, limit=512 * 1024)
     piece = read(op.run_dir, op.name, op.offset, op.limit)
-    assert FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns).data == (run_dir / "big").read_bytes()[7 : 7 + 512 * 1024]
+    assert (
+        FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns).data
+        == (run_dir / "big").read_bytes()[7 : 7 + 512 * 1024]
+    )
 
 
 def test_an_empty_name_asks_whether_the_run_directory_is_there(run_dir: Path) -> None:
@@ -55,16 +68,38 @@ def test_an_empty_name_asks_whether_the_run_directory_is_there(run_dir: Path) ->
     assert refused(run_dir / "out.json", "") == ("notFound", "the run directory is gone")
 
 
-@pytest.mark.parametrize("name", [
-    "..", "../secret", "frames/../../secret", "frames/../out.json", "/etc/passwd", "/", "//", "out.json/", "frames//deep", "./out.json", ".",
-    "frames/.", "out\0.json", "\0", ".jobscribe", ".jobscribe/latest", ".jobscribe/latest/secret", "frames/.jobscribe/x", "\ud800",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..",
+        "../secret",
+        "frames/../../secret",
+        "frames/../out.json",
+        "/etc/passwd",
+        "/",
+        "//",
+        "out.json/",
+        "frames//deep",
+        "./out.json",
+        ".",
+        "frames/.",
+        "out\0.json",
+        "\0",
+        ".jobscribe",
+        ".jobscribe/latest",
+        ".jobscribe/latest/secret",
+        "frames/.jobscribe/x",
+        "\ud800",
+    ],
+)
 def test_a_name_that_is_none_is_refused(run_dir: Path, name: str) -> None:
     code, sentence = refused(run_dir, name)
     assert code == "badRequest" and "\0" not in sentence and sentence.isascii()
 
 
-@pytest.mark.parametrize("name", ["nothing", "frames/nothing", "nothing/out.json", "x" * 300, "frames/deep/\n"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "frames/nothing", "nothing/out.json", "x" * 300, "frames/deep/\n"]
+)
 def test_a_file_that_is_not_there(run_dir: Path, name: str) -> None:
     code, sentence = refused(run_dir, name)
     assert code == "notFound" and "\n" not in sentence
@@ -78,7 +113,16 @@ def test_links_are_not_followed_wherever_they_are(run_dir: Path) -> None:
     (run_dir / "frames/up").symlink_to("../..")
     (run_dir / "frames/abs").symlink_to(run_dir.parent)
     (run_dir / "frames/deep/same").symlink_to(".")
-    for name in ("to-secret", "to-own", "dangling", "circle", "frames/up", "frames/up/secret", "frames/abs/secret", "frames/deep/same/1 é.csv"):
+    for name in (
+        "to-secret",
+        "to-own",
+        "dangling",
+        "circle",
+        "frames/up",
+        "frames/up/secret",
+        "frames/abs/secret",
+        "frames/deep/same/1 é.csv",
+    ):
         code, sentence = refused(run_dir, name)
         assert code == "notFound" and "symbolic link" in sentence, (name, sentence)
     other = run_dir.parent / "link-to-run"
@@ -86,17 +130,22 @@ def test_links_are_not_followed_wherever_they_are(run_dir: Path) -> None:
     assert refused(other, "out.json")[0] == "notFound"
 
 
-def test_a_file_with_another_name_outside_is_not_served(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_another_name_outside_is_not_served(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (run_dir / "frames/hard").hardlink_to(run_dir.parent / "secret")
     assert refused(run_dir, "frames/hard") == (
-        "forbidden", "'frames/hard' has another name outside of the run directory (a hard link), so it is not served; "
+        "forbidden",
+        "'frames/hard' has another name outside of the run directory (a hard link), so it is not served; "
         "let the run copy the file (cp) instead of linking it (ln, cp -l)",
     )
     (run_dir / "again").hardlink_to(run_dir / "frames/hard")
     assert refused(run_dir, "again")[0] == "forbidden"
     for name in ("one", "frames/deep/two"):
         (run_dir / name).hardlink_to(run_dir / "out.json")
-    assert read(str(run_dir), "frames/deep/two", 0, 100).data == b'{"a": 1}', "all its names are in the run directory"
+    assert read(str(run_dir), "frames/deep/two", 0, 100).data == b'{"a": 1}', (
+        "all its names are in the run directory"
+    )
     monkeypatch.setattr(hard_links, "LOOKED_AT_MOST", 3)
     assert refused(run_dir, "one")[0] == "forbidden", "there is too much to look at"
 
@@ -105,7 +154,12 @@ def test_what_is_no_regular_file_is_not_touched(run_dir: Path) -> None:
     os.mkfifo(run_dir / "pipe")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(run_dir / "socket"))
-    for name, word in (("pipe", "no regular file"), ("socket", "no regular file"), ("frames", "folder"), ("out.json/x", "no folder")):
+    for name, word in (
+        ("pipe", "no regular file"),
+        ("socket", "no regular file"),
+        ("frames", "folder"),
+        ("out.json/x", "no folder"),
+    ):
         code, sentence = refused(run_dir, name)
         assert code == "notFound" and word in sentence
     listener.close()
@@ -126,14 +180,27 @@ def test_what_may_not_be_read_is_said(run_dir: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(run_files.os, "open", denied)
     assert refused(run_dir, "frames/deep/1 é.csv")[0] == "forbidden"
-    assert refused(run_dir, "out.json") == ("agentUnavailable", "'out.json' cannot be read: Input/output error")
+    assert refused(run_dir, "out.json") == (
+        "agentUnavailable",
+        "'out.json' cannot be read: Input/output error",
+    )
 
 
 def test_no_descriptor_is_left_open(run_dir: Path) -> None:
     (run_dir / "link").symlink_to("/")
     (run_dir / "hard").hardlink_to(run_dir.parent / "secret")
     before = len(os.listdir("/proc/self/fd"))
-    for name in ("out.json", "frames/deep/1 é.csv", "frames/nothing", "frames", "link", "hard", "../secret", "link/etc", ""):
+    for name in (
+        "out.json",
+        "frames/deep/1 é.csv",
+        "frames/nothing",
+        "frames",
+        "link",
+        "hard",
+        "../secret",
+        "link/etc",
+        "",
+    ):
         for where in (run_dir, run_dir / "gone"):
             try:
                 read(str(where), name, 0, 10)

@@ -1,4 +1,6 @@
-"""The files of a run directory, page by page: each regular file once and in order, whatever else lies there."""
+"""The files of a run directory, page by page: each regular file once and in order, whatever else
+lies there.
+"""
 
 import os
 from pathlib import Path
@@ -13,7 +15,9 @@ from jobscribe.protocol.wire.messages import FileList, ListFiles
 
 
 def listed(run_dir: Path, after: str = "", limit: int = 1000) -> FileList:
-    return run_listing.answer(ListFiles(op_id="0" * 32, run_dir=str(run_dir), after=after, limit=limit))
+    return run_listing.answer(
+        ListFiles(op_id="0" * 32, run_dir=str(run_dir), after=after, limit=limit)
+    )
 
 
 def made(run_dir: Path, *names: str) -> None:
@@ -37,7 +41,9 @@ def paged(run_dir: Path, limit: int) -> tuple[list[str], int]:
 def test_each_has_its_size_and_time(tmp_path: Path) -> None:
     made(tmp_path, "a/b.txt")
     os.utime(tmp_path / "a/b.txt", (5, 1_700_000_000.5))
-    assert [(f.name, f.size, f.mtime) for f in listed(tmp_path).files] == [("a/b.txt", 7, 1_700_000_000.5)]
+    assert [(f.name, f.size, f.mtime) for f in listed(tmp_path).files] == [
+        ("a/b.txt", 7, 1_700_000_000.5)
+    ]
 
 
 def test_links_pipes_and_our_own_folder_are_left_out_and_counted_once(tmp_path: Path) -> None:
@@ -53,8 +59,32 @@ def test_links_pipes_and_our_own_folder_are_left_out_and_counted_once(tmp_path: 
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sets(st.sampled_from(["a", "a.b", "a-", "b", "b/c", "b/c.d", "b.c/d", "b/d/e", "b/d/f", "b-/x", "c/a", "c/b", "zz"]), max_size=9), st.integers(1, 4))
-def test_pages_together_have_every_file_once(tmp_path_factory: pytest.TempPathFactory, names: set[str], limit: int) -> None:
+@given(
+    st.sets(
+        st.sampled_from(
+            [
+                "a",
+                "a.b",
+                "a-",
+                "b",
+                "b/c",
+                "b/c.d",
+                "b.c/d",
+                "b/d/e",
+                "b/d/f",
+                "b-/x",
+                "c/a",
+                "c/b",
+                "zz",
+            ]
+        ),
+        max_size=9,
+    ),
+    st.integers(1, 4),
+)
+def test_pages_together_have_every_file_once(
+    tmp_path_factory: pytest.TempPathFactory, names: set[str], limit: int
+) -> None:
     # a name cannot be a file and a folder
     names = {n for n in names if not any(other.startswith(n + "/") for other in names)}
     run_dir = tmp_path_factory.mktemp("run")
@@ -70,7 +100,9 @@ def test_a_file_that_was_removed_between_two_pages_loses_no_other(tmp_path: Path
     assert [f.name for f in listed(tmp_path, "b/c").files] == ["b/d", "e"]
 
 
-def test_what_cannot_be_listed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_listed_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Refusal, match="the run directory is gone"):
         listed(tmp_path / "gone")
     made(tmp_path, "a", "b", "c")

@@ -1,4 +1,6 @@
-"""What jobs take is counted as it is: all their processes, ended ones too, nothing twice, and what is not known is not 0."""
+"""What jobs take is counted as it is: all their processes, ended ones too, nothing twice, and what
+is not known is not 0.
+"""
 
 import asyncio
 import contextlib
@@ -13,16 +15,18 @@ from typing import Any
 
 import psutil
 import pytest
-from jobscribe.agent.usage import proc_counters as counters, gpu_counters as gpus
+
+from jobscribe.agent.usage import gpu_counters as gpus
+from jobscribe.agent.usage import proc_counters as counters
 from jobscribe.agent.usage import sampler as samples_module
-from jobscribe.agent.usage.proc_counters import Process, lost
 from jobscribe.agent.usage.gpu_counters import UNKNOWN, Gpus, Use
+from jobscribe.agent.usage.proc_counters import Process, lost
 from jobscribe.agent.usage.process_membership import Execution, Members
 from jobscribe.agent.usage.sampler import Samples, Watched, look, pause_after
-from jobscribe.protocol.wire import messages
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import Sample
 from jobscribe.protocol.redaction import Redactor
+from jobscribe.protocol.wire import messages
+from jobscribe.protocol.wire.messages import Sample
 from jobscribe.runtime.log.logger import Log
 
 from .conftest import Keeper, until
@@ -131,7 +135,11 @@ def test_who_sleeps_takes_nothing(watch: Watch) -> None:
     time.sleep(0.5)  # as above
     sample = watch.at(token)
     assert sample.cpu_percent is not None and sample.cpu_percent < 20
-    assert (sample.processes, sample.gpu_percent, sample.gpu_memory_bytes) == (len(watch.known(token)), None, None)
+    assert (sample.processes, sample.gpu_percent, sample.gpu_memory_bytes) == (
+        len(watch.known(token)),
+        None,
+        None,
+    )
 
 
 @either_way
@@ -150,12 +158,16 @@ def oracle_waited(watch: Watch, token: Token) -> float:
 
 
 def test_an_orphan_that_ended_is_not_forgotten(watch: Watch) -> None:
-    token = watch.start("(BURN 0.8 &); until [ -e enough ]; do sleep 0.05; done; BURN 0.5; sleep NAP")
+    token = watch.start(
+        "(BURN 0.8 &); until [ -e enough ]; do sleep 0.05; done; BURN 0.5; sleep NAP"
+    )
     until(lambda: cpu(watch.at(token)) > 0.5)
     until(lambda: watch.at(token) and not any(burns(pid) for pid in watch.known(token)))
     (watch.keeper.run_dir(token) / "enough").touch()
     until(lambda: watch.look() and watch.sleepers())
-    assert 0.5 + 0.5 - 0.05 <= cpu(watch.at(token)) < 1.3 + 0.6, "what the keeper buried was the job's all the same"
+    assert 0.5 + 0.5 - 0.05 <= cpu(watch.at(token)) < 1.3 + 0.6, (
+        "what the keeper buried was the job's all the same"
+    )
 
 
 def burns(pid: int) -> bool:
@@ -169,8 +181,10 @@ def burns(pid: int) -> bool:
 @pytest.mark.parametrize(
     "text",
     [
-        "(env -i sh -c 'exec 9>&-; exec sleep NAP' &); sleep NAP", "(setsid sh -c 'exec 9>&-; exec sleep NAP' &); sleep NAP",
-        "(env -i setsid sleep NAP &); sleep NAP", "setsid sh -c '(sleep NAP &) ; sleep NAP'",
+        "(env -i sh -c 'exec 9>&-; exec sleep NAP' &); sleep NAP",
+        "(setsid sh -c 'exec 9>&-; exec sleep NAP' &); sleep NAP",
+        "(env -i setsid sleep NAP &); sleep NAP",
+        "setsid sh -c '(sleep NAP &) ; sleep NAP'",
     ],
     ids=["its session tells", "its environment tells", "its lock tells", "a session below"],
 )
@@ -183,12 +197,16 @@ def test_daemons_are_members_also_when_nobody_saw_them_leave(watch: Watch, text:
 
 @either_way
 def test_where_there_are_cgroups_the_kernel_says_who_is_a_member(watch: Watch) -> None:
-    token = watch.start("(setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' &); sleep NAP")
+    token = watch.start(
+        "(setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' &); sleep NAP"
+    )
     naps = watch.slept(2)
     watch.look()
     there = watch.watched[token].execution.cgroup is not None
     assert there == watch.keeper.hello["cgroups"].startswith("v")
-    assert len(naps & watch.known(token)) == (2 if there else 1), "what shed everything is seen by cgroup only"
+    assert len(naps & watch.known(token)) == (2 if there else 1), (
+        "what shed everything is seen by cgroup only"
+    )
 
 
 @either_way
@@ -200,7 +218,9 @@ def test_jobs_do_not_count_for_each_other(watch: Watch) -> None:
     assert not watch.known(quiet) & watch.known(busy)
 
 
-def test_members_are_found_where_the_kernel_tells_no_children(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_found_where_the_kernel_tells_no_children(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counters, "children", lambda p: None)
     token = watch.start("(setsid sleep NAP &); sh -c 'sleep NAP; :'")
     naps = watch.slept(2)
@@ -253,20 +273,30 @@ def test_bytes_from_and_to_disks_are_counted(watch: Watch) -> None:
     watch.slept()
     sample = watch.at(token)
     assert sample.read_bytes is not None
-    assert sample.written_bytes is not None and sample.written_bytes >= 8 << 20, "its child was waited for: it has its bytes"
+    assert sample.written_bytes is not None and sample.written_bytes >= 8 << 20, (
+        "its child was waited for: it has its bytes"
+    )
 
 
-def test_what_one_process_does_not_tell_is_not_known(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_process_does_not_tell_is_not_known(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = watch.start("sleep NAP; :")
     until(lambda: len(watch.known(token)) >= 2 if watch.look() else False)
     tells = counters.traffic
-    monkeypatch.setattr(counters, "traffic", lambda pid: tells(pid) if pid == watch.watched[token].execution.pid else None)
+    monkeypatch.setattr(
+        counters,
+        "traffic",
+        lambda pid: tells(pid) if pid == watch.watched[token].execution.pid else None,
+    )
     sample = watch.at(token)
     assert (sample.read_bytes, sample.written_bytes) == (None, None)
     assert sample.memory_bytes and sample.cpu_secs is not None, "the rest is"
 
 
-def test_who_ends_between_two_looks_is_no_error(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_ends_between_two_looks_is_no_error(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = watch.start("sleep NAP & sleep NAP; wait")
     watch.slept(2)
     watch.look()
@@ -298,10 +328,26 @@ def p(pid: int, parent: int, total: float = 0.0, waited: float = 0.0, ticks: int
         ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 6.5, 5.5)], 0.0),  # waited for
         ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 1.0)], 5.0),  # nobody waited
         ([p(1, 0, 1.0), p(2, 9, 5.0)], [p(1, 0, 1.0)], 5.0),  # its parent is none of them
-        ([p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)], [p(1, 0, 8.2, 7.2)], 0.0),  # child and grandchild, one waiting for the other
-        ([p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)], [p(1, 0, 6.0, 5.0)], 2.0),  # the grandchild was nobody's
-        ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 1.0), p(2, 7, 0.5, ticks=2)], 5.0),  # another one has its pid
-        ([p(1, 0, 4.0, 2.0), p(2, 1, 5.0)], [p(1, 0, 9.5, 7.5)], 0.0),  # only what was handed over since
+        (
+            [p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)],
+            [p(1, 0, 8.2, 7.2)],
+            0.0,
+        ),  # child and grandchild, one waiting for the other
+        (
+            [p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)],
+            [p(1, 0, 6.0, 5.0)],
+            2.0,
+        ),  # the grandchild was nobody's
+        (
+            [p(1, 0, 1.0), p(2, 1, 5.0)],
+            [p(1, 0, 1.0), p(2, 7, 0.5, ticks=2)],
+            5.0,
+        ),  # another one has its pid
+        (
+            [p(1, 0, 4.0, 2.0), p(2, 1, 5.0)],
+            [p(1, 0, 9.5, 7.5)],
+            0.0,
+        ),  # only what was handed over since
         ([p(1, 0, 4.0)], [], 4.0),
     ],
 )
@@ -319,7 +365,9 @@ class NVMLError(Exception):
 
 
 class Library:
-    """What pynvml is to us. cards: (busy, {pid: bytes}) of each; an exception in the place of an answer is raised."""
+    """What pynvml is to us. cards: (busy, {pid: bytes}) of each; an exception in the place of an
+    answer is raised.
+    """
 
     def __init__(self, *cards: Any, init: Exception | None = None) -> None:
         self.cards, self._init, self.begun = cards, init, 0
@@ -336,7 +384,9 @@ class Library:
         return self.cards[number]
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in told(handle[1]).items()]
+        return [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in told(handle[1]).items()
+        ]
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
         return SimpleNamespace(gpu=told(handle[0]), memory=99)
@@ -352,7 +402,10 @@ def told(answer: Any) -> Any:
     ("cards", "use"),
     [
         ([(40, {7: 100})], Use(40.0, 100)),
-        ([(40, {7: 100}), (60, {7: 50, 8: 3}), (90, {9: 1})], Use(50.0, 153)),  # the mean of its cards; another's card is not its
+        (
+            [(40, {7: 100}), (60, {7: 50, 8: 3}), (90, {9: 1})],
+            Use(50.0, 153),
+        ),  # the mean of its cards; another's card is not its
         ([(40, {99: 100})], UNKNOWN),
         ([(0, {7: 0})], Use(0.0, 0)),  # known to be nothing
         ([(NVMLError("not supported"), {7: 100})], Use(None, 100)),
@@ -436,7 +489,9 @@ async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
         process.wait()
 
 
-async def test_the_first_sample_comes_soon_and_others_follow(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_sample_comes_soon_and_others_follow(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(samples_module, "EVERY_SECS", 0.3)
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.1)
     token = agent.start()
@@ -446,7 +501,9 @@ async def test_the_first_sample_comes_soon_and_others_follow(agent: Agent, monke
     assert first.processes == 1 and first.memory_bytes and abs(first.at - time.time()) < 60
 
 
-async def test_nothing_is_looked_at_while_nothing_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_looked_at_while_nothing_runs(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.05)
     monkeypatch.setattr(samples_module, "EVERY_SECS", 0.05)
     loop = asyncio.get_running_loop()
@@ -464,14 +521,18 @@ async def test_nothing_is_looked_at_while_nothing_runs(agent: Agent, monkeypatch
     assert agent.samples._looking is None and agent.samples._timer is None
 
 
-async def test_who_connects_anew_is_told_soon(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_connects_anew_is_told_soon(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.05)
     agent.samples.again()
     assert agent.samples._timer is None, "nothing runs"
     agent.start()
     await agent.hears(1)
     now = asyncio.get_running_loop().time
-    assert agent.samples._timer is not None and agent.samples._timer.when() > now() + 1, "the next one is a while away"
+    assert agent.samples._timer is not None and agent.samples._timer.when() > now() + 1, (
+        "the next one is a while away"
+    )
     agent.samples.again()
     assert agent.samples._timer.when() <= now() + 0.05
     await agent.hears(2)
@@ -479,7 +540,9 @@ async def test_who_connects_anew_is_told_soon(agent: Agent, monkeypatch: pytest.
 
 async def test_who_ended_while_he_was_looked_at_is_not_told(agent: Agent) -> None:
     gone, stays = agent.start(0), agent.start(1)
-    samples = [Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in (gone, stays)]
+    samples = [
+        Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in (gone, stays)
+    ]
     agent.samples.leave(gone)
     agent.samples._looked(samples, None, 5.0)
     assert [s.token for m in agent.sent for s in m.samples] == [stays]
@@ -491,10 +554,14 @@ async def test_who_starts_during_a_look_does_not_wait_for_the_next_but_one(agent
     agent.start(1)
     await agent.hears(1)
     assert agent.samples._timer is not None
-    assert agent.samples._timer.when() <= asyncio.get_running_loop().time() + samples_module.FIRST_SECS
+    assert (
+        agent.samples._timer.when() <= asyncio.get_running_loop().time() + samples_module.FIRST_SECS
+    )
 
 
-async def test_a_look_that_fails_is_said_and_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_that_fails_is_said_and_tried_again(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> list[Sample]:
         raise OSError(24, "Too many open files")
 
@@ -511,23 +578,35 @@ async def test_a_look_that_fails_is_said_and_tried_again(agent: Agent, monkeypat
 
 
 async def test_many_are_told_in_messages_of_a_bounded_size(agent: Agent) -> None:
-    tokens = [agent.start(0)] + [Token("user1234-sim12345-command", 1, 1, "main", n) for n in range(1, 450)]
+    tokens = [agent.start(0)] + [
+        Token("user1234-sim12345-command", 1, 1, "main", n) for n in range(1, 450)
+    ]
     for token in tokens:
         agent.samples._following.setdefault(token, agent.samples._following[tokens[0]])
-    agent.samples._looked([Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in tokens], None, 5.0)
+    agent.samples._looked(
+        [Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in tokens], None, 5.0
+    )
     assert [len(m.samples) for m in agent.sent] == [200, 200, 50]
 
 
-@pytest.mark.parametrize(("cost", "pause"), [(0.0, 5.0), (0.01, 5.0), (0.05, 5.0), (0.1, 10.0), (0.4, 40.0), (3.0, 60.0)])
+@pytest.mark.parametrize(
+    ("cost", "pause"), [(0.0, 5.0), (0.01, 5.0), (0.05, 5.0), (0.1, 10.0), (0.4, 40.0), (3.0, 60.0)]
+)
 def test_looks_cost_at_most_a_hundredth_of_a_core(cost: float, pause: float) -> None:
     assert pause_after(cost) == pause
 
 
 def test_how_much_looking_costs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [subprocess.Popen(["sh", "-c", "sleep 86400; :"], start_new_session=True) for _ in range(10)]
+    jobs = [
+        subprocess.Popen(["sh", "-c", "sleep 86400; :"], start_new_session=True) for _ in range(10)
+    ]
     try:
         watched = [
-            Watched(t := Token("user1234-sim12345-command", 1, 1, "main", n), Execution(t.name, str(t), str(tmp_path), j.pid, psutil_ticks(j.pid)), None)
+            Watched(
+                t := Token("user1234-sim12345-command", 1, 1, "main", n),
+                Execution(t.name, str(t), str(tmp_path), j.pid, psutil_ticks(j.pid)),
+                None,
+            )
             for n, j in enumerate(jobs)
         ]
         members = Members(os.getpid())
@@ -544,4 +623,6 @@ def test_how_much_looking_costs_is_told(tmp_path: Path, capsys: pytest.CaptureFi
             j.kill()
             j.wait()
     with capsys.disabled():
-        print(f"\n  a look at 10 jobs of 2 processes: {min(costs) * 1000:.1f} ms, which is {min(costs) / 5:.2%} of a core; 50 jobs: {min(costs):.2%}")
+        print(
+            f"\n  a look at 10 jobs of 2 processes: {min(costs) * 1000:.1f} ms, which is {min(costs) / 5:.2%} of a core; 50 jobs: {min(costs):.2%}"
+        )

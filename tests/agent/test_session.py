@@ -4,11 +4,43 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jobscribe.agent.session import state_machine as session_module
-from jobscribe.agent.session.state_machine import REPEAT_SECS, Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
+from jobscribe.agent.session.state_machine import (
+    REPEAT_SECS,
+    Fetch,
+    Forget,
+    Launch,
+    Probe,
+    Quit,
+    Read,
+    Send,
+    Session,
+    StartCall,
+    Stop,
+    StopCall,
+)
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token, op_id
-from jobscribe.protocol.wire.messages import SNAPSHOT_PAGE, Call, Cancel, CancelCall, Kill, ProbePorts, ReadFile, ReadLog, Run, RunAck, RunStatus, RunStatusUpdate, RunTasks, Shared, Snapshot, TaskRun, TaskSpec
+from jobscribe.protocol.wire.messages import (
+    SNAPSHOT_PAGE,
+    Call,
+    Cancel,
+    CancelCall,
+    Kill,
+    ProbePorts,
+    ReadFile,
+    ReadLog,
+    Run,
+    RunAck,
+    RunStatus,
+    RunStatusUpdate,
+    RunTasks,
+    Shared,
+    Snapshot,
+    TaskRun,
+    TaskSpec,
+)
 
 SPEC = TaskSpec(command=("true",), run_dir="/d")
 
@@ -29,15 +61,35 @@ def cancel(t=T, grace=2.0):
 
 
 def started(t=T, elapsed=0.0, pid=50):
-    return {"is": "started", "token": str(t), "state": "running", "pid": pid, "startTicks": 7, "startedAt": 1.7e9, "elapsed": elapsed}
+    return {
+        "is": "started",
+        "token": str(t),
+        "state": "running",
+        "pid": pid,
+        "startTicks": 7,
+        "startedAt": 1.7e9,
+        "elapsed": elapsed,
+    }
 
 
 def ended(t=T, code=0, **exit_):
-    return {"is": "ended", "token": str(t), "state": "ended", "pid": 50, "startTicks": 7, "exit": {"code": code, **exit_}}
+    return {
+        "is": "ended",
+        "token": str(t),
+        "state": "ended",
+        "pid": 50,
+        "startTicks": 7,
+        "exit": {"code": code, **exit_},
+    }
 
 
 def never(t=T, detail="it was not to be started"):
-    return {"is": "ended", "token": str(t), "state": "ended", "exit": {"source": "start", "detail": detail}}
+    return {
+        "is": "ended",
+        "token": str(t),
+        "state": "ended",
+        "exit": {"source": "start", "detail": detail},
+    }
 
 
 def session(*steps, up=True):
@@ -69,18 +121,32 @@ def is_update(outputs, state, t=T):
 
 #: the steps that lead to each state
 STATES = {
-    "unknown": (), "starting": (run(),), "running": (run(), started()), "ended": (run(), started(), ended()),
-    "acknowledged": (run(), started(), ended(), RunAck(tokens=(T,))), "canceled first": (cancel(),),
+    "unknown": (),
+    "starting": (run(),),
+    "running": (run(), started()),
+    "ended": (run(), started(), ended()),
+    "acknowledged": (run(), started(), ended(), RunAck(tokens=(T,))),
+    "canceled first": (cancel(),),
     "canceled and ended": (cancel(), never()),
 }
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("unknown", Launch), ("starting", "starting"), ("running", "running"), ("ended", "ended"), ("acknowledged", Launch),
-    ("canceled first", "starting"), ("canceled and ended", "ended"),
-])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("unknown", Launch),
+        ("starting", "starting"),
+        ("running", "running"),
+        ("ended", "ended"),
+        ("acknowledged", Launch),
+        ("canceled first", "starting"),
+        ("canceled and ended", "ended"),
+    ],
+)
 def test_run_in_every_state(state, expected):
-    """Only what the session never saw goes to the keeper, whose ledger has the last word on what was started before."""
+    """Only what the session never saw goes to the keeper, whose ledger has the last word on what
+    was started before.
+    """
     outputs = session(*STATES[state]).received(run(), 1.0)
     if expected is Launch:
         assert outputs == [Launch(T, SPEC)]
@@ -88,10 +154,18 @@ def test_run_in_every_state(state, expected):
         assert is_update(outputs, expected)
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("unknown", Stop), ("starting", Stop), ("running", Stop), ("ended", "ended"), ("acknowledged", Stop), ("canceled first", Stop),
-    ("canceled and ended", "ended"),
-])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("unknown", Stop),
+        ("starting", Stop),
+        ("running", Stop),
+        ("ended", "ended"),
+        ("acknowledged", Stop),
+        ("canceled first", Stop),
+        ("canceled and ended", "ended"),
+    ],
+)
 def test_cancel_in_every_state(state, expected):
     outputs = session(*STATES[state]).received(cancel(), 1.0)
     if expected is Stop:
@@ -100,10 +174,18 @@ def test_cancel_in_every_state(state, expected):
         assert is_update(outputs, expected)
 
 
-@pytest.mark.parametrize(("state", "forgets"), [
-    ("unknown", False), ("starting", False), ("running", False), ("ended", True), ("acknowledged", False), ("canceled first", False),
-    ("canceled and ended", True),
-])
+@pytest.mark.parametrize(
+    ("state", "forgets"),
+    [
+        ("unknown", False),
+        ("starting", False),
+        ("running", False),
+        ("ended", True),
+        ("acknowledged", False),
+        ("canceled first", False),
+        ("canceled and ended", True),
+    ],
+)
 def test_acknowledgement_in_every_state(state, forgets):
     """Only what ended may be forgotten, and once."""
     s = session(*STATES[state])
@@ -118,7 +200,12 @@ def test_snapshot_in_every_state(state):
     s = session(*STATES[state])
     outputs = s.received(RunStatus(op_id="o" * 32), 1.0)
     assert [type(o.message) for o in outputs] == [Snapshot]
-    said = {"unknown": None, "acknowledged": None, "canceled first": "starting", "canceled and ended": "ended"}.get(state, state)
+    said = {
+        "unknown": None,
+        "acknowledged": None,
+        "canceled first": "starting",
+        "canceled and ended": "ended",
+    }.get(state, state)
     assert reported(outputs) == ({} if said is None else {T: said})
 
 
@@ -133,10 +220,20 @@ def test_the_others_in_every_state(state):
 @pytest.mark.parametrize("up", [True, False])
 @pytest.mark.parametrize("state", STATES)
 def test_calls_and_files_are_no_executions(state, up):
-    """They are passed on, in every state, again and again, and change nothing: a call never touches what is known of a run."""
+    """They are passed on, in every state, again and again, and change nothing: a call never touches
+    what is known of a run.
+    """
     s = session(*STATES[state], up=up)
-    call = Call(op_id="c" * 32, job_cmd="get_simulation_frame", simulation_type="heat", compute_model="command", run_dir="/d", lib_dir="/l",
-                deadline_secs=1.0, reply_limit=10)
+    call = Call(
+        op_id="c" * 32,
+        job_cmd="get_simulation_frame",
+        simulation_type="heat",
+        compute_model="command",
+        run_dir="/d",
+        lib_dir="/l",
+        deadline_secs=1.0,
+        reply_limit=10,
+    )
     file = ReadFile(op_id="f" * 32, run_dir="/d", name="out.json", offset=0, limit=10)
     before = s.executions()
     for _ in range(2):
@@ -146,10 +243,18 @@ def test_calls_and_files_are_no_executions(state, up):
     assert s.executions() == before
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("unknown", "ended"), ("starting", "ended"), ("running", "ended"), ("ended", None), ("acknowledged", "ended"),
-    ("canceled first", "ended"), ("canceled and ended", None),
-])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("unknown", "ended"),
+        ("starting", "ended"),
+        ("running", "ended"),
+        ("ended", None),
+        ("acknowledged", "ended"),
+        ("canceled first", "ended"),
+        ("canceled and ended", None),
+    ],
+)
 def test_an_end_in_every_state(state, expected):
     """Said once; a second end says nothing new, and never another exit."""
     s = session(*STATES[state])
@@ -163,18 +268,32 @@ def test_an_end_in_every_state(state, expected):
         assert s.executions()[0].exit.code == 9
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("starting", "running"), ("running", "running"), ("ended", None), ("canceled first", "running"), ("canceled and ended", None),
-])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("starting", "running"),
+        ("running", "running"),
+        ("ended", None),
+        ("canceled first", "running"),
+        ("canceled and ended", None),
+    ],
+)
 def test_a_start_in_every_state(state, expected):
     """What ended does not come back to life by a word that was late."""
     outputs = session(*STATES[state]).keeper_said(started(), 1.0)
     assert outputs == [] if expected is None else is_update(outputs, expected)
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("starting", "ended"), ("acknowledged", "ended"), ("running", None), ("ended", None), ("canceled and ended", None),
-])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("starting", "ended"),
+        ("acknowledged", "ended"),
+        ("running", None),
+        ("ended", None),
+        ("canceled and ended", None),
+    ],
+)
 def test_what_could_not_be_handed_over_has_ended_unless_the_keeper_knows_better(state, expected):
     s = session(*STATES[state])
     before = s.executions()
@@ -225,7 +344,9 @@ def test_an_older_serial_is_refused_even_when_the_newer_is_over_and_forgotten():
     s = session(*STATES["acknowledged"])
     assert is_update(s.received(run(token(serial=99)), 0.0), "ended", token(serial=99))
     assert s.received(run(token(serial=101)), 0.0) == [Launch(token(serial=101), SPEC)]
-    assert s.received(run(token(2, serial=1)), 0.0) == [Launch(token(2, serial=1), SPEC)], "another job has serials of its own"
+    assert s.received(run(token(2, serial=1)), 0.0) == [Launch(token(2, serial=1), SPEC)], (
+        "another job has serials of its own"
+    )
 
 
 def test_serials_are_learned_from_the_keeper_and_from_cancels_too():
@@ -247,7 +368,9 @@ def test_serials_of_old_jobs_are_let_go(monkeypatch):
     s = session(*(run(token(n)) for n in (1, 2, 3)), cancel(token(1)))
     s.received(run(token(1, serial=101)), 0.0)
     s.received(run(token(4)), 0.0)
-    assert s.received(run(token(2, serial=5)), 0.0) == [Launch(token(2, serial=5), SPEC)], "2 was seen longest ago"
+    assert s.received(run(token(2, serial=5)), 0.0) == [Launch(token(2, serial=5), SPEC)], (
+        "2 was seen longest ago"
+    )
     assert is_update(s.received(run(token(4, serial=5)), 0.0), "ended", token(4, serial=5))
 
 
@@ -274,7 +397,12 @@ def test_nothing_is_said_without_a_connection_and_nothing_is_ended():
 
 def test_an_empty_snapshot_is_a_snapshot():
     (output,) = Session().connected(0.0)
-    assert (output.message.number, output.message.page, output.message.last, output.message.executions) == (1, 0, True, ())
+    assert (
+        output.message.number,
+        output.message.page,
+        output.message.last,
+        output.message.executions,
+    ) == (1, 0, True, ())
 
 
 @pytest.mark.parametrize("count", [1, SNAPSHOT_PAGE, SNAPSHOT_PAGE + 1, 3 * SNAPSHOT_PAGE])
@@ -291,7 +419,10 @@ def test_pages(count):
 
 def test_each_snapshot_has_a_number_of_its_own_over_connections_too():
     s = Session()
-    numbers = [s.connected(0.0)[0].message.number, s.received(RunStatus(op_id="o" * 32), 0.0)[0].message.number]
+    numbers = [
+        s.connected(0.0)[0].message.number,
+        s.received(RunStatus(op_id="o" * 32), 0.0)[0].message.number,
+    ]
     s.disconnected()
     numbers.append(s.connected(0.0)[0].message.number)
     assert numbers == [1, 2, 3]
@@ -336,7 +467,13 @@ def test_the_keepers_words_come_through():
     s = session(run())
     (output,) = s.keeper_said(started(pid=77), 0.0)
     e = output.message.execution
-    assert (e.pid, e.start_ticks, e.started_at, e.op_id, e.exit) == (77, 7, 1.7e9, op_id(T, "run"), None)
+    assert (e.pid, e.start_ticks, e.started_at, e.op_id, e.exit) == (
+        77,
+        7,
+        1.7e9,
+        op_id(T, "run"),
+        None,
+    )
     (output,) = s.keeper_said(ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
     exit_ = output.message.execution.exit
     assert (exit_.code, exit_.last_lines, exit_.user_secs) == (4, "boom", 0.5)
@@ -350,9 +487,15 @@ def test_hello_brings_what_an_earlier_agent_left():
     assert reported(s.keeper_hello([ended()], 0.0)) == {T: "ended", token(2): "ended"}
 
 
-@pytest.mark.parametrize("harm", [
-    {"token": "user0001-sim00001-command/0/1/main/0"}, {"token": "nonsense"}, {"state": "starting"}, {"state": "dead"},
-])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"token": "user0001-sim00001-command/0/1/main/0"},
+        {"token": "nonsense"},
+        {"state": "starting"},
+        {"state": "dead"},
+    ],
+)
 def test_what_is_no_execution_is_refused_and_changes_nothing(harm):
     s = session(run())
     before = s.executions()
@@ -374,7 +517,9 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
 
 def test_over_and_live():
     s = session(run(), run(token(2)))
-    assert (s.over(T), s.over(token(9)), s.live()) == (False, False, 2), "one that is on its way here has everything before it"
+    assert (s.over(T), s.over(token(9)), s.live()) == (False, False, 2), (
+        "one that is on its way here has everything before it"
+    )
     s.keeper_said(started(), 0.0)
     s.keeper_said(ended(token(2)), 0.0)
     assert (s.over(T), s.over(token(2)), s.live()) == (False, True, 1)
@@ -384,13 +529,18 @@ def test_over_and_live():
 
 
 TOKENS = [token(n, serial) for n in (1, 2) for serial in (100, 101)]
-STEP = st.tuples(st.sampled_from(["run", "cancel", "ack", "status", "started", "ended", "up", "down", "tick"]), st.sampled_from(TOKENS))
+STEP = st.tuples(
+    st.sampled_from(["run", "cancel", "ack", "status", "started", "ended", "up", "down", "tick"]),
+    st.sampled_from(TOKENS),
+)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_whatever_the_order(steps):
-    """An end is never unsaid and never lost before it is acknowledged; after a cancel nothing is launched while it is known."""
+    """An end is never unsaid and never lost before it is acknowledged; after a cancel nothing is
+    launched while it is known.
+    """
     s, mono, over, canceled = Session(), 0.0, {}, set()
     for what, t in steps:
         mono += 1.0
@@ -435,7 +585,11 @@ SHARED = Shared(env={"A": "shared"}, job="{}")
 
 
 def run_tasks(*tokens):
-    return RunTasks(op_id="o" * 32, shared=SHARED, tasks=tuple(TaskRun(op_id=op_id(t, "run"), token=t, spec=SPEC) for t in tokens))
+    return RunTasks(
+        op_id="o" * 32,
+        shared=SHARED,
+        tasks=tuple(TaskRun(op_id=op_id(t, "run"), token=t, spec=SPEC) for t in tokens),
+    )
 
 
 def member(index, role="a", attempt=1, serial=100):
@@ -447,24 +601,35 @@ def test_each_task_of_a_gang_is_launched_once_with_what_they_share():
     s = session()
     assert s.received(run_tasks(*tokens), 1.0) == [Launch(t, SPEC, SHARED) for t in tokens]
     again = s.received(run_tasks(*tokens), 2.0)
-    assert reported(again) == dict.fromkeys(tokens, "starting") and not [o for o in again if isinstance(o, Launch)]
+    assert reported(again) == dict.fromkeys(tokens, "starting") and not [
+        o for o in again if isinstance(o, Launch)
+    ]
     s.keeper_said(started(tokens[1]), 3.0)
     s.keeper_said(ended(tokens[2]), 3.0)
     more = s.received(run_tasks(*tokens, member(3)), 4.0)
-    assert reported(more) == {t: {1: "running", 2: "ended"}.get(n, "starting") for n, t in enumerate(tokens)}
+    assert reported(more) == {
+        t: {1: "running", 2: "ended"}.get(n, "starting") for n, t in enumerate(tokens)
+    }
     assert [o.token for o in more if isinstance(o, Launch)] == [member(3)]
 
 
 def test_of_a_gang_what_was_canceled_before_it_came_is_not_launched():
     tokens = [member(n) for n in range(3)]
     s = session(cancel(tokens[1]))
-    assert [o.token for o in s.received(run_tasks(*tokens), 1.0) if isinstance(o, Launch)] == [tokens[0], tokens[2]]
+    assert [o.token for o in s.received(run_tasks(*tokens), 1.0) if isinstance(o, Launch)] == [
+        tokens[0],
+        tokens[2],
+    ]
 
 
 def test_a_gang_of_an_older_run_is_refused_and_one_of_an_earlier_attempt_is_not():
-    """Attempts follow each other within a run: only the keeper's ledger knows which of their tokens were used."""
+    """Attempts follow each other within a run: only the keeper's ledger knows which of their tokens
+    were used.
+    """
     s = session(run_tasks(member(0, attempt=2)))
-    assert [o.token for o in s.received(run_tasks(member(0, attempt=1)), 1.0) if isinstance(o, Launch)] == [member(0, attempt=1)]
+    assert [
+        o.token for o in s.received(run_tasks(member(0, attempt=1)), 1.0) if isinstance(o, Launch)
+    ] == [member(0, attempt=1)]
     late = s.received(run_tasks(member(0, serial=99), member(1, serial=99)), 1.0)
     assert reported(late) == {member(n, serial=99): "ended" for n in (0, 1)}
 
@@ -473,7 +638,9 @@ def test_a_gang_that_came_while_nobody_was_connected_is_in_the_next_snapshot():
     tokens = [member(n) for n in range(SNAPSHOT_PAGE + 1)]
     s = session(run_tasks(*tokens), up=False)
     pages = [o.message for o in s.connected(1.0)]
-    assert [p.last for p in pages] == [False, True] and [e.token for p in pages for e in p.executions] == tokens
+    assert [p.last for p in pages] == [False, True] and [
+        e.token for p in pages for e in p.executions
+    ] == tokens
 
 
 def test_a_start_that_failed_for_a_port_says_so_in_a_word_until_the_keeper_knows_better():

@@ -1,4 +1,6 @@
-"""Batch scripts: nothing that anybody writes into a run leaves its place, and what the scripts do when a real sh runs them."""
+"""Batch scripts: nothing that anybody writes into a run leaves its place, and what the scripts do
+when a real sh runs them.
+"""
 
 import os
 import re
@@ -13,9 +15,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobscribe.agent.slurm import sbatch_directives as header
-from jobscribe.agent.slurm.batch_script import Step, Submission, batch_script, comment, is_of, job_name
-from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
+from jobscribe.agent.slurm.batch_script import (
+    Step,
+    Submission,
+    batch_script,
+    comment,
+    is_of,
+    job_name,
+)
 from jobscribe.agent.slurm.output_parser import Account, Row
+from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
 from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
@@ -29,9 +38,39 @@ LAB = Cluster(name="lab", directives=("exclusive", "reservation", "switches", "c
 SHELLS = [s for s in ("/bin/dash", "/bin/bash", "/bin/busybox") if os.path.exists(s)]
 #: Ways out of a line, a word, a quote, a comment.
 HOSTILE = [
-    "a\n#SBATCH --uid=0", "a\n touch PWNED", "$(touch PWNED)", "`touch PWNED`", '"; touch PWNED; "', "'; touch PWNED; '", "a b", "a --uid=0",
-    "a#b", "\\", "a\\", "$HOME", "a;touch PWNED", "a&touch PWNED&", "a\r#SBATCH --uid=0", "a\x00b", "a\u2028b", "é" * 3, "a\x85b", "-x", "--uid=0", "",
-    "\ud800", "a" * 5000, "a\t--uid=0", "!x", "%u", "{a,b}", "~", "*", "a|b", "<x", ">PWNED",
+    "a\n#SBATCH --uid=0",
+    "a\n touch PWNED",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    '"; touch PWNED; "',
+    "'; touch PWNED; '",
+    "a b",
+    "a --uid=0",
+    "a#b",
+    "\\",
+    "a\\",
+    "$HOME",
+    "a;touch PWNED",
+    "a&touch PWNED&",
+    "a\r#SBATCH --uid=0",
+    "a\x00b",
+    "a\u2028b",
+    "é" * 3,
+    "a\x85b",
+    "-x",
+    "--uid=0",
+    "",
+    "\ud800",
+    "a" * 5000,
+    "a\t--uid=0",
+    "!x",
+    "%u",
+    "{a,b}",
+    "~",
+    "*",
+    "a|b",
+    "<x",
+    ">PWNED",
 ]
 
 
@@ -39,9 +78,15 @@ def token(serial: int = 1, role: str = "main", index: int = 0) -> Token:
     return Token(jid=JID, serial=serial, attempt=1, role=role, index=index)
 
 
-def made(wishes: Wishes = PLAIN, cluster: Cluster = LAB, folder: str = "/e/x", secs: float | None = 600.0) -> str:
+def made(
+    wishes: Wishes = PLAIN, cluster: Cluster = LAB, folder: str = "/e/x", secs: float | None = 600.0
+) -> str:
     step = Step(token=token(), folder=folder)
-    return batch_script(Submission(steps=(step,), wishes=wishes, cluster=cluster, deployment="lab", time_limit_secs=secs))
+    return batch_script(
+        Submission(
+            steps=(step,), wishes=wishes, cluster=cluster, deployment="lab", time_limit_secs=secs
+        )
+    )
 
 
 def directives(text: str) -> list[str]:
@@ -56,23 +101,60 @@ def directives(text: str) -> list[str]:
 
 def test_the_header_says_what_was_asked_for() -> None:
     wishes = Wishes(
-        partition="long", account="bio", qos="high", constraint="[a|b]*2", licenses="matlab:2", nodes=2, tasks=8, tasks_per_node=4, cores=2,
-        memory_mb=4096, gpus=1, signal_secs=120, directives=("exclusive", "reservation=maint{a;b}"),
+        partition="long",
+        account="bio",
+        qos="high",
+        constraint="[a|b]*2",
+        licenses="matlab:2",
+        nodes=2,
+        tasks=8,
+        tasks_per_node=4,
+        cores=2,
+        memory_mb=4096,
+        gpus=1,
+        signal_secs=120,
+        directives=("exclusive", "reservation=maint{a;b}"),
     )
     assert directives(made(wishes, secs=3601)) == [
-        f"--job-name=js-{JID}-1-1", f'--comment="jobscribe lab {JID}/1/1/main/0"', "--output=/e/x/batch.log", "--open-mode=append", "--chdir=/",
-        "--export=NONE", "--no-requeue", "--partition=long", "--account=bio", "--qos=high", "--constraint=[a|b]*2", "--licenses=matlab:2",
-        "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2", "--mem=4096M", "--gres=gpu:1", "--time=61", "--signal=B:USR1@120",
-        "--exclusive", '--reservation="maint{a;b}"',
+        f"--job-name=js-{JID}-1-1",
+        f'--comment="jobscribe lab {JID}/1/1/main/0"',
+        "--output=/e/x/batch.log",
+        "--open-mode=append",
+        "--chdir=/",
+        "--export=NONE",
+        "--no-requeue",
+        "--partition=long",
+        "--account=bio",
+        "--qos=high",
+        "--constraint=[a|b]*2",
+        "--licenses=matlab:2",
+        "--nodes=2",
+        "--ntasks=8",
+        "--ntasks-per-node=4",
+        "--cpus-per-task=2",
+        "--mem=4096M",
+        "--gres=gpu:1",
+        "--time=61",
+        "--signal=B:USR1@120",
+        "--exclusive",
+        '--reservation="maint{a;b}"',
     ]
     assert len(directives(made(secs=None))) == 7
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "licenses", "modules", "directives"])
+@pytest.mark.parametrize(
+    "field", ["partition", "account", "qos", "constraint", "licenses", "modules", "directives"]
+)
 def test_no_value_leaves_its_place(field: str, value: str) -> None:
     """Structs that are made in a program are not checked: the script checks again."""
-    given_: object = (value,) if field == "modules" else (f"reservation={value}",) if field == "directives" else value
+    given_: object = (
+        (value,)
+        if field == "modules"
+        else (f"reservation={value}",)
+        if field == "directives"
+        else value
+    )
     plain = made()
     try:
         text = made(Wishes(**{field: given_}))  # type: ignore[arg-type]
@@ -80,7 +162,11 @@ def test_no_value_leaves_its_place(field: str, value: str) -> None:
         assert e.code == "batchRefused" and len(e.sentence) < 600 and e.sentence.isprintable()
         return
     told, lines = directives(text), text.split("\n")
-    assert told[:7] == directives(plain)[:7] and len(told) <= 9 and len(lines) <= len(plain.split("\n")) + 12
+    assert (
+        told[:7] == directives(plain)[:7]
+        and len(told) <= 9
+        and len(lines) <= len(plain.split("\n")) + 12
+    )
     assert not any("uid" in d.split("=")[0] for d in told)
     for d in told[8:]:
         assert re.fullmatch(r'--[a-z-]+(=([A-Za-z0-9_.,:|&()\[\]*=@/+-]*|"[^"\\$`\n\r]*"))?', d), d
@@ -98,11 +184,31 @@ def test_setup_is_one_word_of_eval_whatever_it_is(value: str) -> None:
         assert text.count("eval '" + value.replace("'", "'\\''") + "'") == 2
 
 
-@pytest.mark.parametrize("directive", [
-    "uid=0", "wrap=id", "output=/etc/x", "array=1-9", "comment=x", "export=ALL", "requeue", "no-req", "outp=/x", "comm=x", "Exclusive", "--exclusive", "",
-    "exclusive\n", "partition=x", "reservation=a\"b", "time=1",
-])
-def test_options_that_the_cluster_does_not_allow_or_that_are_ours_are_refused(directive: str) -> None:
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "uid=0",
+        "wrap=id",
+        "output=/etc/x",
+        "array=1-9",
+        "comment=x",
+        "export=ALL",
+        "requeue",
+        "no-req",
+        "outp=/x",
+        "comm=x",
+        "Exclusive",
+        "--exclusive",
+        "",
+        "exclusive\n",
+        "partition=x",
+        'reservation=a"b',
+        "time=1",
+    ],
+)
+def test_options_that_the_cluster_does_not_allow_or_that_are_ours_are_refused(
+    directive: str,
+) -> None:
     with pytest.raises(Refusal) as e:
         made(Wishes(directives=(directive,)))
     assert e.value.code == "batchRefused"
@@ -114,7 +220,9 @@ def test_a_time_limit_that_is_none(secs: float) -> None:
         made(secs=secs)
 
 
-@pytest.mark.parametrize("folder", ["e/x", "/e/x\n#SBATCH --uid=0", '/e/"x', "/e/$x", "/e/`x`", "/e/\\x", "/e/\x00"])
+@pytest.mark.parametrize(
+    "folder", ["e/x", "/e/x\n#SBATCH --uid=0", '/e/"x', "/e/$x", "/e/`x`", "/e/\\x", "/e/\x00"]
+)
 def test_paths_that_cannot_stand_in_a_script(folder: str) -> None:
     with pytest.raises(Refusal):
         made(folder=folder)
@@ -123,7 +231,11 @@ def test_paths_that_cannot_stand_in_a_script(folder: str) -> None:
 
 def test_tokens_and_deployments_are_looked_at_again() -> None:
     bad = Token(jid="a\n#SBATCH --uid=0", serial=1, attempt=1, role="main", index=0)
-    for step, name in ((Step(token=bad, folder="/e"), "lab"), (Step(token=token(), folder="/e"), 'x"\n'), (Step(token=token(), folder="/e", cores=0), "lab")):
+    for step, name in (
+        (Step(token=bad, folder="/e"), "lab"),
+        (Step(token=token(), folder="/e"), 'x"\n'),
+        (Step(token=token(), folder="/e", cores=0), "lab"),
+    ):
         with pytest.raises(Refusal):
             batch_script(Submission(steps=(step,), wishes=Wishes(), cluster=LAB, deployment=name))
     with pytest.raises(Refusal):
@@ -133,10 +245,22 @@ def test_tokens_and_deployments_are_looked_at_again() -> None:
 def test_a_job_is_known_by_its_comment_or_else_by_its_name() -> None:
     row, account = Row("7", "kim", "RUNNING"), Account("7", "kim", "RUNNING")
     ours = comment("lab", token())
-    assert is_of(row._replace(comment=ours), "lab", token()) and is_of(account._replace(name=job_name(token())), "lab", token())
-    assert not is_of(row._replace(comment=ours), "other", token()) and not is_of(row._replace(comment=ours, name=job_name(token(2))), "lab", token(2))
-    assert not is_of(row, "lab", token()) and not is_of(account._replace(name=job_name(token(2))), "lab", token())
-    long = Token(jid=f"aaaaaaaa-bbbbbbbb-{'m' * 64}", serial=2**53, attempt=1_000_000, role="r" * 32, index=1_000_000)
+    assert is_of(row._replace(comment=ours), "lab", token()) and is_of(
+        account._replace(name=job_name(token())), "lab", token()
+    )
+    assert not is_of(row._replace(comment=ours), "other", token()) and not is_of(
+        row._replace(comment=ours, name=job_name(token(2))), "lab", token(2)
+    )
+    assert not is_of(row, "lab", token()) and not is_of(
+        account._replace(name=job_name(token(2))), "lab", token()
+    )
+    long = Token(
+        jid=f"aaaaaaaa-bbbbbbbb-{'m' * 64}",
+        serial=2**53,
+        attempt=1_000_000,
+        role="r" * 32,
+        index=1_000_000,
+    )
     assert len(job_name(long)) <= 128
 
 
@@ -160,11 +284,21 @@ class Ground:
     """A folder of evidence, run by a shell as slurmstepd runs it."""
 
     def __init__(self, tmp_path: Path, shell: str = "/bin/sh") -> None:
-        self.folder, self.run_dir, self.bin = tmp_path / "it's a; $(x) run", tmp_path / "run dir", tmp_path / "bin"
+        self.folder, self.run_dir, self.bin = (
+            tmp_path / "it's a; $(x) run",
+            tmp_path / "run dir",
+            tmp_path / "bin",
+        )
         self.folder, self.shell = tmp_path / "a run", shell
         self.folder.mkdir()
         self.bin.mkdir()
-        self.env = {"PATH": f"{self.bin}:/usr/bin:/bin", "SLURM_JOB_ID": "57", "SLURM_JOB_NODELIST": "n1", "SLURM_EXPORT_ENV": "NONE", "HOME": str(tmp_path)}
+        self.env = {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "SLURM_JOB_ID": "57",
+            "SLURM_JOB_NODELIST": "n1",
+            "SLURM_EXPORT_ENV": "NONE",
+            "HOME": str(tmp_path),
+        }
 
     def command(self, name: str, text: str) -> None:
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -181,7 +315,16 @@ class Ground:
         return [self.shell, *(["sh"] if self.shell.endswith("busybox") else []), str(path)]
 
     def run(self, path: Path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.argv(path), env={**self.env, **env}, cwd="/", capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+        return subprocess.run(
+            self.argv(path),
+            env={**self.env, **env},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            start_new_session=True,
+            check=False,
+        )
 
     def said(self, name: str) -> str:
         return (self.folder / name).read_text()
@@ -193,12 +336,34 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
 
 
 def test_a_run_leaves_what_a_keeper_would(ground: Ground) -> None:
-    ran = ground.run(ground.put("echo out; echo err >&2; echo ${SLURM_EXPORT_ENV-unset} $SRUN_CPUS_PER_TASK; pwd; exit 7"), SLURM_CPUS_PER_TASK="3")
+    ran = ground.run(
+        ground.put(
+            "echo out; echo err >&2; echo ${SLURM_EXPORT_ENV-unset} $SRUN_CPUS_PER_TASK; pwd; exit 7"
+        ),
+        SLURM_CPUS_PER_TASK="3",
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (7, "", "")
-    assert (ground.said("stdout.log"), ground.said("stderr.log"), ground.said("exit-code")) == (f"out\nunset 3\n{ground.run_dir}\n", "err\n", "7\n")
+    assert (ground.said("stdout.log"), ground.said("stderr.log"), ground.said("exit-code")) == (
+        f"out\nunset 3\n{ground.run_dir}\n",
+        "err\n",
+        "7\n",
+    )
     mark = parse_started(ground.said(STARTED))
-    assert mark is not None and (mark.job_id, mark.restart, mark.nodes, mark.step) == ("57", 0, "n1", "") and mark.pid > 1 and mark.at
-    assert sorted(p.name for p in ground.folder.iterdir()) == ["batch.sh", "exit-code", "script.sh", "signal", STARTED, "stderr.log", "stdout.log"]
+    assert (
+        mark is not None
+        and (mark.job_id, mark.restart, mark.nodes, mark.step) == ("57", 0, "n1", "")
+        and mark.pid > 1
+        and mark.at
+    )
+    assert sorted(p.name for p in ground.folder.iterdir()) == [
+        "batch.sh",
+        "exit-code",
+        "script.sh",
+        "signal",
+        STARTED,
+        "stderr.log",
+        "stdout.log",
+    ]
 
 
 def test_a_second_job_of_the_same_token_and_a_second_start_run_nothing(ground: Ground) -> None:
@@ -213,7 +378,12 @@ def test_a_second_job_of_the_same_token_and_a_second_start_run_nothing(ground: G
 
 def test_of_many_jobs_of_one_token_at_once_one_runs(ground: Ground) -> None:
     path = ground.put("echo ran")
-    all_ = [subprocess.Popen(ground.argv(path), env={**ground.env, "SLURM_JOB_ID": str(n)}, stderr=subprocess.DEVNULL) for n in range(1, 9)]
+    all_ = [
+        subprocess.Popen(
+            ground.argv(path), env={**ground.env, "SLURM_JOB_ID": str(n)}, stderr=subprocess.DEVNULL
+        )
+        for n in range(1, 9)
+    ]
     assert sorted(p.wait(60) for p in all_) == [0] + [FENCED] * 7
     assert ground.said("stdout.log") == "ran\n" and parse_started(ground.said(STARTED)) is not None
     assert [p.name for p in ground.folder.glob("started.*")] == []
@@ -233,32 +403,60 @@ def test_without_hard_links_the_mark_is_made_all_the_same_and_once(ground: Groun
 
 
 def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(ground: Ground) -> None:
-    cluster = Cluster(name="lab", setup="A=1; export A; module() { echo module $*; B=\"${B-}$2\"; export B; }")
-    ran = ground.run(ground.put("echo $A $B \"$C\"", Wishes(modules=("gcc/12.2", "mpi"), setup="C='it'\"'s\"; export C\necho text"), cluster))
+    cluster = Cluster(
+        name="lab", setup='A=1; export A; module() { echo module $*; B="${B-}$2"; export B; }'
+    )
+    ran = ground.run(
+        ground.put(
+            'echo $A $B "$C"',
+            Wishes(modules=("gcc/12.2", "mpi"), setup="C='it'\"'s\"; export C\necho text"),
+            cluster,
+        )
+    )
     assert ran.returncode == 0 and ground.said("stdout.log") == "1 gcc/12.2mpi it's\n"
     assert ground.said("stderr.log") == "module load gcc/12.2\nmodule load mpi\ntext\n"
 
 
-@pytest.mark.parametrize(("wishes", "code", "told"), [
-    (Wishes(modules=("gcc/12.2",)), NO_SETUP, "this module cannot be loaded: gcc/12.2"), (Wishes(setup="exit 5"), 5, "the set-up on the node ended with 5"),
-    (Wishes(setup="echo 'open"), None, "the set-up on the node ended"), (Wishes(setup="if true; then"), None, "the set-up on the node ended"),
-])
-def test_where_the_setup_ends_the_command_does_not_run(ground: Ground, wishes: Wishes, code: int | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("wishes", "code", "told"),
+    [
+        (Wishes(modules=("gcc/12.2",)), NO_SETUP, "this module cannot be loaded: gcc/12.2"),
+        (Wishes(setup="exit 5"), 5, "the set-up on the node ended with 5"),
+        (Wishes(setup="echo 'open"), None, "the set-up on the node ended"),
+        (Wishes(setup="if true; then"), None, "the set-up on the node ended"),
+    ],
+)
+def test_where_the_setup_ends_the_command_does_not_run(
+    ground: Ground, wishes: Wishes, code: int | None, told: str
+) -> None:
     ran = ground.run(ground.put("echo never", wishes))
     if ran.returncode == 0 and code is None:  # some shells go on behind a mistake in `eval`
         return
     assert ran.returncode == (code if code is not None else ran.returncode) != 0
-    assert told in ground.said("stderr.log") and ground.said("exit-code") == f"{ran.returncode}\n" and not (ground.folder / "stdout.log").exists()
+    assert (
+        told in ground.said("stderr.log")
+        and ground.said("exit-code") == f"{ran.returncode}\n"
+        and not (ground.folder / "stdout.log").exists()
+    )
 
 
 def test_setup_that_closes_quotes_breaks_out_of_nothing(ground: Ground) -> None:
     hostile = "'; touch PWNED; '"
-    ground.run(ground.put("echo ran", Wishes(setup=f": \"{hostile}\"")))
-    assert ground.said("stdout.log") == "ran\n" and not list(ground.folder.rglob("PWNED")) and not Path("/PWNED").exists()
+    ground.run(ground.put("echo ran", Wishes(setup=f': "{hostile}"')))
+    assert (
+        ground.said("stdout.log") == "ran\n"
+        and not list(ground.folder.rglob("PWNED"))
+        and not Path("/PWNED").exists()
+    )
 
 
-def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits_for_it(ground: Ground) -> None:
-    path = ground.put("trap 'echo saved; exit 4' USR1; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done", Wishes(signal_secs=60))
+def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits_for_it(
+    ground: Ground,
+) -> None:
+    path = ground.put(
+        "trap 'echo saved; exit 4' USR1; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done",
+        Wishes(signal_secs=60),
+    )
     process = subprocess.Popen(ground.argv(path), env=ground.env, start_new_session=True)
     deadline = time.monotonic() + 30
     while not (ground.folder / "stdout.log").exists() or "ready" not in ground.said("stdout.log"):
@@ -270,14 +468,20 @@ def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits
 
 
 def test_terminated_the_script_lives_until_the_end_is_written_down(ground: Ground) -> None:
-    path = ground.put("trap 'echo bye; exit 9' TERM; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done")
+    path = ground.put(
+        "trap 'echo bye; exit 9' TERM; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done"
+    )
     process = subprocess.Popen(ground.argv(path), env=ground.env, start_new_session=True)
     deadline = time.monotonic() + 30
     while not (ground.folder / "stdout.log").exists() or "ready" not in ground.said("stdout.log"):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGTERM)  # scancel --full --signal=TERM
-    assert process.wait(30) == 9 and ground.said("exit-code") == "9\n" and "bye" in ground.said("stdout.log")
+    assert (
+        process.wait(30) == 9
+        and ground.said("exit-code") == "9\n"
+        and "bye" in ground.said("stdout.log")
+    )
 
 
 def test_a_job_can_be_interrupted(ground: Ground) -> None:
@@ -289,58 +493,115 @@ def test_a_job_can_be_interrupted(ground: Ground) -> None:
 # ---- gangs
 
 
-def gang(ground: Ground, commands: dict[tuple[str, int], str], tmp_path: Path, cores: int = 1) -> tuple[Path, list[Path]]:
+def gang(
+    ground: Ground, commands: dict[tuple[str, int], str], tmp_path: Path, cores: int = 1
+) -> tuple[Path, list[Path]]:
     steps, folders = [], []
     for (role, index), text in commands.items():
         folder = tmp_path / f"{role} {index}"
         folder.mkdir()
-        spec = TaskSpec(command=("/bin/sh", "-c", text), run_dir=str(ground.run_dir), env={"PEER": "@ps-0@:30000"})
+        spec = TaskSpec(
+            command=("/bin/sh", "-c", text),
+            run_dir=str(ground.run_dir),
+            env={"PEER": "@ps-0@:30000"},
+        )
         (folder / "script.sh").write_text(script(token(role=role, index=index), spec, {}, folder))
         (folder / "job.json").write_text('{"host": "@ps-0@"}')
-        steps.append(Step(token=token(role=role, index=index), folder=str(folder), cores=cores, job_file=f"{folder}/job.json"))
+        steps.append(
+            Step(
+                token=token(role=role, index=index),
+                folder=str(folder),
+                cores=cores,
+                job_file=f"{folder}/job.json",
+            )
+        )
         folders.append(folder)
     path = tmp_path / "batch.sh"
-    path.write_text(batch_script(Submission(steps=tuple(steps), wishes=Wishes(nodes=2), cluster=LAB, deployment="lab", time_limit_secs=60)))
+    path.write_text(
+        batch_script(
+            Submission(
+                steps=tuple(steps),
+                wishes=Wishes(nodes=2),
+                cluster=LAB,
+                deployment="lab",
+                time_limit_secs=60,
+            )
+        )
+    )
     ground.env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
-    ground.command("scontrol", 'case "$1 $2" in "show hostnames") echo n1; echo n2 ;; *) for last; do :; done; echo "NodeName=$last Arch=x NodeAddr=10.0.0.${last#n} x" ;; esac')
+    ground.command(
+        "scontrol",
+        'case "$1 $2" in "show hostnames") echo n1; echo n2 ;; *) for last; do :; done; echo "NodeName=$last Arch=x NodeAddr=10.0.0.${last#n} x" ;; esac',
+    )
     ground.command("getent", "exit 2")
-    ground.command("srun", f'echo "$@" | head -n1 >>{tmp_path}/srun.log\nwhile [ "$1" != /bin/sh ]; do shift; done\nSLURM_STEP_ID=$$ exec "$@"')
+    ground.command(
+        "srun",
+        f'echo "$@" | head -n1 >>{tmp_path}/srun.log\nwhile [ "$1" != /bin/sh ]; do shift; done\nSLURM_STEP_ID=$$ exec "$@"',
+    )
     return path, folders
 
 
 def test_tasks_of_a_gang_know_each_other_and_end_one_by_one(ground: Ground, tmp_path: Path) -> None:
-    path, folders = gang(ground, {("ps", 0): "echo $PEER; exit 3", ("w", 0): "echo $PEER", ("w", 1): "echo $PEER"}, tmp_path)
+    path, folders = gang(
+        ground,
+        {("ps", 0): "echo $PEER; exit 3", ("w", 0): "echo $PEER", ("w", 1): "echo $PEER"},
+        tmp_path,
+    )
     ran = ground.run(path)
     assert ran.returncode == 3, ran.stderr
     assert [(f / "stdout.log").read_text() for f in folders] == ["10.0.0.1:30000\n"] * 3
     assert [(f / "job.json").read_text() for f in folders] == ['{"host": "10.0.0.1"}'] * 3
-    assert [(f / "exit-code").read_text() for f in folders] == ["3\n", "0\n", "0\n"] == [(f / OVER).read_text() for f in folders]
+    assert (
+        [(f / "exit-code").read_text() for f in folders]
+        == ["3\n", "0\n", "0\n"]
+        == [(f / OVER).read_text() for f in folders]
+    )
     marks = [parse_started((f / STARTED).read_text()) for f in folders]
-    assert all(m is not None and m.job_id == "57" and m.step for m in marks) and parse_started((folders[0] / "gang").read_text()) is not None
+    assert (
+        all(m is not None and m.job_id == "57" and m.step for m in marks)
+        and parse_started((folders[0] / "gang").read_text()) is not None
+    )
     asked = sorted((tmp_path / "srun.log").read_text().splitlines())
     assert len(asked) == 3 and all("--exact" in a and "--nodes=1 --ntasks=1" in a for a in asked)
-    assert sum("--nodelist=n1" in a for a in asked) == 2 and sum("--nodelist=n2" in a for a in asked) == 1
+    assert (
+        sum("--nodelist=n1" in a for a in asked) == 2
+        and sum("--nodelist=n2" in a for a in asked) == 1
+    )
     assert ground.run(path).returncode == FENCED
 
 
 def test_where_there_is_no_room_tasks_share(ground: Ground, tmp_path: Path) -> None:
-    path, folders = gang(ground, {("ps", 0): "exit 0", ("w", 0): "exit 0", ("w", 1): "exit 0"}, tmp_path, cores=2)
+    path, folders = gang(
+        ground, {("ps", 0): "exit 0", ("w", 0): "exit 0", ("w", 1): "exit 0"}, tmp_path, cores=2
+    )
     assert ground.run(path).returncode == 0
     assert all("--overlap" in a for a in (tmp_path / "srun.log").read_text().splitlines())
     assert [(f / "exit-code").read_text() for f in folders] == ["0\n"] * 3
 
 
-def test_a_task_that_was_stopped_before_it_began_does_not_hold_up_the_others(ground: Ground, tmp_path: Path) -> None:
+def test_a_task_that_was_stopped_before_it_began_does_not_hold_up_the_others(
+    ground: Ground, tmp_path: Path
+) -> None:
     path, folders = gang(ground, {("ps", 0): "echo ran", ("w", 0): "echo ran"}, tmp_path)
     (folders[1] / STARTED).write_text("job 0\nend\n")
     assert ground.run(path).returncode == FENCED
-    assert (folders[0] / "stdout.log").read_text() == "ran\n" and not (folders[1] / "stdout.log").exists()
+    assert (folders[0] / "stdout.log").read_text() == "ran\n" and not (
+        folders[1] / "stdout.log"
+    ).exists()
     assert (folders[1] / OVER).read_text() == f"{FENCED}\n"
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40),
+        min_size=1,
+        max_size=3,
+    )
+)
 @example(["'", "\n#SBATCH --uid=0\n", "$(touch PWNED)"])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_words_of_a_command_arrive_as_they_are(tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "run"
     shutil.rmtree(folder, ignore_errors=True)
@@ -348,5 +609,14 @@ def test_any_words_of_a_command_arrive_as_they_are(tmp_path: Path, words: list[s
     spec = TaskSpec(command=("/usr/bin/printf", "%s\\0", *words), run_dir=str(folder))
     (folder / "script.sh").write_text(script(token(), spec, {}, folder))
     (folder / "batch.sh").write_text(made(folder=str(folder)))
-    ran = subprocess.run(["/bin/sh", str(folder / "batch.sh")], env={"PATH": "/usr/bin:/bin"}, cwd="/", timeout=60, check=False)
-    assert ran.returncode == 0 and (folder / "stdout.log").read_bytes() == "".join(w + "\0" for w in words).encode()
+    ran = subprocess.run(
+        ["/bin/sh", str(folder / "batch.sh")],
+        env={"PATH": "/usr/bin:/bin"},
+        cwd="/",
+        timeout=60,
+        check=False,
+    )
+    assert (
+        ran.returncode == 0
+        and (folder / "stdout.log").read_bytes() == "".join(w + "\0" for w in words).encode()
+    )

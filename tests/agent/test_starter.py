@@ -1,4 +1,6 @@
-"""From a task to the keeper's order: what a gang shares, whose variable wins, and ports that somebody has."""
+"""From a task to the keeper's order: what a gang shares, whose variable wins, and ports that
+somebody has.
+"""
 
 import asyncio
 import socket
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.jobs.start_order import Starter
 from jobscribe.protocol.errors import Refusal
@@ -19,7 +22,9 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 class Login:
     """A login environment that is known, or is found out when it is asked for."""
 
-    def __init__(self, env: dict[str, str], *, later: bool = False, refusal: Refusal | None = None) -> None:
+    def __init__(
+        self, env: dict[str, str], *, later: bool = False, refusal: Refusal | None = None
+    ) -> None:
         self.known = None if later else env
         self.umask, self.sentence, self._env, self._refusal = "0077", None, env, refusal
         self.may_go_on = asyncio.Event()
@@ -36,7 +41,11 @@ class Ground:
         self.root, self.orders, self.failures = root, [], []  # type: ignore[var-annotated]
         self.login = login if isinstance(login, Login) else Login({"PATH": PATH, **login})
         self.starter = Starter(
-            Evidence(root / "run"), self.login, (), lambda *a, **k: None, self.orders.append,  # type: ignore[arg-type]
+            Evidence(root / "run"),
+            self.login,
+            (),
+            lambda *a, **k: None,
+            self.orders.append,  # type: ignore[arg-type]
             lambda token, sentence, fault: self.failures.append((token, sentence, fault)),
         )
 
@@ -48,7 +57,9 @@ class Ground:
         folder = self.root / "run" / order["name"]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "script.sh").write_bytes(order["script"].encode("utf-8", "surrogateescape"))
-        out = subprocess.run(["sh", str(folder / "script.sh")], capture_output=True, env={}, check=True).stdout.decode()
+        out = subprocess.run(
+            ["sh", str(folder / "script.sh")], capture_output=True, env={}, check=True
+        ).stdout.decode()
         return dict(e.split("=", 1) for e in out.split("\0") if e)
 
 
@@ -56,16 +67,36 @@ def token(index: int = 0, attempt: int = 1) -> Token:
     return Token("user1234-sim12345-command", 17, attempt, "a", index)
 
 
-SHARED = Shared(env={"BOTH": "shared", "OURS": "it's\n$shared", "ALL": "shared"}, job='{"tasks": []}')
+SHARED = Shared(
+    env={"BOTH": "shared", "OURS": "it's\n$shared", "ALL": "shared"}, job='{"tasks": []}'
+)
 
 
-def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, {"BOTH": "login", "LOGIN": "login", "ALL": "login", "odd-name": "login", "JOBSCRIBE_SERIAL": "login"})
-    spec = ground.spec("env", "-0", env={"ALL": "own", "JOBSCRIBE_ATTEMPT": "own", "also odd": "own"})
+def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(
+        tmp_path,
+        {
+            "BOTH": "login",
+            "LOGIN": "login",
+            "ALL": "login",
+            "odd-name": "login",
+            "JOBSCRIBE_SERIAL": "login",
+        },
+    )
+    spec = ground.spec(
+        "env", "-0", env={"ALL": "own", "JOBSCRIBE_ATTEMPT": "own", "also odd": "own"}
+    )
     ground.starter.start(token(), spec, SHARED)
     (order,) = ground.orders
     env = ground.env_of(order)
-    assert (env["LOGIN"], env["BOTH"], env["OURS"], env["ALL"]) == ("login", "shared", "it's\n$shared", "own")
+    assert (env["LOGIN"], env["BOTH"], env["OURS"], env["ALL"]) == (
+        "login",
+        "shared",
+        "it's\n$shared",
+        "own",
+    )
     assert (env["odd-name"], env["also odd"]) == ("login", "own")
     assert (env["JOBSCRIBE_SERIAL"], env["JOBSCRIBE_ATTEMPT"]) == ("17", "1")
     assert order["job"] == SHARED.job
@@ -77,7 +108,13 @@ def test_each_gang_has_its_own_and_a_plain_run_none(tmp_path: Path) -> None:
     spec = ground.spec("env", "-0")
     for n, shared in enumerate((SHARED, SHARED, other, None, SHARED)):
         ground.starter.start(token(n), spec, shared)
-    assert [ground.env_of(o).get("OURS") for o in ground.orders] == ["it's\n$shared", "it's\n$shared", "other", None, "it's\n$shared"]
+    assert [ground.env_of(o).get("OURS") for o in ground.orders] == [
+        "it's\n$shared",
+        "it's\n$shared",
+        "other",
+        None,
+        "it's\n$shared",
+    ]
     assert [o.get("job") for o in ground.orders] == [SHARED.job, SHARED.job, "{}", None, SHARED.job]
 
 
@@ -102,10 +139,14 @@ def test_what_no_process_can_be_given_fails_alone(tmp_path: Path) -> None:
     ground = Ground(tmp_path, {})
     ground.starter.start(token(0), ground.spec("a\0b"), SHARED)
     ground.starter.start(token(1), ground.spec(), SHARED)
-    assert [(t, fault) for t, _, fault in ground.failures] == [(token(0), None)] and len(ground.orders) == 1
+    assert [(t, fault) for t, _, fault in ground.failures] == [(token(0), None)] and len(
+        ground.orders
+    ) == 1
 
 
-async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own(tmp_path: Path) -> None:
+async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own(
+    tmp_path: Path,
+) -> None:
     ground = Ground(tmp_path, Login({"PATH": PATH}, later=True))
     other = Shared(env={"OURS": "other"}, job="{}")
     for n, shared in enumerate((SHARED, other, SHARED)):
@@ -114,7 +155,11 @@ async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own
     assert not ground.orders
     ground.login.may_go_on.set()
     await asyncio.gather(*ground.starter._later)
-    assert [ground.env_of(o)["OURS"] for o in ground.orders] == ["it's\n$shared", "other", "it's\n$shared"]
+    assert [ground.env_of(o)["OURS"] for o in ground.orders] == [
+        "it's\n$shared",
+        "other",
+        "it's\n$shared",
+    ]
 
 
 async def test_a_profile_that_cannot_be_asked_fails_each_of_them(tmp_path: Path) -> None:
@@ -123,7 +168,9 @@ async def test_a_profile_that_cannot_be_asked_fails_each_of_them(tmp_path: Path)
         ground.starter.start(token(n), ground.spec(), SHARED)
     ground.login.may_go_on.set()
     await asyncio.gather(*ground.starter._later)
-    assert ground.failures == [(token(n), "no profile", None) for n in range(3)] and not ground.orders
+    assert (
+        ground.failures == [(token(n), "no profile", None) for n in range(3)] and not ground.orders
+    )
 
 
 @pytest.mark.parametrize("memory", [None, 2**20])
@@ -131,4 +178,8 @@ def test_what_was_not_asked_for_is_not_in_the_order(tmp_path: Path, memory: int 
     ground = Ground(tmp_path, {})
     ground.starter.start(token(), ground.spec(memory_bytes=memory), None)
     (order,) = ground.orders
-    assert ("memory" in order, "job" in order, "input" in order) == (memory is not None, False, False)
+    assert ("memory" in order, "job" in order, "input" in order) == (
+        memory is not None,
+        False,
+        False,
+    )

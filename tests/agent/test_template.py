@@ -1,11 +1,13 @@
-"""The warm template forks keepers that live on their own, and an interpreter started for one does the same."""
+"""The warm template forks keepers that live on their own, and an interpreter started for one does
+the same.
+"""
 
 import errno
 import itertools
 import json
 import os
-import shutil
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jobscribe
 import psutil
 import pytest
+
+import jobscribe
 from jobscribe.agent import fork_server as template_module
 from jobscribe.runtime import processes
 
@@ -26,8 +29,9 @@ from .conftest import until
 
 # laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
 _PATH = str(Path(jobscribe.__file__).parent / ".types")
-#: Stands in for jobscribe.agent.process: says who it is, then answers each message with the same, until the keeper is gone.
-_AGENT = '''
+#: Stands in for jobscribe.agent.process: says who it is, then answers each message with the same,
+#: until the keeper is gone.
+_AGENT = """
 import json, os, socket
 def run_agent(keeper_fd, root):
     assert isinstance(keeper_fd, int)
@@ -41,7 +45,7 @@ def run_agent(keeper_fd, root):
         seen.flush()
         while keeper.recv(65536):
             pass
-'''
+"""
 _numbers = itertools.count(1)
 
 
@@ -59,7 +63,9 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> str:
-    """An import path on which the package is this one, but for its agent, which is the stand-in above."""
+    """An import path on which the package is this one, but for its agent, which is the stand-in
+    above.
+    """
     package = tmp_path / "jobscribe"
     package.mkdir()
     real = Path(jobscribe.__file__).parent
@@ -79,8 +85,15 @@ class Template:
         self.root = root
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobscribe.agent.fork_server", "--root", str(root), "-" * 200], stdin=theirs, start_new_session=True,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": package, "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"},
+            [sys.executable, "-m", "jobscribe.agent.fork_server", "--root", str(root), "-" * 200],
+            stdin=theirs,
+            start_new_session=True,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": package,
+                "HOME": "/",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
         )
         theirs.close()
         self.socket.settimeout(20)
@@ -92,7 +105,14 @@ class Template:
 
     def keeper(self, **config: Any) -> dict[str, Any]:
         number = next(_numbers)
-        return self.ask(id=number, keeper={"folder": str(self.root / f"folder{number}"), "agent": {"token": f"s3cret{number}"}, **config})
+        return self.ask(
+            id=number,
+            keeper={
+                "folder": str(self.root / f"folder{number}"),
+                "agent": {"token": f"s3cret{number}"},
+                **config,
+            },
+        )
 
     def agents(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.root / "agents").read_text().splitlines()]
@@ -114,7 +134,11 @@ def test_a_request_gets_a_keeper_with_an_agent(template: Template) -> None:
     assert processes.alive(answer["pid"], answer["startTicks"])
     agent = until(template.agents)[0]
     assert agent["hello"]["agent"] == {"token": f"s3cret{answer['id']}"}
-    assert (agent["hello"]["keeperPid"], agent["ppid"], agent["sid"]) == (answer["pid"], answer["pid"], agent["pid"])
+    assert (agent["hello"]["keeperPid"], agent["ppid"], agent["sid"]) == (
+        answer["pid"],
+        answer["pid"],
+        agent["pid"],
+    )
     assert os.getsid(answer["pid"]) == answer["pid"]
     assert agent["root"] == str(template.root)
 
@@ -135,7 +159,11 @@ def test_everybody_shows_in_ps_who_he_is_and_no_secret(template: Template) -> No
 def test_an_agent_inherits_nothing_but_its_end_of_the_link(template: Template) -> None:
     template.keeper(), template.keeper()
     for agent in until(lambda: len(template.agents()) == 2 and template.agents()):
-        kinds = [o.split(":")[0] for o in agent["open"] if o not in (str(template.root / "agents"), "/dev/null")]
+        kinds = [
+            o.split(":")[0]
+            for o in agent["open"]
+            if o not in (str(template.root / "agents"), "/dev/null")
+        ]
         stdio = {os.readlink(f"/proc/self/fd/{n}").split(":")[0] for n in (1, 2)}
         assert kinds.count("socket") == 1 and set(kinds) <= {"socket"} | stdio
         assert not [o for o in agent["open"] if "lock" in o or "ledger" in o]
@@ -147,9 +175,14 @@ def test_the_same_folder_twice_has_one_keeper(template: Template) -> None:
     until(lambda: (template.root / f"folder{first['id']}" / "keeper.json").exists())
     folder = template.root / f"folder{first['id']}"
     second = template.keeper(folder=str(folder))
-    assert second["error"] == f"its keeper ended with exit code 3: another keeper has {folder}; this one ends"
+    assert (
+        second["error"]
+        == f"its keeper ended with exit code 3: another keeper has {folder}; this one ends"
+    )
     assert processes.alive(first["pid"], first["startTicks"])
-    until(lambda: [p.pid for p in psutil.Process(template.process.pid).children()] == [first["pid"]])  # the template leaves no zombies
+    until(
+        lambda: [p.pid for p in psutil.Process(template.process.pid).children()] == [first["pid"]]
+    )  # the template leaves no zombies
 
 
 # ---- what never gets as far as an agent is told in its own words, at once
@@ -161,18 +194,33 @@ def _broken(package: str, module: str, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("import no_such_module_of_anybody", "exit code 1: ModuleNotFoundError: No module named 'no_such_module_of_anybody'"),
-    ("def run_agent(fd, root):\n    raise OSError(28, 'No space left on device', root)", "exit code 1: OSError: [Errno 28] No space left on device"),
-    ("import os\ndef run_agent(fd, root):\n    os.kill(os.getpid(), 9)", "by signal 9"),
-    ("def run_agent(fd, root):\n    raise SystemExit(7)", "exit code 7"),
-])
-def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(root: Path, package: str, text: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "import no_such_module_of_anybody",
+            "exit code 1: ModuleNotFoundError: No module named 'no_such_module_of_anybody'",
+        ),
+        (
+            "def run_agent(fd, root):\n    raise OSError(28, 'No space left on device', root)",
+            "exit code 1: OSError: [Errno 28] No space left on device",
+        ),
+        ("import os\ndef run_agent(fd, root):\n    os.kill(os.getpid(), 9)", "by signal 9"),
+        ("def run_agent(fd, root):\n    raise SystemExit(7)", "exit code 7"),
+    ],
+)
+def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(
+    root: Path, package: str, text: str, words: str
+) -> None:
     _broken(package, "process.py", text)
     template = Template(root, package)
     began = time.monotonic()
     answer = template.keeper()
-    assert "pid" not in answer and answer["error"].startswith("its agent ended as soon as it was started, ") and words in answer["error"]
+    assert (
+        "pid" not in answer
+        and answer["error"].startswith("its agent ended as soon as it was started, ")
+        and words in answer["error"]
+    )
     assert time.monotonic() - began < 5 * 2
     keeper = json.loads((root / f"folder{answer['id']}" / "keeper.json").read_text())
     until(lambda: processes.find(keeper["pid"]) is None)  # nothing is left, not even a zombie
@@ -180,7 +228,11 @@ def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(root: Path, pa
 
 
 def test_a_keeper_that_is_killed_before_it_has_an_agent_is_told(root: Path, package: str) -> None:
-    _broken(package, "keeper/process.py", "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)")
+    _broken(
+        package,
+        "keeper/process.py",
+        "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)",
+    )
     template = Template(root, package)
     assert "its keeper ended by signal 9" in template.keeper()["error"]
     template.close()
@@ -191,11 +243,16 @@ def test_a_keeper_that_is_killed_before_it_has_an_agent_is_told(root: Path, pack
 def test_a_keeper_that_cannot_use_its_folder_says_so(template: Template) -> None:
     (template.root / "a file").touch()
     answer = template.keeper(folder=str(template.root / "a file" / "below"))
-    assert answer["error"].startswith("its keeper ended with exit code 5: its folder cannot be used: Not a directory")
+    assert answer["error"].startswith(
+        "its keeper ended with exit code 5: its folder cannot be used: Not a directory"
+    )
 
 
 def test_no_process_left_is_told_by_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real limit would bind the tests' own user as well, so the call fails here as it does at one."""
+    """A real limit would bind the tests' own user as well, so the call fails here as it does at
+    one.
+    """
+
     def fork() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -230,11 +287,21 @@ def test_an_agent_notices_that_its_keeper_is_gone(template: Template) -> None:
     answer = template.keeper()
     agent = until(template.agents)[0]
     os.kill(answer["pid"], signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(agent["pid"]) or psutil.Process(agent["pid"]).status() == psutil.STATUS_ZOMBIE)
+    until(
+        lambda: (
+            not psutil.pid_exists(agent["pid"])
+            or psutil.Process(agent["pid"]).status() == psutil.STATUS_ZOMBIE
+        )
+    )
 
 
-@pytest.mark.parametrize("request_", [{"id": 3}, {"id": 3, "keeper": "x"}, {"id": 3, "keeper": {}}, {"id": 3, "dance": True}])
-def test_what_is_no_request_is_answered_with_a_sentence(template: Template, request_: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [{"id": 3}, {"id": 3, "keeper": "x"}, {"id": 3, "keeper": {}}, {"id": 3, "dance": True}],
+)
+def test_what_is_no_request_is_answered_with_a_sentence(
+    template: Template, request_: dict[str, Any]
+) -> None:
     answer = template.ask(**request_)
     assert answer["id"] == 3 and "knows only" in answer["error"]
 
@@ -249,13 +316,29 @@ def test_noise_is_answered_too(template: Template) -> None:
 def test_the_executed_form_does_the_same(root: Path, package: str) -> None:
     """`python -m jobscribe.agent.keeper`, its configuration on stdin, a closed stdout and stderr."""
     folder = root / "folder-exec"
-    command = [sys.executable, "-m", "jobscribe.agent.keeper", "--root", str(root), "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "jobscribe.agent.keeper",
+        "--root",
+        str(root),
+        "--folder",
+        str(folder),
+    ]
     process = subprocess.Popen(
-        ["/bin/sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command], stdin=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": package, "JOBSCRIBE_SERVER_SECRET": "s3cret-of-the-server", "PYTHONDONTWRITEBYTECODE": "1"},
+        ["/bin/sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command],
+        stdin=subprocess.PIPE,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": package,
+            "JOBSCRIBE_SERVER_SECRET": "s3cret-of-the-server",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"agent": {"token": "s3cret"}, "python": sys.executable}).encode())
+    process.stdin.write(
+        json.dumps({"agent": {"token": "s3cret"}, "python": sys.executable}).encode()
+    )
     process.stdin.close()
 
     def agents() -> list[dict[str, Any]]:
@@ -265,7 +348,10 @@ def test_the_executed_form_does_the_same(root: Path, package: str) -> None:
     assert agent["hello"]["agent"] == {"token": "s3cret"}
     assert (agent["ppid"], agent["sid"]) == (process.pid, agent["pid"])
     assert "s3cret" not in str(agent["environ"]) and agent["environ"]["PYTHONPATH"] == package
-    assert Path(f"/proc/{process.pid}/cmdline").read_bytes().rstrip(b"\0").decode() == f"jobscribe keeper {root}"
+    assert (
+        Path(f"/proc/{process.pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+        == f"jobscribe keeper {root}"
+    )
     assert b"s3cret" not in Path(f"/proc/{agent['pid']}/cmdline").read_bytes()
     os.kill(agent["pid"], signal.SIGKILL)
     until(lambda: len(agents()) == 2)
@@ -273,13 +359,27 @@ def test_the_executed_form_does_the_same(root: Path, package: str) -> None:
     assert process.wait(10) == 0
 
 
-@pytest.mark.parametrize(("arguments", "stdin", "said"), [
-    ([], b"{}", "usage"), (["--root", "/r"], b"{}", "usage"), (["--root", "/r", "--folder", "/f"], b"nonsense", "JSON"),
-    (["--root", "/r", "--folder", "/f"], b"[]", "JSON"), (["--root", "/r", "--folder", "/f"], b"{}", "agent"),
-])
-def test_a_keeper_without_a_configuration_says_so(arguments: list[str], stdin: bytes, said: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "jobscribe.agent.keeper", *arguments], input=stdin, capture_output=True, check=False,
-                          env={"PYTHONPATH": _PATH}, timeout=20)
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "said"),
+    [
+        ([], b"{}", "usage"),
+        (["--root", "/r"], b"{}", "usage"),
+        (["--root", "/r", "--folder", "/f"], b"nonsense", "JSON"),
+        (["--root", "/r", "--folder", "/f"], b"[]", "JSON"),
+        (["--root", "/r", "--folder", "/f"], b"{}", "agent"),
+    ],
+)
+def test_a_keeper_without_a_configuration_says_so(
+    arguments: list[str], stdin: bytes, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jobscribe.agent.keeper", *arguments],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        env={"PYTHONPATH": _PATH},
+        timeout=20,
+    )
     assert done.returncode == 2
     assert said in done.stderr.decode() or "Expecting value" in done.stderr.decode()
 
@@ -289,20 +389,41 @@ def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library(tmp_
     program = "import sys, jobscribe.agent.keeper.process; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
     # without site: how this package was installed is not what is looked at
     alone = {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=alone)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=alone
+    )
     loaded = {m for m in done.stdout.split() if not m.startswith("_")}
-    assert loaded - set(sys.stdlib_module_names) <= {"jobscribe", "sitecustomize", "usercustomize", "distutils-precedence"}
-    assert not loaded & {"asyncio", "threading", "logging", "subprocess", "typing", "dataclasses", "argparse", "tempfile", "urllib", "ssl"}
+    assert loaded - set(sys.stdlib_module_names) <= {
+        "jobscribe",
+        "sitecustomize",
+        "usercustomize",
+        "distutils-precedence",
+    }
+    assert not loaded & {
+        "asyncio",
+        "threading",
+        "logging",
+        "subprocess",
+        "typing",
+        "dataclasses",
+        "argparse",
+        "tempfile",
+        "urllib",
+        "ssl",
+    }
 
 
 def test_the_answer_comes_while_the_keeper_is_on_its_way(template: Template) -> None:
     """The template does not wait for the keepers: sixteen requests at once are all answered."""
     for n in range(100, 116):
-        template.socket.send(json.dumps({"id": n, "keeper": {"folder": str(template.root / f"folder{n}"), "agent": {}}}).encode())
+        template.socket.send(
+            json.dumps(
+                {"id": n, "keeper": {"folder": str(template.root / f"folder{n}"), "agent": {}}}
+            ).encode()
+        )
     answered = set()
     while len(answered) < 16:
         assert select.select([template.socket], [], [], 10)[0]
         answered.add(json.loads(template.socket.recv(65536))["id"])
     assert answered == set(range(100, 116))
     until(lambda: len(template.agents()) == 16, 20)
-

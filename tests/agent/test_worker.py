@@ -10,17 +10,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jobscribe
 import msgspec
 import psutil
 import pytest
+
+import jobscribe
 from jobscribe.agent.workers.call_handler import Outcome
 from jobscribe.agent.workers.worker_process import News, Order, Setting
 from jobscribe.protocol.wire.messages import Call
 
 from .conftest import until
 
-_PATH = os.pathsep.join([str(Path(jobscribe.__file__).parent / ".types"), str(Path(__file__).parent)])
+_PATH = os.pathsep.join(
+    [str(Path(jobscribe.__file__).parent / ".types"), str(Path(__file__).parent)]
+)
 _AGENT = Path(__file__).with_name("calling_agent.py")
 _numbers = itertools.count(1)
 
@@ -37,11 +40,30 @@ class Worker:
         self.socket.settimeout(10)
         with (place / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobscribe.agent.workers.worker_process", "--root", str(place), "x" * 40], stdin=theirs, cwd="/",
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": _PATH}, start_new_session=True, stderr=stderr,
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "jobscribe.agent.workers.worker_process",
+                    "--root",
+                    str(place),
+                    "x" * 40,
+                ],
+                stdin=theirs,
+                cwd="/",
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": _PATH},
+                start_new_session=True,
+                stderr=stderr,
             )
         theirs.close()
-        self.send(Setting(folder=str(self.folder), umask=0o027, path="/from/the/login", also=("probe=probe_app:app",)))
+        self.send(
+            Setting(
+                folder=str(self.folder),
+                umask=0o027,
+                path="/from/the/login",
+                also=("probe=probe_app:app",),
+            )
+        )
 
     def send(self, what: Setting | Order) -> None:
         self.socket.send(msgspec.msgpack.encode(what))
@@ -75,8 +97,17 @@ class Worker:
 
 
 def call(method: str, args: dict | None = None) -> Call:
-    return Call(op_id="0" * 32, job_cmd="stateless_compute", simulation_type="probe", compute_model="m", method=method, lib_dir="/lib",
-                args=args or {}, deadline_secs=10, reply_limit=100_000)
+    return Call(
+        op_id="0" * 32,
+        job_cmd="stateless_compute",
+        simulation_type="probe",
+        compute_model="m",
+        method=method,
+        lib_dir="/lib",
+        args=args or {},
+        deadline_secs=10,
+        reply_limit=100_000,
+    )
 
 
 def outcome(channel: socket.socket) -> Outcome:
@@ -112,8 +143,12 @@ def test_a_call_finds_what_its_login_says(worker: Worker) -> None:
     worker.ask(channel, "find")
     found = json.loads(outcome(channel).reply)
     assert found["umask"] == 0o027 and found["env"]["PYTHONPATH"] == "/from/the/login"
-    assert found["cwd"].startswith(f"{worker.folder}/") and str(Path(__file__).parent) in found["path"]
-    assert "" not in found["path"] and "/" not in found["path"]  # its own folder is no place for modules
+    assert (
+        found["cwd"].startswith(f"{worker.folder}/") and str(Path(__file__).parent) in found["path"]
+    )
+    assert (
+        "" not in found["path"] and "/" not in found["path"]
+    )  # its own folder is no place for modules
     worker.next()
     channel.close()
 
@@ -164,7 +199,13 @@ def test_that_no_fork_can_be_made_is_said(worker: Worker) -> None:
 
 
 def test_it_wants_its_arguments() -> None:
-    done = subprocess.run([sys.executable, "-m", "jobscribe.agent.workers.worker_process", "--help"], env={"PYTHONPATH": _PATH}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-m", "jobscribe.agent.workers.worker_process", "--help"],
+        env={"PYTHONPATH": _PATH},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 2 and "usage" in done.stderr
 
 
@@ -178,7 +219,13 @@ def agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def start(*calls: tuple[str, dict], path: Path = tmp_path) -> subprocess.Popen[bytes]:
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{_PATH}:{path}"}
-        made.append(subprocess.Popen([sys.executable, str(_AGENT), str(tmp_path), json.dumps(calls)], env=env, stderr=subprocess.DEVNULL))
+        made.append(
+            subprocess.Popen(
+                [sys.executable, str(_AGENT), str(tmp_path), json.dumps(calls)],
+                env=env,
+                stderr=subprocess.DEVNULL,
+            )
+        )
         return made[-1]
 
     yield start
@@ -197,28 +244,49 @@ def gone(p: psutil.Process) -> bool:
     return True
 
 
-def test_when_its_agent_is_killed_it_ends_with_all_calls_and_what_they_have_started(tmp_path: Path, agent: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_when_its_agent_is_killed_it_ends_with_all_calls_and_what_they_have_started(
+    tmp_path: Path, agent: Callable[..., subprocess.Popen[bytes]]
+) -> None:
     nap = f"86400.{os.getpid()}{next(_numbers):04d}"
     daemon = f"( setsid sh -c 'sleep {nap} & exec sleep {nap}' & ); exit 0"
-    process = agent(("deaf", {"mark": str(tmp_path / "deaf")}), ("leave", {"shell": daemon, "wait": True}))
+    process = agent(
+        ("deaf", {"mark": str(tmp_path / "deaf")}), ("leave", {"shell": daemon, "wait": True})
+    )
     until((tmp_path / "deaf").exists)
     until((tmp_path / "worker").exists)
-    there = until(lambda: (b := below(process.pid)) and sum(nap in " ".join(p.cmdline()) for p in b if not gone(p)) >= 2 and b)
+    there = until(
+        lambda: (
+            (b := below(process.pid))
+            and sum(nap in " ".join(p.cmdline()) for p in b if not gone(p)) >= 2
+            and b
+        )
+    )
     worker = int((tmp_path / "worker").read_text())
     assert worker in [p.pid for p in there]
     process.kill()
     until(lambda: all(map(gone, there)))
-    assert [p for p in psutil.process_iter(["cmdline"]) if nap in " ".join(p.info["cmdline"] or ()) and not gone(p)] == []
+    assert [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if nap in " ".join(p.info["cmdline"] or ()) and not gone(p)
+    ] == []
     until(lambda: not (tmp_path / "calls").exists())
 
 
-def test_when_its_agent_is_killed_while_it_imports_it_ends_too(tmp_path: Path, agent: Callable[..., subprocess.Popen[bytes]]) -> None:
-    """An import may hang where no end of a socket is noticed. The calls that run meanwhile end as well."""
+def test_when_its_agent_is_killed_while_it_imports_it_ends_too(
+    tmp_path: Path, agent: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """An import may hang where no end of a socket is noticed. The calls that run meanwhile end as
+    well.
+    """
     (tmp_path / "modules").mkdir()
     trap = "import os, pathlib, time\nparent = pathlib.Path(f'/proc/{os.getppid()}/cmdline').read_text()\n"
     trap += f"if 'calling_agent' in parent:\n    pathlib.Path('{tmp_path}/hangs').touch()\n    time.sleep(86400)\n"
     (tmp_path / "modules/trap_hangs.py").write_text(trap)
-    calls = ("late_import_of_a_trap", {"folder": str(tmp_path / "modules"), "how": "trap_hangs"}), ("hang", {"mark": str(tmp_path / "mark")})
+    calls = (
+        ("late_import_of_a_trap", {"folder": str(tmp_path / "modules"), "how": "trap_hangs"}),
+        ("hang", {"mark": str(tmp_path / "mark")}),
+    )
     process = agent(*calls, path=tmp_path / "modules")
     until((tmp_path / "hangs").exists)
     until((tmp_path / "mark").exists)

@@ -1,16 +1,19 @@
-"""docs/apps.md says what the contract is: every function of it, every shape, every variable, and an example that works."""
+"""docs/apps.md says what the contract is: every function of it, every shape, every variable, and an
+example that works.
+"""
 
 from pathlib import Path
 from typing import get_args
 
-import jobscribe
 import msgspec
 import pytest
-from jobscribe.protocol.launch.job_script import contract
+
+import jobscribe
 from jobscribe.apps import app, registry
-from jobscribe.protocol.wire import messages
-from jobscribe.protocol.jobs import progress_report as reports
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs import progress_report as reports
+from jobscribe.protocol.launch.job_script import contract
+from jobscribe.protocol.wire import messages
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "apps.md").read_text(encoding="utf-8")
 
@@ -25,7 +28,9 @@ def test_every_picture_has_its_shape(picture: str) -> None:
     assert f"* `{picture}`: `{{" in TEXT
 
 
-@pytest.mark.parametrize("variable", list(contract(Token("user1234-sim12345-x", 1, 1, "main", 0), "/r", "/e")))
+@pytest.mark.parametrize(
+    "variable", list(contract(Token("user1234-sim12345-x", 1, 1, "main", 0), "/r", "/e"))
+)
 def test_every_variable_is_named(variable: str) -> None:
     assert f"`{variable}`" in TEXT or f"`{variable.removeprefix('JOBSCRIBE')}`" in TEXT
 
@@ -33,7 +38,10 @@ def test_every_variable_is_named(variable: str) -> None:
 def test_the_limits_are_the_real_ones() -> None:
     said = " ".join(TEXT.split())
     assert f"may have {messages.REPLY_LIMIT // 1024**2} MiB" in said
-    assert f"a report {reports.LIMIT // 1024} KiB, {reports.MAX_KEYS} keys and {reports.MAX_DEPTH} levels" in said
+    assert (
+        f"a report {reports.LIMIT // 1024} KiB, {reports.MAX_KEYS} keys and {reports.MAX_DEPTH} levels"
+        in said
+    )
 
 
 def test_the_entry_points_group_is_the_one_that_is_read() -> None:

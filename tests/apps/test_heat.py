@@ -1,4 +1,6 @@
-"""`heat`: physics that can be checked, the same for the same seed, and frames that are whole whenever one looks."""
+"""`heat`: physics that can be checked, the same for the same seed, and frames that are whole
+whenever one looks.
+"""
 
 import json
 import os
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from jobscribe.apps import heat
 from jobscribe.apps.app import AppError, Frame, Run
 from jobscribe.apps.heat import __main__ as program
@@ -24,10 +27,19 @@ def ran(tmp_path: Path) -> Runner:
     """Runs the program to its end; its reports are in `reports` in the run directory's parent."""
 
     def run(name: str = "run", **fields: Any) -> Run:
-        made = Run(run_dir=tmp_path / name, lib=tmp_path / "lib", model="heatAnimation", data={"models": {"heatAnimation": fields}})
+        made = Run(
+            run_dir=tmp_path / name,
+            lib=tmp_path / "lib",
+            model="heatAnimation",
+            data={"models": {"heatAnimation": fields}},
+        )
         made.run_dir.mkdir()
         prepared = heat.app.prepare(made)
-        env = {"PATH": os.environ["PATH"], "JOBSCRIBE_REPORT": str(tmp_path / "reports"), **prepared.env}
+        env = {
+            "PATH": os.environ["PATH"],
+            "JOBSCRIBE_REPORT": str(tmp_path / "reports"),
+            **prepared.env,
+        }
         subprocess.run(prepared.command, cwd=made.run_dir, env=env, check=True, capture_output=True)
         return made
 
@@ -57,9 +69,17 @@ def test_a_wave_decays_as_the_equation_says() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_plate(ran: Runner) -> None:
-    one, same, other = ran("a", seed=5, frames=3), ran("b", seed=5, frames=3), ran("c", seed=6, frames=3)
+    one, same, other = (
+        ran("a", seed=5, frames=3),
+        ran("b", seed=5, frames=3),
+        ran("c", seed=6, frames=3),
+    )
     for name in ("history.csv", "frames/00000.npy", "frames/00002.npy"):
-        assert (one.run_dir / name).read_bytes() == (same.run_dir / name).read_bytes() != (other.run_dir / name).read_bytes()
+        assert (
+            (one.run_dir / name).read_bytes()
+            == (same.run_dir / name).read_bytes()
+            != (other.run_dir / name).read_bytes()
+        )
 
 
 def test_a_frame_is_what_numpy_wrote(ran: Runner) -> None:
@@ -67,7 +87,10 @@ def test_a_frame_is_what_numpy_wrote(ran: Runner) -> None:
     picture = frame(run, 2)
     assert (picture["frameIndex"], picture["frameCount"]) == (2, 4)
     assert picture["xRange"] == picture["yRange"] == [0.0, 10.0, 30]
-    assert np.abs(np.array(picture["zMatrix"]) - np.load(run.run_dir / "frames" / "00002.npy")).max() <= 0.0051
+    assert (
+        np.abs(np.array(picture["zMatrix"]) - np.load(run.run_dir / "frames" / "00002.npy")).max()
+        <= 0.0051
+    )
     assert picture["zRange"] == frame(run, 0)["zRange"] == [0.0, 100.0]
 
 
@@ -87,11 +110,17 @@ def test_curves_lead_up_to_the_frame(ran: Runner) -> None:
     assert (curves["frameIndex"], curves["frameCount"]) == (3, 6)
 
 
-@pytest.mark.parametrize(("index", "report", "said"), [
-    (6, "heatAnimation", "so far there are 6"), (-1, "heatAnimation", "frame -1 is not there"),
-    (0, "coldAnimation", "there are: heatAnimation, temperatureAnimation"),
-])
-def test_a_frame_that_is_not_there_is_refused(ran: Runner, index: int, report: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("index", "report", "said"),
+    [
+        (6, "heatAnimation", "so far there are 6"),
+        (-1, "heatAnimation", "frame -1 is not there"),
+        (0, "coldAnimation", "there are: heatAnimation, temperatureAnimation"),
+    ],
+)
+def test_a_frame_that_is_not_there_is_refused(
+    ran: Runner, index: int, report: str, said: str
+) -> None:
     with pytest.raises(AppError, match=said):
         frame(ran(frames=6, size=10, steps=1), index, report)
 
@@ -105,14 +134,18 @@ def test_a_run_that_has_just_begun_has_no_frames(tmp_path: Path) -> None:
         frame(run, 0)
 
 
-def test_a_frame_is_there_as_a_whole_before_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_is_there_as_a_whole_before_it_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "frames").mkdir()
     run = Run(run_dir=tmp_path, lib=tmp_path, model="heatAnimation", data={})
     save, looks = np.save, []
 
     def half(file: Any, plate: Any) -> None:
-        looks.append((len(plugin._history(run)), [p.name for p in (tmp_path / "frames").glob("*.npy")]))
+        looks.append(
+            (len(plugin._history(run)), [p.name for p in (tmp_path / "frames").glob("*.npy")])
+        )
         save(file, plate)
 
     monkeypatch.setattr(program.np, "save", half)
@@ -136,35 +169,56 @@ def test_a_frame_that_somebody_spoiled_is_said(ran: Runner) -> None:
 def test_the_program_says_how_far_it_is(ran: Runner, tmp_path: Path) -> None:
     ran(frames=5, size=10, steps=1)
     said = [reports.parsed(line) for line in (tmp_path / "reports").read_bytes().splitlines()]
-    assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {"frameCount": 5, "percentComplete": 100.0}
+    assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {
+        "frameCount": 5,
+        "percentComplete": 100.0,
+    }
 
 
 def test_analysis_and_downloads(ran: Runner) -> None:
     run = ran(frames=5, size=20)
     assert plugin.hottest(run, {})["maximum"] == {"temperature": 100.0, "time": 0.0, "frame": 0}
     assert plugin.download(run, "") == "history.csv"
-    assert [plugin.download(run, name) for name in heat.app.downloads(run)] == list(heat.app.downloads(run)) == ["history.csv"]
+    assert (
+        [plugin.download(run, name) for name in heat.app.downloads(run)]
+        == list(heat.app.downloads(run))
+        == ["history.csv"]
+    )
     assert (run.run_dir / plugin.download(run, "npy")).name == "00004.npy"
     with pytest.raises(AppError, match="there are: csv"):
         plugin.download(run, "exe")
 
 
-@pytest.mark.parametrize(("fields", "said"), [
-    ({"size": 9}, "between 10 and 1000"), ({"size": 10.5}, "of type int"), ({"diffusivity": float("nan")}, "between 0.001 and 20 cm2/s"),
-    ({"edge": "hot"}, "one of insulated, cold"), ({"seed": True}, "of type int"), ({"paceSecs": 61}, "between 0 and 60 s"),
-])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"size": 9}, "between 10 and 1000"),
+        ({"size": 10.5}, "of type int"),
+        ({"diffusivity": float("nan")}, "between 0.001 and 20 cm2/s"),
+        ({"edge": "hot"}, "one of insulated, cold"),
+        ({"seed": True}, "of type int"),
+        ({"paceSecs": 61}, "between 0 and 60 s"),
+    ],
+)
 def test_what_cannot_be_computed_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(AppError, match=said):
         heat.app.parameters({"models": {"heatAnimation": fields}}, "heatAnimation")
 
 
-def test_without_numpy_the_user_is_told_what_to_install(ran: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numpy_the_user_is_told_what_to_install(
+    ran: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plugin.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(AppError, match=r"pip install 'jobscribe\[heat\]'"):
         ran()
 
 
 def test_the_parameters_are_complete_and_plain() -> None:
-    given = heat.app.parameters({"models": {"heatAnimation": {"size": 50, "diffusivity": 2}}}, "heatAnimation")
-    assert given == {f.name: f.default for f in plugin.MODEL.fields} | {"size": 50, "diffusivity": 2.0}
+    given = heat.app.parameters(
+        {"models": {"heatAnimation": {"size": 50, "diffusivity": 2}}}, "heatAnimation"
+    )
+    assert given == {f.name: f.default for f in plugin.MODEL.fields} | {
+        "size": 50,
+        "diffusivity": 2.0,
+    }
     assert json.loads(encoded(given)) == given

@@ -7,19 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobscribe.apps.myapp import growth_program as growth, plugin as myapp
+
 from jobscribe.apps.app import AppError, Run
+from jobscribe.apps.myapp import growth_program as growth
+from jobscribe.apps.myapp import plugin as myapp
 
 
 def prepared(tmp_path: Path, **fields: Any) -> Run:
     (tmp_path / "run").mkdir(exist_ok=True)
-    return Run(run_dir=tmp_path / "run", lib=tmp_path / "lib", model="heightWeightReport", data={"models": {"heightWeightReport": fields}})
+    return Run(
+        run_dir=tmp_path / "run",
+        lib=tmp_path / "lib",
+        model="heightWeightReport",
+        data={"models": {"heightWeightReport": fields}},
+    )
 
 
 def ran(tmp_path: Path, **fields: Any) -> Run:
     run = prepared(tmp_path, **fields)
     command = myapp.app.prepare(run).command
-    subprocess.run(command, cwd=run.run_dir, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True)
+    subprocess.run(
+        command, cwd=run.run_dir, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True
+    )
     return run
 
 
@@ -27,7 +36,11 @@ def test_the_result_is_two_curves_over_the_years(tmp_path: Path) -> None:
     result = myapp.result(ran(tmp_path, breed="Great Dane", years=3.0))
     assert result["xRange"] == [0.0, 3.0] and len(result["x"]) == 3 * 52 + 1
     height, weight = (p["points"] for p in result["plots"])
-    assert height == sorted(height) and weight == sorted(weight) and len(height) == len(weight) == len(result["x"])
+    assert (
+        height == sorted(height)
+        and weight == sorted(weight)
+        and len(height) == len(weight) == len(result["x"])
+    )
     assert 75 < height[-1] <= 80 and 60 < weight[-1] <= 65
 
 
@@ -60,8 +73,14 @@ def test_own_numbers_count_only_without_a_breed(tmp_path: Path) -> None:
 
 def test_the_downloads(tmp_path: Path) -> None:
     run = ran(tmp_path, years=0.5)
-    assert (run.run_dir / myapp.download(run, "")).read_text().splitlines()[:2] == ["week,height [cm],weight [kg]", "0,11.6,0.465"]
-    assert myapp.download(run, "csv") == "heightWeight.csv" and myapp.download(run, "json") == "growth.json"
+    assert (run.run_dir / myapp.download(run, "")).read_text().splitlines()[:2] == [
+        "week,height [cm],weight [kg]",
+        "0,11.6,0.465",
+    ]
+    assert (
+        myapp.download(run, "csv") == "heightWeight.csv"
+        and myapp.download(run, "json") == "growth.json"
+    )
     for offered in myapp.app.downloads(run):
         assert myapp.download(run, offered) == offered and (run.run_dir / offered).exists()
     assert myapp.app.downloads(prepared(tmp_path / "run")) == ()
@@ -88,22 +107,45 @@ def test_dogs_are_listed_added_replaced_and_deleted(tmp_path: Path) -> None:
     assert myapp.list_dogs(lib, {}) == {"dogs": []}
     myapp.add_dog(lib, {"name": "Rex", "height": 50, "weight": 25})
     myapp.add_dog(lib, {"name": "Ada", "height": 30, "weight": 8.5})
-    assert myapp.add_dog(lib, {"name": "Rex", "height": 51, "weight": 26}) == myapp.list_dogs(lib, {}) == {
-        "dogs": [{"name": "Ada", "height": 30.0, "weight": 8.5}, {"name": "Rex", "height": 51.0, "weight": 26.0}],
+    assert (
+        myapp.add_dog(lib, {"name": "Rex", "height": 51, "weight": 26})
+        == myapp.list_dogs(lib, {})
+        == {
+            "dogs": [
+                {"name": "Ada", "height": 30.0, "weight": 8.5},
+                {"name": "Rex", "height": 51.0, "weight": 26.0},
+            ],
+        }
+    )
+    assert myapp.delete_dog(lib, {"name": "Ada"}) == {
+        "dogs": [{"name": "Rex", "height": 51.0, "weight": 26.0}]
     }
-    assert myapp.delete_dog(lib, {"name": "Ada"}) == {"dogs": [{"name": "Rex", "height": 51.0, "weight": 26.0}]}
     with pytest.raises(AppError, match="no dog named 'Ada'"):
         myapp.delete_dog(lib, {"name": "Ada"})
 
 
-@pytest.mark.parametrize("dog", [{}, {"name": ""}, {"name": 1}, {"name": "x" * 65}, {"name": "a\nb"}, {"name": "a"}, {"name": "a", "height": 1}])
+@pytest.mark.parametrize(
+    "dog",
+    [
+        {},
+        {"name": ""},
+        {"name": 1},
+        {"name": "x" * 65},
+        {"name": "a\nb"},
+        {"name": "a"},
+        {"name": "a", "height": 1},
+    ],
+)
 def test_what_is_no_dog_is_not_added(tmp_path: Path, dog: dict[str, Any]) -> None:
     with pytest.raises(AppError):
         myapp.add_dog(tmp_path, {"height": 50.0, **dog})
     assert myapp.list_dogs(tmp_path, {}) == {"dogs": []}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "a"}]', '[{"name": "a", "height": "tall", "weight": 1}]', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1]", '[{"name": "a"}]', '[{"name": "a", "height": "tall", "weight": 1}]', "\x00"],
+)
 def test_an_uploaded_file_may_be_anything(tmp_path: Path, text: str) -> None:
     (tmp_path / "dogs.json").write_text(text)
     with pytest.raises(AppError, match=r"dogs.json in your library is not"):

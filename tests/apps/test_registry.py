@@ -1,4 +1,6 @@
-"""Apps are found by name, imported only when they are asked for, and one that cannot be used is refused with a sentence."""
+"""Apps are found by name, imported only when they are asked for, and one that cannot be used is
+refused with a sentence.
+"""
 
 import hashlib
 import os
@@ -8,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jobscribe
 import msgspec
 import pytest
-from jobscribe.apps.myapp import plugin as myapp
+
+import jobscribe
 from jobscribe.apps import registry
 from jobscribe.apps.app import AppError
+from jobscribe.apps.myapp import plugin as myapp
 from jobscribe.protocol.errors import Refusal
 
 TYPES = Path(jobscribe.__file__).parent / ".types"
@@ -22,7 +25,9 @@ TYPES = Path(jobscribe.__file__).parent / ".types"
 def python(code: str, *paths: Path) -> str:
     """stdout of this code in an interpreter of its own."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(map(str, (TYPES, *paths)))}
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -44,7 +49,10 @@ def test_what_there_is_is_named_without_importing_any_of_it() -> None:
         "import sys; from jobscribe.apps import registry; print(registry.names(('other=no_such_module:app',)));"
         "print([m for m in sys.modules if m.startswith('jobscribe.apps.') or m == 'numpy'])"
     )
-    assert said.splitlines() == ["('command', 'heat', 'myapp', 'other')", "['jobscribe.apps.app', 'jobscribe.apps.registry']"]
+    assert said.splitlines() == [
+        "('command', 'heat', 'myapp', 'other')",
+        "['jobscribe.apps.app', 'jobscribe.apps.registry']",
+    ]
 
 
 def test_loading_heat_does_not_need_numpy() -> None:
@@ -56,7 +64,9 @@ def test_an_installed_package_offers_its_apps(tmp_path: Path) -> None:
     info = tmp_path / "crack-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: crack\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[jobscribe.apps]\ncrack = crack_app:the.app\nmyapp = crack_app:the.app\n")
+    (info / "entry_points.txt").write_text(
+        "[jobscribe.apps]\ncrack = crack_app:the.app\nmyapp = crack_app:the.app\n"
+    )
     (tmp_path / "crack_app.py").write_text(
         "import types, msgspec\nfrom jobscribe.apps import myapp\nthe = types.SimpleNamespace(app=msgspec.structs.replace(myapp.app, name='crack'))\n"
     )
@@ -65,7 +75,9 @@ def test_an_installed_package_offers_its_apps(tmp_path: Path) -> None:
 
 
 def test_what_the_configuration_names_wins(modules: Path) -> None:
-    (modules / "mine.py").write_text("import msgspec\nfrom jobscribe.apps import myapp\nap = msgspec.structs.replace(myapp.app, version='mine')\n")
+    (modules / "mine.py").write_text(
+        "import msgspec\nfrom jobscribe.apps import myapp\nap = msgspec.structs.replace(myapp.app, version='mine')\n"
+    )
     assert registry.load("myapp", ["myapp=mine:ap"]).version == "mine"
     assert registry.load("myapp").version == myapp.app.version
     assert registry.load("myapp", ["myapp=mine:ap"]) is registry.load("myapp", ("myapp=mine:ap",))
@@ -86,24 +98,41 @@ def test_a_list_that_is_none_is_a_matter_of_the_configuration(text: str) -> None
     assert e.value.code in ("badConfig", "badRequest")
 
 
-@pytest.mark.parametrize(("source", "said"), [
-    ("raise OSError('no licence')", "cannot be imported: OSError: no licence"),
-    ("import sys; sys.exit(0)", "cannot be imported: it calls exit()"),
-    ("def app(:", "cannot be imported: SyntaxError"),
-    ("other = 1", "cannot be imported: AttributeError"),
-    ("app = {}", "cannot be used: it is 'dict', not an App"),
-    ("from jobscribe.apps.myapp.plugin import app", "cannot be used: it calls itself 'myapp'"),
-    ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=())", "it has no compute models"),
-    ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', result=None)",
-     "heightWeightReport is sequential, but there is no function result"),
-    ("import msgspec\nfrom jobscribe.apps import heat\napp = msgspec.structs.replace(heat.app, name='bad', frame=None)",
-     "heatAnimation is parallel, but there is no function frame"),
-    ("import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=myapp.app.models * 2)",
-     "two of its compute models have the same name"),
-    ("import msgspec\nfrom jobscribe.apps.myapp import plugin as myapp\nm = msgspec.structs.replace(myapp.MODEL, name='a/b')\n"
-     "app = msgspec.structs.replace(myapp.app, name='bad', models=(m,))", "computeModel must be a letter"),
-])
-def test_an_app_that_cannot_be_used_is_refused_and_the_cause_is_kept(modules: Path, source: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise OSError('no licence')", "cannot be imported: OSError: no licence"),
+        ("import sys; sys.exit(0)", "cannot be imported: it calls exit()"),
+        ("def app(:", "cannot be imported: SyntaxError"),
+        ("other = 1", "cannot be imported: AttributeError"),
+        ("app = {}", "cannot be used: it is 'dict', not an App"),
+        ("from jobscribe.apps.myapp.plugin import app", "cannot be used: it calls itself 'myapp'"),
+        (
+            "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=())",
+            "it has no compute models",
+        ),
+        (
+            "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', result=None)",
+            "heightWeightReport is sequential, but there is no function result",
+        ),
+        (
+            "import msgspec\nfrom jobscribe.apps import heat\napp = msgspec.structs.replace(heat.app, name='bad', frame=None)",
+            "heatAnimation is parallel, but there is no function frame",
+        ),
+        (
+            "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=myapp.app.models * 2)",
+            "two of its compute models have the same name",
+        ),
+        (
+            "import msgspec\nfrom jobscribe.apps.myapp import plugin as myapp\nm = msgspec.structs.replace(myapp.MODEL, name='a/b')\n"
+            "app = msgspec.structs.replace(myapp.app, name='bad', models=(m,))",
+            "computeModel must be a letter",
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_used_is_refused_and_the_cause_is_kept(
+    modules: Path, source: str, said: str
+) -> None:
     (modules / "bad_app.py").write_text(source + "\n")
     with pytest.raises(Refusal) as e:
         registry.load("bad", ["bad=bad_app:app"])
@@ -116,12 +145,19 @@ def test_an_app_that_cannot_be_used_is_refused_and_the_cause_is_kept(modules: Pa
 
 
 def _digest(models: dict[str, Any] | None = None, lib: Any = None, app: Any = myapp.app) -> str:
-    return registry.digest(app, "heightWeightReport", {"models": {"heightWeightReport": models or {}}, "report": "x"}, lib)
+    return registry.digest(
+        app,
+        "heightWeightReport",
+        {"models": {"heightWeightReport": models or {}}, "report": "x"},
+        lib,
+    )
 
 
 def test_a_digest_is_that_of_what_decides_the_result() -> None:
     same = _digest()
-    assert len(same) == 32 and same == _digest({"breed": "Labrador", "years": 2}) == _digest({"noField": 1})
+    assert len(same) == 32 and same == _digest({"breed": "Labrador", "years": 2}) == _digest(
+        {"noField": 1}
+    )
     assert same != _digest({"breed": "Pug"})
     assert same != _digest(app=msgspec.structs.replace(myapp.app, version="2"))
 
@@ -155,7 +191,10 @@ def test_parameters_that_are_refused_or_fail() -> None:
     with pytest.raises(AppError, match=r"models.heightWeightReport.breed \(Breed\) must be one of"):
         _digest({"breed": "Cat"})
     for parameters, said in (
-        (lambda data, model: 1 / 0, "myapp failed in parameters: ZeroDivisionError: division by zero"),
+        (
+            lambda data, model: 1 / 0,
+            "myapp failed in parameters: ZeroDivisionError: division by zero",
+        ),
         (lambda data, model: {"a": float("nan")}, "myapp failed in parameters: ValueError"),
         (lambda data, model: {"a": {1}}, "myapp failed in parameters: TypeError"),
     ):

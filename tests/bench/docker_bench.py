@@ -1,8 +1,10 @@
-"""The Docker driver on a real engine beside `docker run` and the local driver: `python tests/bench/docker_bench.py [part...]`. Asserts nothing.
+"""The Docker driver on a real engine beside `docker run` and the local driver: `python
+tests/bench/docker_bench.py [part...]`. Asserts nothing.
 
-Needs root and Docker (etc/engines/docker.sh install), and says so where they are missing. It starts daemons of its own, as the tests in
-tests/docker do. `docker run` is given the daemon's unix socket, the supervisor its TLS port, as in a pool of hosts. Both sides are taken in
-turn. Parts: cold, warm, rates, users, tasks; none named: all.
+Needs root and Docker (etc/engines/docker.sh install), and says so where they are missing. It starts
+daemons of its own, as the tests in tests/docker do. `docker run` is given the daemon's unix socket,
+the supervisor its TLS port, as in a pool of hosts. Both sides are taken in turn. Parts: cold, warm,
+rates, users, tasks; none named: all.
 """
 
 import contextlib
@@ -22,7 +24,6 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE.parent / "system", HERE.parent / "docker"):
     sys.path.insert(0, str(folder))
 
-# ruff: noqa: E402
 from hosts import SCRIPT, Host, Hosts, Sites, sites
 from loop_lag import BOUND_SECS, loop
 from real_site import Site, spec
@@ -67,18 +68,40 @@ class Bench:
     def site(self, use: str = "docker", **fields: Any) -> Iterator[Site]:
         """A fresh supervisor whose host is up and has a relay, because it had an agent already."""
         sets = (f"slots.local_sequential={SLOTS}", f"slots.op_run={SLOTS}")
-        site = self._made.make(*sets, use=use, pool={"hosts": ["a"], "host": ROOM, "sequential": LIMITS, **fields}).start()
+        site = self._made.make(
+            *sets, use=use, pool={"hosts": ["a"], "host": ROOM, "sequential": LIMITS, **fields}
+        ).start()
         try:
             done(site, true(fresh_uid()))
             yield site
         finally:
             site.stop(secs=60)
-            self.host.clear([d for d, said in self.host.deployments().items() if any(str(site.place) in text for text in said)])
+            self.host.clear(
+                [
+                    d
+                    for d, said in self.host.deployments().items()
+                    if any(str(site.place) in text for text in said)
+                ]
+            )
 
     def docker_run(self, *options: str) -> None:
         """The same image, without anything of ours in it."""
-        command = [*self.host.command, "run", "--rm", *options, "--entrypoint", "/bin/true", self._hosts.image]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command = [
+            *self.host.command,
+            "run",
+            "--rm",
+            *options,
+            "--entrypoint",
+            "/bin/true",
+            self._hosts.image,
+        ]
+        subprocess.run(
+            command,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
 
 
 def true(uid: str, **fields: Any) -> dict[str, Any]:
@@ -93,7 +116,10 @@ def done(site: Site, run: dict[str, Any]) -> None:
 
 def gang(uid: str, tasks: int) -> dict[str, Any]:
     """Each of its tasks in a container of its own."""
-    run = {**true(uid, jobRunMode="parallel"), "roles": [{"name": "worker", "tasks": tasks, "command": ["/bin/true"], "memoryMb": 64}]}
+    run = {
+        **true(uid, jobRunMode="parallel"),
+        "roles": [{"name": "worker", "tasks": tasks, "command": ["/bin/true"], "memoryMb": 64}],
+    }
     del run["command"]
     return run
 
@@ -122,7 +148,10 @@ def pss_mib(pid: int) -> float:
 
 def shims(host: Host) -> list[int]:
     """What the engine has for each container, outside of it."""
-    mine = {host.inspect(name)["State"]["Pid"] for name in host.containers("jobscribe.part=agent", running=True)}
+    mine = {
+        host.inspect(name)["State"]["Pid"]
+        for name in host.containers("jobscribe.part=agent", running=True)
+    }
     return [p.parent for p in processes.table().values() if p.pid in mine]
 
 
@@ -151,7 +180,10 @@ def lag(site: Site) -> str:
     """How long the supervisor's loop was held, of its whole life."""
     said = loop(site)
     worst = said["worst"]
-    return f"loop held p99.9 {said['p999'] * 1000:.0f} ms, longest {worst['secs'] * 1000:.0f} ms" + (f" ({worst['what']})" if said["p999"] > BOUND_SECS else "")
+    return (
+        f"loop held p99.9 {said['p999'] * 1000:.0f} ms, longest {worst['secs'] * 1000:.0f} ms"
+        + (f" ({worst['what']})" if said["p999"] > BOUND_SECS else "")
+    )
 
 
 # ---- parts
@@ -167,9 +199,13 @@ def cold(bench: Bench) -> None:
             bridged.append(timed(bench.docker_run))
     a, b, c = (statistics.median(x) for x in (ours, alone, bridged))
     fastest = min(ours)
-    row(f"cold start: new user, submit to /bin/true completed, median of {COLD}", spread(ours),
+    row(
+        f"cold start: new user, submit to /bin/true completed, median of {COLD}",
+        spread(ours),
         f"{spread(alone)} docker run --network none: ratio {a / b:.2f} (of the fastest: {fastest / min(alone):.2f}); "
-        f"{spread(bridged)} with its default network: ratio {a / c:.2f} ({fastest / min(bridged):.2f})", "<= 1.3")
+        f"{spread(bridged)} with its default network: ratio {a / c:.2f} ({fastest / min(bridged):.2f})",
+        "<= 1.3",
+    )
 
 
 def warm(bench: Bench) -> None:
@@ -181,7 +217,12 @@ def warm(bench: Bench) -> None:
                 if n >= 3:
                     times.append(secs)
     a, b = (statistics.median(took[d]) * 1000 for d in ("docker", "local"))
-    row(f"warm run, submit to done, median of {WARM}", f"{a:.1f} ms", f"{b:.1f} ms local driver: ratio {a / b:.2f}", "")
+    row(
+        f"warm run, submit to done, median of {WARM}",
+        f"{a:.1f} ms",
+        f"{b:.1f} ms local driver: ratio {a / b:.2f}",
+        "",
+    )
 
 
 def rates(bench: Bench) -> None:
@@ -191,8 +232,12 @@ def rates(bench: Bench) -> None:
             done(site, true(uid, driver=driver))
         pairs = [(bulk(site, uid, "docker"), bulk(site, uid, "local")) for _ in range(REPEATS)]
     a, b = (statistics.median(p[i] for p in pairs) for i in range(2))
-    row(f"bulk of {BULK} small runs of one user, {SLOTS} at once, median of {REPEATS}", f"{a:.0f}/s",
-        f"{b:.0f}/s local driver: ratio {a / b:.2f}", "")
+    row(
+        f"bulk of {BULK} small runs of one user, {SLOTS} at once, median of {REPEATS}",
+        f"{a:.0f}/s",
+        f"{b:.0f}/s local driver: ratio {a / b:.2f}",
+        "",
+    )
 
 
 def users(bench: Bench) -> None:
@@ -208,16 +253,33 @@ def users(bench: Bench) -> None:
         said = lag(site)
         agents, keepers, outside = site.titled("agent"), site.titled("keeper"), shims(bench.host)
         each = [sum(map(pss_mib, pids)) / max(1, len(pids)) for pids in (agents, keepers, outside)]
-        row(f"{USERS} new users at once on one host, a container each", f"{states.count('completed')} served in {took:.1f} s",
-            f"{len(agents)} agents; supervisor's threads {threads.first}, at most {threads.most}; {said}", "all served; loop <= 50 ms")
-        row("memory (PSS) then: supervisor; a container's agent, keeper, and the engine's shim",
-            f"{pss_mib(site.pid):.0f} MiB (before: {before:.0f}); {each[0]:.1f}, {each[1]:.1f}, {each[2]:.1f} MiB", "", "")
-        one = statistics.median(timed(lambda: bench.docker_run("--network", "none")) for _ in range(3))
-        row("the same for each", f"{took / USERS:.2f} s", f"{one:.2f} s docker run, one after the other: ratio {took / USERS / one:.2f}", "")
+        row(
+            f"{USERS} new users at once on one host, a container each",
+            f"{states.count('completed')} served in {took:.1f} s",
+            f"{len(agents)} agents; supervisor's threads {threads.first}, at most {threads.most}; {said}",
+            "all served; loop <= 50 ms",
+        )
+        row(
+            "memory (PSS) then: supervisor; a container's agent, keeper, and the engine's shim",
+            f"{pss_mib(site.pid):.0f} MiB (before: {before:.0f}); {each[0]:.1f}, {each[1]:.1f}, {each[2]:.1f} MiB",
+            "",
+            "",
+        )
+        one = statistics.median(
+            timed(lambda: bench.docker_run("--network", "none")) for _ in range(3)
+        )
+        row(
+            "the same for each",
+            f"{took / USERS:.2f} s",
+            f"{one:.2f} s docker run, one after the other: ratio {took / USERS / one:.2f}",
+            "",
+        )
 
 
 def tasks(bench: Bench) -> None:
-    """In turn; what the second `docker run` of several does not pay for is the same on both sides: the image is known."""
+    """In turn; what the second `docker run` of several does not pay for is the same on both sides:
+    the image is known.
+    """
     uid = fresh_uid()
     took: dict[str, list[float]] = {}
 
@@ -239,36 +301,66 @@ def tasks(bench: Bench) -> None:
                 take("some", lambda: several(AT_ONCE))
         said = lag(site)
     m = {name: statistics.median(times) for name, times in took.items()}
-    row("one task in a container of its own, submit to completed", spread(took["one"]), f"{spread(took['run'])} docker run: ratio {m['one'] / m['run']:.2f}", "")
-    row(f"a gang of {TASKS} of them, with a bridge of its own", spread(took["many"]),
+    row(
+        "one task in a container of its own, submit to completed",
+        spread(took["one"]),
+        f"{spread(took['run'])} docker run: ratio {m['one'] / m['run']:.2f}",
+        "",
+    )
+    row(
+        f"a gang of {TASKS} of them, with a bridge of its own",
+        spread(took["many"]),
         f"{spread(took['turn'])} {TASKS} docker run one after the other: ratio {m['many'] / m['turn']:.2f}; "
-        f"{spread(took['some'])} {AT_ONCE} at a time: ratio {m['many'] / m['some']:.2f}", "")
-    row("the supervisor meanwhile", said, f"its threads {threads.first}, at most {threads.most}", "loop <= 50 ms")
+        f"{spread(took['some'])} {AT_ONCE} at a time: ratio {m['many'] / m['some']:.2f}",
+        "",
+    )
+    row(
+        "the supervisor meanwhile",
+        said,
+        f"its threads {threads.first}, at most {threads.most}",
+        "loop <= 50 ms",
+    )
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"cold": cold, "warm": warm, "rates": rates, "users": users, "tasks": tasks}
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "cold": cold,
+    "warm": warm,
+    "rates": rates,
+    "users": users,
+    "tasks": tasks,
+}
 
 
 def why_not() -> str:
     """Why there can be no hosts here; nothing if there can."""
-    said = subprocess.run([SCRIPT, "check"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [SCRIPT, "check"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     return (said.stderr.strip() or "docker.sh check failed") if said.returncode else ""
 
 
 def main(*wanted: str) -> int:
     unknown = [name for name in wanted if name not in PARTS]
     if unknown:
-        print(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
+        print(
+            f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr
+        )
         return 2
     if reason := why_not():
         print(f"the Docker driver is not measured: {reason}")
         return 0
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}", flush=True)
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}",
+        flush=True,
+    )
     hosts = Hosts()
     try:
         hosts.up()
         version = hosts.hosts["a"].docker("version", "--format", "{{.Server.Version}}").strip()
-        print(f"Docker {version}, one host\n\n| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True)
+        print(
+            f"Docker {version}, one host\n\n| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |",
+            flush=True,
+        )
         with sites(hosts) as made:
             for name in wanted or PARTS:
                 PARTS[name](Bench(hosts, made))

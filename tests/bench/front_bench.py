@@ -1,7 +1,9 @@
-"""The front door beside its floors: `python tests/bench/front_bench.py`. Prints a table; asserts nothing.
+"""The front door beside its floors: `python tests/bench/front_bench.py`. Prints a table; asserts
+nothing.
 
-Floors, in the same run: a bare Flask handler under the same WSGI server with the same number of threads, asked directly and
-through a proxy that adds nothing; everything is asked over kept connections, as browsers do.
+Floors, in the same run: a bare Flask handler under the same WSGI server with the same number of
+threads, asked directly and through a proxy that adds nothing; everything is asked over kept
+connections, as browsers do.
 """
 
 import contextlib
@@ -50,7 +52,9 @@ class Page:
         self._headers = {"Content-Type": "application/json", "Cookie": cookie}
 
     def sign_in(self, name: str) -> "Page":
-        self._connection.request("POST", "/sign-in", json.dumps({"name": name}), {"Content-Type": "application/json"})
+        self._connection.request(
+            "POST", "/sign-in", json.dumps({"name": name}), {"Content-Type": "application/json"}
+        )
         reply = self._connection.getresponse()
         reply.read()
         if "Set-Cookie" not in reply.headers:
@@ -62,7 +66,9 @@ class Page:
         return Page(url, self._headers["Cookie"])
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
-        self._connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+        self._connection.request(
+            method, path, None if body is None else json.dumps(body), self._headers
+        )
         reply = self._connection.getresponse()
         said = reply.read()
         if reply.status != 200:
@@ -88,7 +94,10 @@ def sid() -> str:
 @contextlib.contextmanager
 def up(root: Path) -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobscribe.cli", "up", "--root", str(root), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, "-m", "jobscribe.cli", "up", "--root", str(root), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -106,12 +115,30 @@ def up(root: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def production(root: Path) -> Iterator[str]:
-    """`jobscribe server` beside the supervisor that runs: no proxy of ours in between, users by a hook (here: the header X-User)."""
-    (root.parent / "bench_hooks.py").write_text("def user(request):\n    return request.headers.get('X-User')\n")
+    """`jobscribe server` beside the supervisor that runs: no proxy of ours in between, users by a
+    hook (here: the header X-User).
+    """
+    (root.parent / "bench_hooks.py").write_text(
+        "def user(request):\n    return request.headers.get('X-User')\n"
+    )
     path = os.pathsep.join(p for p in (str(root.parent), os.environ.get("PYTHONPATH", "")) if p)
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobscribe.cli", "server", "--root", str(root), "--port", "0", "--set", "server.user_hook=bench_hooks:user"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
+        [
+            sys.executable,
+            "-m",
+            "jobscribe.cli",
+            "server",
+            "--root",
+            str(root),
+            "--port",
+            "0",
+            "--set",
+            "server.user_hook=bench_hooks:user",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert process.stdout is not None
     found = re.search(r"http://\S+", process.stdout.readline())
@@ -125,7 +152,9 @@ def production(root: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def floor(threads: int) -> Iterator[str]:
-    process = subprocess.Popen([sys.executable, "-c", FLOOR % threads], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOOR % threads], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     port = int(process.stdout.readline())
     try:
@@ -167,11 +196,26 @@ def row(what: str, here: str, beside: str, goal: str) -> None:
 
 
 def statuses(page: Page, direct: str, bare: str) -> None:
-    reply = page.run({"simulationType": "myapp", "simulationId": sid(), "report": "heightWeightReport", "models": {}})
-    heat = {"simulationType": "heat", "simulationId": sid(), "report": "heatAnimation", "models": {"heatAnimation": {}}}
+    reply = page.run(
+        {
+            "simulationType": "myapp",
+            "simulationId": sid(),
+            "report": "heightWeightReport",
+            "models": {},
+        }
+    )
+    heat = {
+        "simulationType": "heat",
+        "simulationId": sid(),
+        "report": "heatAnimation",
+        "models": {"heatAnimation": {}},
+    }
     done = page.run(heat)
     asked = {
-        "simulationType": "heat", "simulationId": heat["simulationId"], "report": "heatAnimation", "computeJobHash": done["computeJobHash"],
+        "simulationType": "heat",
+        "simulationId": heat["simulationId"],
+        "report": "heatAnimation",
+        "computeJobHash": done["computeJobHash"],
         "computeJobSerial": done["computeJobSerial"],
     }
     nothing, straight = Page(bare), Page(direct)
@@ -182,14 +226,32 @@ def statuses(page: Page, direct: str, bare: str) -> None:
         alone.append(rate(lambda: straight.ask("POST", "/run-status", asked), N))
         theirs.append(rate(lambda: nothing.ask("POST", "/nothing", {}), N))
     a, c, b = (statistics.median(x) for x in (mine, alone, theirs))
-    row("run-status, one connection, through the proxy of `up`", f"{a:.0f}/s", f"{b:.0f}/s bare Flask handler (ratio {a / b:.2f})", ">= 0.8")
+    row(
+        "run-status, one connection, through the proxy of `up`",
+        f"{a:.0f}/s",
+        f"{b:.0f}/s bare Flask handler (ratio {a / b:.2f})",
+        ">= 0.8",
+    )
     row("the same, `jobscribe server` alone", f"{c:.0f}/s", f"ratio {c / b:.2f}", ">= 0.8")
-    frame = "*".join(str(x) for x in (
-        0, "heatAnimation", heat["simulationId"], "heat", done["computeJobHash"], done["computeJobSerial"],
-    ))
+    frame = "*".join(
+        str(x)
+        for x in (
+            0,
+            "heatAnimation",
+            heat["simulationId"],
+            "heat",
+            done["computeJobHash"],
+            done["computeJobSerial"],
+        )
+    )
     size = len(page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")))
     ms = times_ms(lambda: page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")), 100)
-    row(f"frame of {size / 1024:.0f} KB, median, p95", f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms", "", "10 ms")
+    row(
+        f"frame of {size / 1024:.0f} KB, median, p95",
+        f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms",
+        "",
+        "10 ms",
+    )
     assert reply["state"] == "completed"
 
 
@@ -197,9 +259,17 @@ def calls(url: str, page: Page, method: str) -> None:
     body = {"simulationType": "myapp", "method": method, "args": {"height": 58}}
     page.ask("POST", "/stateless-compute", body)
     ms = times_ms(lambda: page.ask("POST", "/stateless-compute", body), 300)
-    row("warm stateless-compute, median, p95", f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms", "", "3 ms")
+    row(
+        "warm stateless-compute, median, p95",
+        f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms",
+        "",
+        "3 ms",
+    )
     pages = [page.again(url) for _ in range(CONNECTIONS)]
-    together = statistics.median(rate_together([lambda p=p: p.ask("POST", "/stateless-compute", body) for p in pages], N) for _ in range(REPEATS))
+    together = statistics.median(
+        rate_together([lambda p=p: p.ask("POST", "/stateless-compute", body) for p in pages], N)
+        for _ in range(REPEATS)
+    )
     row(f"stateless-compute, {CONNECTIONS} connections", f"{together:.0f}/s", "", "500/s")
 
 
@@ -208,7 +278,12 @@ def newcomers(url: str) -> None:
     states: list[str] = []
 
     def one(page: Page) -> None:
-        body = {"simulationType": "myapp", "simulationId": sid(), "report": "heightWeightReport", "models": {}}
+        body = {
+            "simulationType": "myapp",
+            "simulationId": sid(),
+            "report": "heightWeightReport",
+            "models": {},
+        }
         states.append(page.run(body)["state"])
 
     began = time.perf_counter()
@@ -217,13 +292,26 @@ def newcomers(url: str) -> None:
         t.start()
     for t in threads:
         t.join()
-    row("64 new users at once, a report each", f"{states.count('completed')} served in {time.perf_counter() - began:.1f} s", "", "all served")
+    row(
+        "64 new users at once, a report each",
+        f"{states.count('completed')} served in {time.perf_counter() - began:.1f} s",
+        "",
+        "all served",
+    )
 
 
 def main(method: str = "idealWeight") -> None:
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}\n")
-    print("| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True)
-    with tempfile.TemporaryDirectory(prefix="jobscribe-bench-") as folder, up(Path(folder) / "r") as url, floor(8) as bare:
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}\n"
+    )
+    print(
+        "| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="jobscribe-bench-") as folder,
+        up(Path(folder) / "r") as url,
+        floor(8) as bare,
+    ):
         page = Page(url).sign_in("bench")
         with production(Path(folder) / "r") as direct:
             statuses(page, direct, bare)

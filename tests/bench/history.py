@@ -1,18 +1,29 @@
-"""Fills a root with the log of many finished jobs and some running ones, as a long-lived supervisor leaves it."""
+"""Fills a root with the log of many finished jobs and some running ones, as a long-lived supervisor
+leaves it.
+"""
 
 import threading
 import time
 from pathlib import Path
 
-from jobscribe.db.events.events import AttemptEnded, JobEvent, RunEnded, RunRequested, TaskEnded, TaskPlaced, TaskStarted, job_stream
-from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.events import (
+    AttemptEnded,
+    JobEvent,
+    RunEnded,
+    RunRequested,
+    TaskEnded,
+    TaskPlaced,
+    TaskStarted,
+    job_stream,
+)
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.records.record_files import write_marker
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Write
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 
 def fill(root: Path, finished: int, running: int) -> float:
@@ -25,7 +36,9 @@ def fill(root: Path, finished: int, running: int) -> float:
         uid = f"User{n % 50:04d}"
         jid = f"{uid}-{n:08d}-command"
         events = tuple(_events(uid, f"{n:08d}", jid, over=n < finished))
-        batch = Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),))
+        batch = Batch(
+            writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),)
+        )
         store.append(batch, lambda result: left.release())
     for _ in range(finished + running):
         left.acquire()
@@ -40,12 +53,26 @@ def fill(root: Path, finished: int, running: int) -> float:
 def _events(uid: str, sid: str, jid: str, over: bool) -> list[JobEvent]:
     at = 1_700_000_000.0
     token = Token(jid, int(at), 1, "main", 0)
-    spec = RunSpec(uid=uid, simulation_id=sid, driver="local", command=("/bin/true",), compute_job_hash="0" * 32)
+    spec = RunSpec(
+        uid=uid,
+        simulation_id=sid,
+        driver="local",
+        command=("/bin/true",),
+        compute_job_hash="0" * 32,
+    )
     key = AgentKey("local", "sequential", uid, "localhost")
     events: list[JobEvent] = [
         RunRequested(at=at, serial=int(at), spec=spec, run_dir=f"/run/{jid}", req_id=f"req-{sid}"),
         TaskPlaced(at=at, token=token, agent_key=key, op_id=op_id(token, "run")),
-        TaskStarted(at=at, token=token, pid=2, start_ticks=1, started_at=at, host="localhost", boot_id="an earlier boot"),
+        TaskStarted(
+            at=at,
+            token=token,
+            pid=2,
+            start_ticks=1,
+            started_at=at,
+            host="localhost",
+            boot_id="an earlier boot",
+        ),
     ]
     if over:
         events += [

@@ -1,6 +1,8 @@
-"""Jobs a second through a keeper, with cgroups and without (where none may be made, all are the same), next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
+"""Jobs a second through a keeper, with cgroups and without (where none may be made, all are the
+same), next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
 
-Both run `/bin/true`, two at a time. The floors: posix_spawn of it alone, and of the `sh` with it that a job consists of.
+Both run `/bin/true`, two at a time. The floors: posix_spawn of it alone, and of the `sh` with it
+that a job consists of.
 """
 
 import json
@@ -14,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jobscribe.agent.keeper import process as keeper
-from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 AT_ONCE = 2
@@ -24,14 +26,18 @@ AT_ONCE = 2
 def main() -> int:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     alone = jobs / _spawned(jobs, lambda: ("/bin/true", ["true"]))
-    with_shell = jobs / _spawned(jobs, lambda: ("/bin/sh", ["sh", "-c", "( exec /bin/true ); exit $?"]))
+    with_shell = jobs / _spawned(
+        jobs, lambda: ("/bin/sh", ["sh", "-c", "( exec /bin/true ); exit $?"])
+    )
     print(f"{jobs} x /bin/true, {AT_ONCE} at a time")
     print(f"  posix_spawn alone           {alone:8.0f} a second")
     print(f"  posix_spawn of sh + it      {with_shell:8.0f} a second")
     for use in ("off", "v1", "v2"):
         secs, cpu, rss = _through_keeper(jobs, use)
-        print(f"  through the keeper, cgroups {use:3}: {jobs / secs:5.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it),"
-              f" {1000 * cpu / jobs:.2f} ms of its CPU a job, {rss / 1024:.1f} MiB at the end")
+        print(
+            f"  through the keeper, cgroups {use:3}: {jobs / secs:5.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it),"
+            f" {1000 * cpu / jobs:.2f} ms of its CPU a job, {rss / 1024:.1f} MiB at the end"
+        )
     return 0
 
 
@@ -58,7 +64,15 @@ def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            keeper.run({"root": place, "folder": f"{place}/agent", "agent": {}, "cgroups": {"use": cgroups}}, lambda sock: _relay(sock, theirs))
+            keeper.run(
+                {
+                    "root": place,
+                    "folder": f"{place}/agent",
+                    "agent": {},
+                    "cgroups": {"use": cgroups},
+                },
+                lambda sock: _relay(sock, theirs),
+            )
             usage = resource.getrusage(resource.RUSAGE_SELF)
             os.write(report_to, json.dumps([usage.ru_utime + usage.ru_stime, _resident()]).encode())
             os._exit(0)
@@ -94,8 +108,21 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
     orders = []
     for token in tokens:
         run_dir = f"{place}/run-{token.serial}"
-        text = script(token, TaskSpec(command=("/bin/true",), run_dir=run_dir), {"PATH": "/usr/bin:/bin", "HOME": "/"}, f"{folder}/run/{token.name}")
-        orders.append({"do": "start", "name": token.name, "token": str(token), "runDir": run_dir, "script": text})
+        text = script(
+            token,
+            TaskSpec(command=("/bin/true",), run_dir=run_dir),
+            {"PATH": "/usr/bin:/bin", "HOME": "/"},
+            f"{folder}/run/{token.name}",
+        )
+        orders.append(
+            {
+                "do": "start",
+                "name": token.name,
+                "token": str(token),
+                "runDir": run_dir,
+                "script": text,
+            }
+        )
     begin = time.perf_counter()
     for order in orders[:AT_ONCE]:
         sock.sendall(json.dumps(order).encode() + b"\n")

@@ -1,7 +1,9 @@
-"""What the logs cost of a plain run's CPU: the CPU time of the log calls and of the log's own thread, in every process, beside all that a run takes.
+"""What the logs cost of a plain run's CPU: the CPU time of the log calls and of the log's own
+thread, in every process, beside all that a run takes.
 
-Each thread's own CPU clock is read around each call, so that what other processes do meanwhile does not count. (With logs and without in turns was
-tried first: what forks and jobs take moves by more than all of the logging.)
+Each thread's own CPU clock is read around each call, so that what other processes do meanwhile does
+not count. (With logs and without in turns was tried first: what forks and jobs take moves by more
+than all of the logging.)
 
     python tests/bench/log_bench.py [runs in each turn, 150]
 """
@@ -17,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
 from real_site import PYTHON_PATH, Site, shell
 
-#: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file of its own.
+#: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file
+#: of its own.
 COUNTING = """
 import mmap, os, struct, threading, time
 from jobscribe.runtime.log.logger import Log
@@ -57,7 +60,10 @@ def cpu_secs(site: Site) -> float:
     total = 0
     for pid in site.everybody():
         try:
-            total += sum(int(f) for f in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
+            total += sum(
+                int(f)
+                for f in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+            )
         except (FileNotFoundError, ProcessLookupError):
             continue
     return total / _TICKS
@@ -71,7 +77,9 @@ def logging_secs(folder: Path) -> tuple[float, float, int]:
 
 def turn(runs: int, folder: Path) -> tuple[float, float, float, float]:
     """Of one run: CPU in log calls, in the log's thread, and of everything (ms); log calls."""
-    site = Site(("slots.local_sequential=2",), env={"PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}"})
+    site = Site(
+        ("slots.local_sequential=2",), env={"PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}"}
+    )
     try:
         site.start()
         for _ in range(WARM):
@@ -81,7 +89,10 @@ def turn(runs: int, folder: Path) -> tuple[float, float, float, float]:
             site.finished(shell("true"))
         now = logging_secs(folder)
         return (
-            1000 * (now[0] - then[0]) / runs, 1000 * (now[1] - then[1]) / runs, 1000 * (cpu_secs(site) - before) / runs, (now[2] - then[2]) / runs,
+            1000 * (now[0] - then[0]) / runs,
+            1000 * (now[1] - then[1]) / runs,
+            1000 * (cpu_secs(site) - before) / runs,
+            (now[2] - then[2]) / runs,
         )
     finally:
         site.end()
@@ -95,11 +106,18 @@ def main() -> None:
             folder = Path(name)
             (folder / "sitecustomize.py").write_text(COUNTING.format(folder=name))
             turns.append(turn(runs, folder))
-            print("in calls {:.2f} ms, in the log's thread {:.2f} ms, everything {:.2f} ms; {:.1f} log calls".format(*turns[-1]), flush=True)
+            print(
+                "in calls {:.2f} ms, in the log's thread {:.2f} ms, everything {:.2f} ms; {:.1f} log calls".format(
+                    *turns[-1]
+                ),
+                flush=True,
+            )
     share = statistics.median(100 * (t[0] + t[1]) / t[2] for t in turns)
     calls, thread, total, count = (statistics.median(t[n] for t in turns) for n in range(4))
-    print(f"| CPU of logging a plain run ({count:.0f} log calls in all processes) | {calls:.2f} ms in the calls, {thread:.2f} ms in the log's thread | "
-          f"{total:.1f} ms of all together: {share:.1f} % | < 5 % | {'yes' if share < 5 else 'no'} |")
+    print(
+        f"| CPU of logging a plain run ({count:.0f} log calls in all processes) | {calls:.2f} ms in the calls, {thread:.2f} ms in the log's thread | "
+        f"{total:.1f} ms of all together: {share:.1f} % | < 5 % | {'yes' if share < 5 else 'no'} |"
+    )
 
 
 if __name__ == "__main__":

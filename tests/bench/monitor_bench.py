@@ -1,4 +1,6 @@
-"""What monitoring costs: scrapes beside a store with 100,000 jobs, and what is added to each run. `python tests/bench/monitor_bench.py`."""
+"""What monitoring costs: scrapes beside a store with 100,000 jobs, and what is added to each run.
+`python tests/bench/monitor_bench.py`.
+"""
 
 import statistics
 import sys
@@ -6,11 +8,12 @@ import time
 from pathlib import Path
 
 from history import _events, fill
+
 from jobscribe.db.events.events import job_stream
-from jobscribe.db.store.job_index import index_row
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
 from jobscribe.db.store.contract import Stored
+from jobscribe.db.store.job_index import index_row
 from jobscribe.supervisor.metrics.event_counters import Happened
 from jobscribe.supervisor.metrics.instruments import Instruments
 
@@ -18,7 +21,9 @@ JOBS, SCRAPES, RUNS = 100_000, 60, 2_000
 
 
 def sample(text: str, name: str) -> float:
-    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + " "))
+    return next(
+        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + " ")
+    )
 
 
 def scrapes() -> None:
@@ -45,10 +50,14 @@ def scrapes() -> None:
         cpu = (sample(text, "process_cpu_seconds_total") - before) / SCRAPES
         loop = site.ask("GET", "/api/metrics").json()["loop"]
         slow = {bound: n for bound, n in loop["roundsUpTo"].items() if n}
-        print(f"scrapes of {len(text) // 1000} kB beside {JOBS} jobs: the first {cold * 1000:.0f} ms, then median "
-              f"{statistics.median(took) * 1000:.1f}, p95 {sorted(took)[int(0.95 * len(took))] * 1000:.1f} ms; {cpu * 1000:.1f} ms of CPU each")
-        print(f"the loop meanwhile: p99.9 of its lag {loop['p999'] * 1000:.0f} ms, rounds over 5 ms by their bound {slow}, "
-              f"longest {loop['worst']['secs'] * 1000:.0f} ms")
+        print(
+            f"scrapes of {len(text) // 1000} kB beside {JOBS} jobs: the first {cold * 1000:.0f} ms, then median "
+            f"{statistics.median(took) * 1000:.1f}, p95 {sorted(took)[int(0.95 * len(took))] * 1000:.1f} ms; {cpu * 1000:.1f} ms of CPU each"
+        )
+        print(
+            f"the loop meanwhile: p99.9 of its lag {loop['p999'] * 1000:.0f} ms, rounds over 5 ms by their bound {slow}, "
+            f"longest {loop['worst']['secs'] * 1000:.0f} ms"
+        )
     finally:
         site.end()
 
@@ -62,7 +71,17 @@ def runs() -> None:
         events, job, moments = _events("User0001", f"{n:08d}", jid, over=True), Job(jid=jid), []
         for version, event in enumerate(events, 1):
             job = evolve(job, event)
-            moments.append((Stored(position=n * 10 + version, stream=job_stream(jid), version=version, event=event), job))
+            moments.append(
+                (
+                    Stored(
+                        position=n * 10 + version,
+                        stream=job_stream(jid),
+                        version=version,
+                        event=event,
+                    ),
+                    job,
+                )
+            )
         work.append(moments)
         index_row(job)
     began = time.process_time()

@@ -1,7 +1,9 @@
-"""How long the commands take that one types at night, on a root with 100,000 jobs, beside `python -c pass` in the same run.
+"""How long the commands take that one types at night, on a root with 100,000 jobs, beside `python
+-c pass` in the same run.
 
-Whole commands, from the start of the interpreter to its end, in turn with the bare one; and what pages of `job list` take in the server.
-The log is filled through the store, not by running. Asserts nothing.
+Whole commands, from the start of the interpreter to its end, in turn with the bare one; and what
+pages of `job list` take in the server. The log is filled through the store, not by running. Asserts
+nothing.
 """
 
 import argparse
@@ -16,9 +18,10 @@ import time
 from pathlib import Path
 
 from history import fill
+from run import Jobscribe, jobscribe
+
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.protocol.ids import Token, op_id
-from run import Jobscribe, jobscribe
 
 JOBS, REPEATS = 100_000, 9
 #: Goals of the project: over bare Python, and for a page of the list in the server.
@@ -43,10 +46,15 @@ def commands(root: Path, n: int) -> None:
     environment = {**os.environ, "JOBSCRIBE_ROOT": str(root)}
     ours = [sys.executable, "-m", "jobscribe.cli"]
     asked = {
-        "job why JOB": [*ours, "job", "why", jid], "trace JOB": [*ours, "trace", jid],
+        "job why JOB": [*ours, "job", "why", jid],
+        "trace JOB": [*ours, "trace", jid],
         "trace, 12 characters of an opId": [*ours, "trace", "--all-users", op[:12]],
         "trace, a reqId": [*ours, "trace", "--all-users", f"req-{sid}"],
-        "trace, no such id": ["sh", "-c", f'{sys.executable} -m jobscribe.cli trace --all-users {op[:12]}zz; test $? != 0'],
+        "trace, no such id": [
+            "sh",
+            "-c",
+            f"{sys.executable} -m jobscribe.cli trace --all-users {op[:12]}zz; test $? != 0",
+        ],
     }
     bare: list[tuple[float, float]] = []
     times: dict[str, list[tuple[float, float]]] = {what: [] for what in asked}
@@ -59,16 +67,24 @@ def commands(root: Path, n: int) -> None:
         took, cpu = [t[0] for t in both], statistics.median(t[1] for t in both) - floor_cpu
         over = statistics.median(took) - floor
         met = "yes" if over < GOAL_MS else "no"
-        print(f"| `{what}` | {statistics.median(took):.0f} ms ({min(took):.0f}-{max(took):.0f}) | {floor:.0f} ms `python -c pass`: +{over:.0f} ms"
-              f" (CPU +{cpu:.0f} ms) | < +{GOAL_MS} ms | {met} |", flush=True)
+        print(
+            f"| `{what}` | {statistics.median(took):.0f} ms ({min(took):.0f}-{max(took):.0f}) | {floor:.0f} ms `python -c pass`: +{over:.0f} ms"
+            f" (CPU +{cpu:.0f} ms) | < +{GOAL_MS} ms | {met} |",
+            flush=True,
+        )
 
 
 def pages(ours: Jobscribe) -> None:
-    """First pages of the list, asked for over a kept connection: what the server takes, and loopback."""
+    """First pages of the list, asked for over a kept connection: what the server takes, and
+    loopback.
+    """
     user = "User0007"
     filters = {
-        "of all": {}, "of one user": {"uid": user}, "of one user, running": {"uid": user, "status": "running"},
-        "of one user, in error (there is none)": {"uid": user, "status": "error"}, "of all, in error (there is none)": {"status": "error"},
+        "of all": {},
+        "of one user": {"uid": user},
+        "of one user, running": {"uid": user, "status": "running"},
+        "of one user, in error (there is none)": {"uid": user, "status": "error"},
+        "of all, in error (there is none)": {"status": "error"},
     }
     for what, by in filters.items():
         times = []
@@ -77,8 +93,11 @@ def pages(ours: Jobscribe) -> None:
             ours.http.post("/api/job-list", {**by, "limit": 100})
             times.append((time.perf_counter() - began) * 1000)
         took = statistics.median(times)
-        print(f"| first page of `job list`, {what} | {took:.1f} ms ({min(times):.1f}-{max(times):.1f}) | | < {PAGE_MS} ms |"
-              f" {'yes' if took < PAGE_MS else 'no'} |", flush=True)
+        print(
+            f"| first page of `job list`, {what} | {took:.1f} ms ({min(times):.1f}-{max(times):.1f}) | | < {PAGE_MS} ms |"
+            f" {'yes' if took < PAGE_MS else 'no'} |",
+            flush=True,
+        )
 
 
 def looked_up(root: Path, n: int) -> None:
@@ -93,7 +112,10 @@ def looked_up(root: Path, n: int) -> None:
         if found.name != op:
             raise SystemExit(f"{found} is not {op}")
     store.close()
-    print(f"| an opId by 12 characters, in the index | {statistics.median(times):.0f} us (99 %: {sorted(times)[989]:.0f} us) | | | |", flush=True)
+    print(
+        f"| an opId by 12 characters, in the index | {statistics.median(times):.0f} us (99 %: {sorted(times)[989]:.0f} us) | | | |",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -104,8 +126,13 @@ def main() -> None:
         root = Path(folder) / "root"
         took = fill(root, jobs - 100, 100)
         size = (root / "db" / "events.sqlite").stat().st_size / 2**20
-        print(f"{jobs} jobs, {size:.0f} MiB, written in {took:.0f} s; load {os.getloadavg()[0]:.1f}")
-        print("| what | here | beside it, in the same run | goal | met |\n| --- | --- | --- | --- | --- |", flush=True)
+        print(
+            f"{jobs} jobs, {size:.0f} MiB, written in {took:.0f} s; load {os.getloadavg()[0]:.1f}"
+        )
+        print(
+            "| what | here | beside it, in the same run | goal | met |\n| --- | --- | --- | --- | --- |",
+            flush=True,
+        )
         looked_up(root, jobs // 2)
         with jobscribe(root) as ours:
             commands(root, jobs // 2)

@@ -1,7 +1,8 @@
-"""Runs with roles: a gang of 200 tasks beside 200 single runs, until all of them run; and the plan of 1,000 tasks. Asserts nothing.
+"""Runs with roles: a gang of 200 tasks beside 200 single runs, until all of them run; and the plan
+of 1,000 tasks. Asserts nothing.
 
-Both sides sleep, so that what is measured is how long it takes until everything runs: from the request to the last process on record.
-Taken in turn on one supervisor. Part of `make bench`.
+Both sides sleep, so that what is measured is how long it takes until everything runs: from the
+request to the last process on record. Taken in turn on one supervisor. Part of `make bench`.
 """
 
 import contextlib
@@ -24,8 +25,12 @@ from run import Http, simulation_id
 
 TASKS, PLANNED, REPEATS = 200, 1000, 5
 SETTINGS = (
-    "slots.local_sequential=500", "slots.local_parallel=500", "slots.op_run=500", "resources.local_cpu=2000",
-    "resources.local_memory_mb=1000000", "resources.local_ports=20000-32767",
+    "slots.local_sequential=500",
+    "slots.local_parallel=500",
+    "slots.op_run=500",
+    "resources.local_cpu=2000",
+    "resources.local_memory_mb=1000000",
+    "resources.local_ports=20000-32767",
 )
 
 
@@ -43,7 +48,9 @@ class Site:
 
     def cancel(self, sids: list[str]) -> None:
         for sid in sids:
-            self.post("run-cancel", reqId=secrets.token_hex(12), computeJid=f"{self.uid}-{sid}-command")
+            self.post(
+                "run-cancel", reqId=secrets.token_hex(12), computeJid=f"{self.uid}-{sid}-command"
+            )
         for sid in sids:
             while not self.status(sid, waitSecs=30)["over"]:
                 pass
@@ -51,7 +58,16 @@ class Site:
     def singles(self, n: int) -> float:
         """Seconds until n runs of one command run."""
         sids = [simulation_id() for _ in range(n)]
-        runs = [{"uid": self.uid, "simulationId": sid, "jobRunMode": "parallel", "command": ["sleep", "600"], "graceSecs": 0} for sid in sids]
+        runs = [
+            {
+                "uid": self.uid,
+                "simulationId": sid,
+                "jobRunMode": "parallel",
+                "command": ["sleep", "600"],
+                "graceSecs": 0,
+            }
+            for sid in sids
+        ]
         began = time.perf_counter()
         self.http.post("/api/run-many", {"reqId": secrets.token_hex(12), "runs": runs})
         for sid in reversed(sids):
@@ -75,7 +91,13 @@ class Site:
 
     def run(self, sid: str, n: int) -> dict[str, Any]:
         role = {"name": "worker", "tasks": n, "command": ["sleep", "600"]}
-        return {"uid": self.uid, "simulationId": sid, "jobRunMode": "parallel", "roles": [role], "graceSecs": 0}
+        return {
+            "uid": self.uid,
+            "simulationId": sid,
+            "jobRunMode": "parallel",
+            "roles": [role],
+            "graceSecs": 0,
+        }
 
     def plan(self, n: int) -> float:
         """Seconds for the plan of a run of n tasks."""
@@ -88,8 +110,21 @@ class Site:
 def site(root: Path) -> Iterator[Site]:
     sets = [a for s in SETTINGS for a in ("--set", s)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(root), "up", "--no-web", "--port", "0", *sets],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [
+            sys.executable,
+            "-m",
+            "jobscribe.cli",
+            "--root",
+            str(root),
+            "up",
+            "--no-web",
+            "--port",
+            "0",
+            *sets,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None
     process.stdout.readline()
@@ -112,10 +147,16 @@ def main() -> None:
             singles.append(s.singles(TASKS))
             gangs.append(s.gang(TASKS))
         one, many = statistics.median(singles), statistics.median(gangs)
-        print(f"{TASKS} single runs running   {one:.2f} s   ({', '.join(f'{t:.2f}' for t in singles)})")
-        print(f"one run of {TASKS} tasks      {many:.2f} s   ({', '.join(f'{t:.2f}' for t in gangs)})")
+        print(
+            f"{TASKS} single runs running   {one:.2f} s   ({', '.join(f'{t:.2f}' for t in singles)})"
+        )
+        print(
+            f"one run of {TASKS} tasks      {many:.2f} s   ({', '.join(f'{t:.2f}' for t in gangs)})"
+        )
         print(f"ratio                     {many / one:.2f}   (goal: < 1.5)")
-        print(f"plan of {PLANNED} tasks        {statistics.median(s.plan(PLANNED) for _ in range(REPEATS)):.2f} s   (goal: < 1)")
+        print(
+            f"plan of {PLANNED} tasks        {statistics.median(s.plan(PLANNED) for _ in range(REPEATS)):.2f} s   (goal: < 1)"
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The floor: a bare skeleton of our shape. HTTP submit, one synced log line before the answer, an agent on a websocket that spawns
-`/bin/true` and says so. No states, no slots beyond a count, no retries, no authentication: what any product of this shape must cost.
+"""The floor: a bare skeleton of our shape. HTTP submit, one synced log line before the answer, an
+agent on a websocket that spawns `/bin/true` and says so. No states, no slots beyond a count, no
+retries, no authentication: what any product of this shape must cost.
 """
 
 import asyncio
@@ -110,10 +111,15 @@ async def agent(url: str) -> None:
 async def supervisor() -> None:
     with tempfile.TemporaryFile() as log:
         broker = Broker(log.fileno())
-        application = tornado.web.Application([
-            ("/submit", Submit, {"broker": broker}), ("/wait", Wait, {"broker": broker}), ("/nothing", Nothing),
-            ("/agent", AgentSocket, {"broker": broker}),
-        ], log_function=lambda handler: None)
+        application = tornado.web.Application(
+            [
+                ("/submit", Submit, {"broker": broker}),
+                ("/wait", Wait, {"broker": broker}),
+                ("/nothing", Nothing),
+                ("/agent", AgentSocket, {"broker": broker}),
+            ],
+            log_function=lambda handler: None,
+        )
         sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
         tornado.httpserver.HTTPServer(application).add_sockets(sockets)
         print(sockets[0].getsockname()[1], flush=True)

@@ -1,9 +1,11 @@
-"""The driver sbatch on a real cluster beside bare `sbatch` and `squeue`: `python tests/bench/slurm_bench.py [part...]`. Asserts nothing.
+"""The driver sbatch on a real cluster beside bare `sbatch` and `squeue`: `python
+tests/bench/slurm_bench.py [part...]`. Asserts nothing.
 
-Needs root and Slurm (etc/engines/slurm.sh install slurm sshd), and says so where they are missing. It starts a cluster and a login node of
-its own, as the tests in tests/slurm do. The bare side submits as the same unix users and asks squeue until the job is over, at the interval
-at which our agents may ask; both sides are taken in turn. Slurm's commands are counted by programs that the agents find before Slurm's own.
-Parts: warm, cold, rates, waiting, sign_in; none named: all.
+Needs root and Slurm (etc/engines/slurm.sh install slurm sshd), and says so where they are missing.
+It starts a cluster and a login node of its own, as the tests in tests/slurm do. The bare side
+submits as the same unix users and asks squeue until the job is over, at the interval at which our
+agents may ask; both sides are taken in turn. Slurm's commands are counted by programs that the
+agents find before Slurm's own. Parts: warm, cold, rates, waiting, sign_in; none named: all.
 """
 
 import asyncio
@@ -27,7 +29,6 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE.parent / "system", HERE.parent / "slurm"):
     sys.path.insert(0, str(folder))
 
-# ruff: noqa: E402
 import asyncssh
 from hpc import Sshd, Users
 from loop_lag import loop
@@ -39,15 +40,21 @@ from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
 
 WARM, BULK, WAITING, ASKED, SIGNED = 6, 100, 50, 200, 3
-#: Of the waiting runs so many seconds are looked at; whoever asked for each of them would do so every EACH_SECS.
+#: Of the waiting runs so many seconds are looked at; whoever asked for each of them would do so
+#: every EACH_SECS.
 WATCHED_SECS, EACH_SECS = 30.0, 5.0
 SECS = 300.0
-#: As a site would have it, and as quick as the tests: what is ours shows between longer pauses no more.
-CLUSTERS = {"usual": {"pollSecs": 2.0, "pollMaxSecs": 30.0}, "quick": {"pollSecs": 0.2, "pollMaxSecs": 1.0}}
+#: As a site would have it, and as quick as the tests: what is ours shows between longer pauses no
+#: more.
+CLUSTERS = {
+    "usual": {"pollSecs": 2.0, "pollMaxSecs": 30.0},
+    "quick": {"pollSecs": 0.2, "pollMaxSecs": 1.0},
+}
 NEW = ("bob", "key", "kbd", "cert")
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "sacctmgr")
 MIB = 20
-#: As our batch scripts have it: Slurm makes the environment of a login on the node, and takes its time.
+#: As our batch scripts have it: Slurm makes the environment of a login on the node, and takes its
+#: time.
 OWN = "--export=NONE"
 HERTZ = os.sysconf("SC_CLK_TCK")
 OPTIONS = ("--parsable", "-o", "/dev/null", "-p", "batch", "-A", ACCOUNT, f"--mem={MIB}")
@@ -85,7 +92,9 @@ def done(site: Site, run: dict[str, Any]) -> None:
 
 
 class Bench:
-    """The cluster with its users, and supervisors that use it: of a user `alice` the uid is `Bench.uid("alice")`."""
+    """The cluster with its users, and supervisors that use it: of a user `alice` the uid is
+    `Bench.uid("alice")`.
+    """
 
     def __init__(self, slurm: Slurm, users: Users, sshd: Sshd, made: Sites) -> None:
         self.slurm, self.users, self.sshd, self._made = slurm, users, sshd, made
@@ -93,7 +102,9 @@ class Bench:
         folder.mkdir(exist_ok=True)
         for name in COMMANDS:
             program = folder / name
-            program.write_text(f'#!/bin/sh\necho {name} >>{self._counted}\nexec /usr/bin/{name} "$@"\n')
+            program.write_text(
+                f'#!/bin/sh\necho {name} >>{self._counted}\nexec /usr/bin/{name} "$@"\n'
+            )
             program.chmod(0o755)
         self._counted.touch()
         self._counted.chmod(0o666)
@@ -107,8 +118,12 @@ class Bench:
     def site(self, *names: str, access: str = "runuser") -> Iterator[Site]:
         """A fresh supervisor with both clusters, for these users."""
         fields = {"access": access, "environment": self._environment}
-        clusters: dict[str, dict[str, Any]] = {name: {**fields, **polls} for name, polls in CLUSTERS.items()}
-        site = self._made.make(clusters=clusters, people={} if access == "ssh" else {self.uid(n): n for n in names}).start()
+        clusters: dict[str, dict[str, Any]] = {
+            name: {**fields, **polls} for name, polls in CLUSTERS.items()
+        }
+        site = self._made.make(
+            clusters=clusters, people={} if access == "ssh" else {self.uid(n): n for n in names}
+        ).start()
         try:
             yield site
         finally:
@@ -125,8 +140,16 @@ class Bench:
     def bare(self, name: str, *command: str) -> str:
         """A command of Slurm's as this user, with nothing in between."""
         done = subprocess.run(
-            command, input="#!/bin/sh\n/bin/true\n", capture_output=True, text=True, check=True, cwd="/", env={"PATH": "/usr/bin:/bin", **self.slurm.env},
-            user=self.users.uid(name), group=self.users.uid(name), extra_groups=[],
+            command,
+            input="#!/bin/sh\n/bin/true\n",
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", **self.slurm.env},
+            user=self.users.uid(name),
+            group=self.users.uid(name),
+            extra_groups=[],
         )
         return done.stdout.strip()
 
@@ -149,7 +172,12 @@ class Bench:
     def ours(self, name: str, part: str) -> list[int]:
         """Keepers or agents of this user."""
         title = f"jobscribe {part} ".encode()
-        return [p.pid for p in processes.table().values() if processes._read(f"/proc/{p.pid}/cmdline").startswith(title) and self._owns(name, p.pid)]
+        return [
+            p.pid
+            for p in processes.table().values()
+            if processes._read(f"/proc/{p.pid}/cmdline").startswith(title)
+            and self._owns(name, p.pid)
+        ]
 
     def _owns(self, name: str, pid: int) -> bool:
         with contextlib.suppress(OSError):
@@ -158,14 +186,19 @@ class Bench:
 
     def held(self, name: str) -> list[float]:
         """Rounds of this user's agents' loops of over 50 ms, in seconds."""
-        return [float(s) for s in re.findall(r"the loop was held for ([0-9.]+) s ", self._said(name))]
+        return [
+            float(s) for s in re.findall(r"the loop was held for ([0-9.]+) s ", self._said(name))
+        ]
 
     def connected(self, name: str) -> int:
         """So often an agent of this user's has reached its supervisor."""
         return len(re.findall(r" connected$", self._said(name), re.MULTILINE))
 
     def _said(self, name: str) -> str:
-        return "".join(log.read_text(errors="replace") for log in self.users.home(name).glob("scratch/jobscribe-*/job_agent.log"))
+        return "".join(
+            log.read_text(errors="replace")
+            for log in self.users.home(name).glob("scratch/jobscribe-*/job_agent.log")
+        )
 
 
 def cpu(pid: int) -> tuple[float, float]:
@@ -175,7 +208,11 @@ def cpu(pid: int) -> tuple[float, float]:
 
 
 def pss_mib(pid: int) -> float:
-    return next(int(line.split()[1]) / 1024 for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    return next(
+        int(line.split()[1]) / 1024
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
+    )
 
 
 def lag(site: Site) -> str:
@@ -184,16 +221,26 @@ def lag(site: Site) -> str:
 
 
 def any_phase() -> None:
-    """Slurm's controller looks at its queue once a second: each side meets all moments between two looks."""
+    """Slurm's controller looks at its queue once a second: each side meets all moments between two
+    looks.
+    """
     time.sleep(random.random())
 
 
 def stages(site: Site, run: Mapping[str, Any], began: float) -> list[float]:
-    """Seconds until the script lay there, from then until it ran, until its command had ended, and until that was answered. began: wall clock."""
+    """Seconds until the script lay there, from then until it ran, until its command had ended, and
+    until that was answered. began: wall clock.
+    """
     over = time.time()
-    tasks = site.post("job-tasks", uid=run["uid"], computeJid=f"{run['uid']}-{run['simulationId']}-command")["tasks"]
+    tasks = site.post(
+        "job-tasks", uid=run["uid"], computeJid=f"{run['uid']}-{run['simulationId']}-command"
+    )["tasks"]
     folder = Path(tasks[0]["evidence"])
-    moments = [began, *((folder / name).stat().st_mtime for name in ("batch.sh", "started", "exit-code")), over]
+    moments = [
+        began,
+        *((folder / name).stat().st_mtime for name in ("batch.sh", "started", "exit-code")),
+        over,
+    ]
     return [b - a for a, b in itertools.pairwise(moments)]
 
 
@@ -216,7 +263,9 @@ def warm(bench: Bench) -> None:
         any_phase()
         secs = CLUSTERS[cluster]["pollSecs"]
         name = f"bare {cluster} {' '.join(more)}".strip()
-        times.setdefault(name, []).append(timed(lambda: known[cluster].append(bench.submit_and_poll("alice", secs, *more))))
+        times.setdefault(name, []).append(
+            timed(lambda: known[cluster].append(bench.submit_and_poll("alice", secs, *more)))
+        )
 
     with bench.site("alice") as site:
         for cluster in CLUSTERS:
@@ -229,38 +278,64 @@ def warm(bench: Bench) -> None:
         waits = [timed(lambda: bench.bare("alice", "sbatch", "--wait", *OPTIONS)) for _ in range(2)]
     for cluster, polls in CLUSTERS.items():
         took, beside = times[cluster], times["bare " + cluster]
-        row(f"warm `/bin/true`, submit to completed, median of {WARM}, Slurm asked every {polls['pollSecs']:g} s", spread(took),
-            f"{spread(beside)} sbatch, then squeue as often: {ratio(took, beside)}; {min(waits):.2f} s sbatch --wait")
+        row(
+            f"warm `/bin/true`, submit to completed, median of {WARM}, Slurm asked every {polls['pollSecs']:g} s",
+            spread(took),
+            f"{spread(beside)} sbatch, then squeue as often: {ratio(took, beside)}; {min(waits):.2f} s sbatch --wait",
+        )
         if (same := f"bare {cluster} {OWN}") in times:
-            row("the same", "", f"{spread(times[same])} sbatch {OWN}, then squeue as often: {ratio(took, times[same])}")
+            row(
+                "the same",
+                "",
+                f"{spread(times[same])} sbatch {OWN}, then squeue as often: {ratio(took, times[same])}",
+            )
         m = [statistics.median(p[n] for p in parts[cluster]) for n in range(4)]
-        row("of it", f"{m[0] * 1000:.0f} ms until its script lies there; {m[1]:.2f} s sbatch, and until Slurm starts it; {m[2] + m[3]:.2f} s until its end is known",
-            f"{statistics.median(known[cluster]):.2f} s from its start until squeue says its end")
+        row(
+            "of it",
+            f"{m[0] * 1000:.0f} ms until its script lies there; {m[1]:.2f} s sbatch, and until Slurm starts it; {m[2] + m[3]:.2f} s until its end is known",
+            f"{statistics.median(known[cluster]):.2f} s from its start until squeue says its end",
+        )
 
 
 def cold(bench: Bench) -> None:
-    """The first run of a new unix user has our code sent; the same user's first one on the other cluster finds it there."""
+    """The first run of a new unix user has our code sent; the same user's first one on the other
+    cluster finds it there.
+    """
     sent, there, alone = [], [], []
     with bench.site(*NEW) as site:
         for name in NEW:
             any_phase()
-            alone.append(timed(lambda: bench.submit_and_poll(name, 0.2)))  # noqa: B023
+            alone.append(timed(lambda: bench.submit_and_poll(name, 0.2)))
             any_phase()
-            sent.append(timed(lambda: done(site, true(bench.uid(name), "quick"))))  # noqa: B023
+            sent.append(timed(lambda: done(site, true(bench.uid(name), "quick"))))
             any_phase()
-            there.append(timed(lambda: done(site, true(bench.uid(name), "usual"))))  # noqa: B023
-    row(f"cold: new unix user, code sent, agent started, median of {len(NEW)}, asked every 0.2 s", spread(sent),
-        f"{spread(alone)} sbatch and squeue: {ratio(sent, alone)}")
-    row("the same where the code lies there, asked every 2 s", spread(there), f"{ratio(there, alone)}")
+            there.append(timed(lambda: done(site, true(bench.uid(name), "usual"))))
+    row(
+        f"cold: new unix user, code sent, agent started, median of {len(NEW)}, asked every 0.2 s",
+        spread(sent),
+        f"{spread(alone)} sbatch and squeue: {ratio(sent, alone)}",
+    )
+    row(
+        "the same where the code lies there, asked every 2 s",
+        spread(there),
+        f"{ratio(there, alone)}",
+    )
 
 
 def rates(bench: Bench) -> None:
     uid = bench.uid("alice")
     with bench.site("alice") as site:
         done(site, true(uid))
-        alone, same = timed(lambda: bench.submit_many("alice", 2.0)), timed(lambda: bench.submit_many("alice", 2.0, OWN))
+        alone, same = (
+            timed(lambda: bench.submit_many("alice", 2.0)),
+            timed(lambda: bench.submit_many("alice", 2.0, OWN)),
+        )
         agent, keeper = bench.ours("alice", "agent")[0], bench.ours("alice", "keeper")[0]
-        before, calls, held = [cpu(p) for p in (site.pid, agent, keeper)], bench.calls(), len(bench.held("alice"))
+        before, calls, held = (
+            [cpu(p) for p in (site.pid, agent, keeper)],
+            bench.calls(),
+            len(bench.held("alice")),
+        )
         runs = [true(uid) for _ in range(BULK)]
         began = time.perf_counter()
         site.post("run-many", reqId=secrets.token_hex(12), runs=runs)
@@ -268,20 +343,38 @@ def rates(bench: Bench) -> None:
         states = [site.wait(run, SECS)["state"] for run in reversed(runs)]
         took = time.perf_counter() - began
         now, more = [cpu(p) for p in (site.pid, agent, keeper)], bench.calls() - calls
-        row(f"{BULK} short runs of one user, jobs a minute", f"{BULK / took * 60:.0f} ({states.count('completed')} completed in {took:.1f} s; accepted in {accepted:.2f} s)",
+        row(
+            f"{BULK} short runs of one user, jobs a minute",
+            f"{BULK / took * 60:.0f} ({states.count('completed')} completed in {took:.1f} s; accepted in {accepted:.2f} s)",
             f"{BULK / alone * 60:.0f} ({alone:.1f} s) a loop of sbatch, then squeue every 2 s: ratio {alone / took:.2f}; "
-            f"{BULK / same * 60:.0f} ({same:.1f} s) sbatch {OWN}: ratio {same / took:.2f}")
+            f"{BULK / same * 60:.0f} ({same:.1f} s) sbatch {OWN}: ratio {same / took:.2f}",
+        )
         asked = ", ".join(f"{n} {name}" for name, n in more.most_common())
         polls = sum(n for name, n in more.items() if name != "sbatch")
-        row("Slurm's commands meanwhile", f"{asked}: {sum(more.values()) / BULK:.2f} a job; without sbatch {polls / took * 60:.0f} a minute",
-            f"each of them asked for every {EACH_SECS:g} s: about {BULK / 2 * took / EACH_SECS:.0f}")
+        row(
+            "Slurm's commands meanwhile",
+            f"{asked}: {sum(more.values()) / BULK:.2f} a job; without sbatch {polls / took * 60:.0f} a minute",
+            f"each of them asked for every {EACH_SECS:g} s: about {BULK / 2 * took / EACH_SECS:.0f}",
+        )
         own = [(b[0] - a[0]) / BULK * 1000 for a, b in zip(before, now, strict=True)]
         theirs = (now[1][1] - before[1][1]) / BULK * 1000
-        row("CPU a job: supervisor, agent, keeper", f"{own[0]:.1f}, {own[1]:.1f}, {own[2]:.1f} ms", f"{theirs:.1f} ms the commands of Slurm's that the agent ran")
+        row(
+            "CPU a job: supervisor, agent, keeper",
+            f"{own[0]:.1f}, {own[1]:.1f}, {own[2]:.1f} ms",
+            f"{theirs:.1f} ms the commands of Slurm's that the agent ran",
+        )
         rounds = bench.held("alice")[held:]
-        row("loops meanwhile", f"supervisor {lag(site)}; agent: {len(rounds)} rounds over 50 ms, longest {max(rounds, default=0) * 1000:.0f} ms, "
-            f"so that {sum(s - 0.05 for s in rounds) / took * 100:.2f} % of all moments had to wait longer", "", "p99.9 <= 50 ms")
-        row("memory (PSS) then: supervisor, agent, keeper", ", ".join(f"{pss_mib(p):.1f}" for p in (site.pid, agent, keeper)) + " MiB")
+        row(
+            "loops meanwhile",
+            f"supervisor {lag(site)}; agent: {len(rounds)} rounds over 50 ms, longest {max(rounds, default=0) * 1000:.0f} ms, "
+            f"so that {sum(s - 0.05 for s in rounds) / took * 100:.2f} % of all moments had to wait longer",
+            "",
+            "p99.9 <= 50 ms",
+        )
+        row(
+            "memory (PSS) then: supervisor, agent, keeper",
+            ", ".join(f"{pss_mib(p):.1f}" for p in (site.pid, agent, keeper)) + " MiB",
+        )
 
 
 def waiting(bench: Bench) -> None:
@@ -289,42 +382,77 @@ def waiting(bench: Bench) -> None:
     uid = bench.uid("alice")
     with bench.site("alice") as site:
         done(site, true(uid))
-        full = bench.slurm.ask("sbatch", "--parsable", "-o", "/dev/null", "-N", "3", "--exclusive", "-p", "debug", "-t", "5", "--wrap", "exec sleep 1000").strip()
+        full = bench.slurm.ask(
+            "sbatch",
+            "--parsable",
+            "-o",
+            "/dev/null",
+            "-N",
+            "3",
+            "--exclusive",
+            "-p",
+            "debug",
+            "-t",
+            "5",
+            "--wrap",
+            "exec sleep 1000",
+        ).strip()
         bench.slurm.until_state(full, "RUNNING")
         runs = [true(uid) for _ in range(WAITING)]
         site.post("run-many", reqId=secrets.token_hex(12), runs=runs)
         deadline = time.monotonic() + SECS
-        while not all(site.status(r)["queueState"] == "slurm" for r in runs) and time.monotonic() < deadline:
+        while (
+            not all(site.status(r)["queueState"] == "slurm" for r in runs)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.2)
         agent = bench.ours("alice", "agent")[0]
         before, spent, began = bench.calls(), cpu(agent), time.monotonic()
-        asked = sorted(timed(lambda run=run: site.status(run)) * 1000 for run in runs * (ASKED // WAITING))
+        asked = sorted(
+            timed(lambda run=run: site.status(run)) * 1000 for run in runs * (ASKED // WAITING)
+        )
         while (secs := time.monotonic() - began) < WATCHED_SECS:
             time.sleep(min(1.0, WATCHED_SECS - secs))
         more, used = bench.calls() - before, cpu(agent)
-        row(f"{WAITING} runs wait in Slurm's queue: commands of Slurm's a minute, in the first {WATCHED_SECS:g} s",
+        row(
+            f"{WAITING} runs wait in Slurm's queue: commands of Slurm's a minute, in the first {WATCHED_SECS:g} s",
             f"{sum(more.values()) / WATCHED_SECS * 60:.0f} ({dict(more)}); agent {(used[0] - spent[0]) / WATCHED_SECS * 100:.1f} % of a core",
-            f"each of them asked for every {EACH_SECS:g} s: {WAITING * 60 / EACH_SECS:.0f}")
-        row(f"status of one of them, median of {ASKED}, p99", f"{statistics.median(asked):.1f}, {asked[int(len(asked) * 0.99)]:.1f} ms",
-            f"{timed(lambda: bench.bare('alice', 'squeue', '-h', '-u', bench.users['alice'])) * 1000:.0f} ms one squeue")
+            f"each of them asked for every {EACH_SECS:g} s: {WAITING * 60 / EACH_SECS:.0f}",
+        )
+        row(
+            f"status of one of them, median of {ASKED}, p99",
+            f"{statistics.median(asked):.1f}, {asked[int(len(asked) * 0.99)]:.1f} ms",
+            f"{timed(lambda: bench.bare('alice', 'squeue', '-h', '-u', bench.users['alice'])) * 1000:.0f} ms one squeue",
+        )
         before, began = bench.calls(), time.monotonic()
         for run in runs:
             site.cancel(run)
         states = [site.wait(run, SECS)["state"] for run in runs]
         more = bench.calls() - before
-        row(f"all {WAITING} canceled", f"{states.count('canceled')} in {time.monotonic() - began:.1f} s, by {dict(more)}")
+        row(
+            f"all {WAITING} canceled",
+            f"{states.count('canceled')} in {time.monotonic() - began:.1f} s, by {dict(more)}",
+        )
         bench.slurm.cancel(full)
 
 
 def sign_in(bench: Bench) -> None:
-    """Password with code behind it, at a supervisor that nobody has signed in at: the answer to the request, then the agent, which a run waits for."""
+    """Password with code behind it, at a supervisor that nobody has signed in at: the answer to the
+    request, then the agent, which a run waits for.
+    """
     answered, up, alone = [], [], []
     for _ in range(SIGNED):
         alone.append(timed(lambda: asyncio.run(bare_sign_in(bench, "one"))))
         with bench.site("one", access="ssh") as site:
             uid = bench.uid("one")
             site.submit(true(uid, "quick"))
-            body = {"uid": uid, "cluster": "quick", "username": bench.users["one"], "password": bench.users.password, "otp": bench.users.code("one")}
+            body = {
+                "uid": uid,
+                "cluster": "quick",
+                "username": bench.users["one"],
+                "password": bench.users.password,
+                "otp": bench.users.code("one"),
+            }
             before, began = bench.connected("one"), time.perf_counter()
             answer = site.ask("POST", "/api/sbatch-login", json.dumps(body).encode())
             answered.append(time.perf_counter() - began)
@@ -333,8 +461,11 @@ def sign_in(bench: Bench) -> None:
             while bench.connected("one") == before:
                 time.sleep(0.01)
             up.append(time.perf_counter() - began)
-    row(f"sign-in by password and code, until it is answered (signed in, code sent), median of {SIGNED}", spread(answered),
-        f"{spread(alone)} asyncssh and `true`: {ratio(answered, alone)}")
+    row(
+        f"sign-in by password and code, until it is answered (signed in, code sent), median of {SIGNED}",
+        spread(answered),
+        f"{spread(alone)} asyncssh and `true`: {ratio(answered, alone)}",
+    )
     row("the same until the agent is connected", spread(up), ratio(up, alone))
 
 
@@ -346,29 +477,49 @@ async def bare_sign_in(bench: Bench, name: str) -> None:
         def kbdint_auth_requested(self) -> str:
             return ""
 
-        def kbdint_challenge_received(self, name: str, instructions: str, lang: str, prompts: Any) -> list[str]:
+        def kbdint_challenge_received(
+            self, name: str, instructions: str, lang: str, prompts: Any
+        ) -> list[str]:
             return [answer for _ in prompts]
 
     async with asyncssh.connect(
-        "127.0.0.1", bench.sshd.port(), known_hosts=str(bench.sshd.known_hosts), config=None, agent_path=None, username=bench.users[name],
-        client_keys=None, password_auth=False, client_factory=Client,
+        "127.0.0.1",
+        bench.sshd.port(),
+        known_hosts=str(bench.sshd.known_hosts),
+        config=None,
+        agent_path=None,
+        username=bench.users[name],
+        client_keys=None,
+        password_auth=False,
+        client_factory=Client,
     ) as connection:
         await connection.run("true", check=True)
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"warm": warm, "cold": cold, "rates": rates, "waiting": waiting, "sign_in": sign_in}
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "warm": warm,
+    "cold": cold,
+    "rates": rates,
+    "waiting": waiting,
+    "sign_in": sign_in,
+}
 
 
 def main(*wanted: str) -> int:
     unknown = [name for name in wanted if name not in PARTS]
     if unknown:
-        print(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
+        print(
+            f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr
+        )
         return 2
     for engine in ("slurm", "sshd"):
         if reason := why_not(engine):
             print(f"the driver sbatch is not measured: {reason}")
             return 0
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}", flush=True)
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}",
+        flush=True,
+    )
     began = time.monotonic()
     slurm = Slurm()
     users = Users(slurm.conf)
@@ -381,13 +532,18 @@ def main(*wanted: str) -> int:
         if not wanted or "sign_in" in wanted:
             ending.callback(sshd.down)
             sshd.up()
-        print(f"{slurm.ask('sinfo', '--version').strip()}, {len(slurm.nodes)} nodes, up in {time.monotonic() - began:.0f} s\n\n"
-              "| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True)
+        print(
+            f"{slurm.ask('sinfo', '--version').strip()}, {len(slurm.nodes)} nodes, up in {time.monotonic() - began:.0f} s\n\n"
+            "| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |",
+            flush=True,
+        )
         with sites(slurm, users, lambda: sshd) as made:
             bench = Bench(slurm, users, sshd, made)
             for name in wanted or PARTS:
                 PARTS[name](bench)
-    print(f"\nload at the end {os.getloadavg()[0]:.2f}, {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"\nload at the end {os.getloadavg()[0]:.2f}, {time.monotonic() - began:.0f} s", flush=True
+    )
     return 0
 
 

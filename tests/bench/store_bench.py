@@ -1,7 +1,8 @@
-"""Events a second of the SQLite store for several numbers of batches in flight, beside plain SQLite on the same disk.
+"""Events a second of the SQLite store for several numbers of batches in flight, beside plain SQLite
+on the same disk.
 
-Run as a script; nothing is asserted. The floor writes the same bytes into one table, one synced transaction for each group,
-with no checksums, versions, index, witness or second thread.
+Run as a script; nothing is asserted. The floor writes the same bytes into one table, one synced
+transaction for each group, with no checksums, versions, index, witness or second thread.
 """
 
 import argparse
@@ -26,8 +27,18 @@ def event(jid: str) -> Event:
 
 def batch(jid: str) -> Batch:
     row = IndexRow(
-        jid=jid, uid=jid[:8], status="pending", serial=1, simulation_type="command", kind="sequential", driver="local", busy=True,
-        queued_at=1.0, started_at=None, ended_at=None, reason=None,
+        jid=jid,
+        uid=jid[:8],
+        status="pending",
+        serial=1,
+        simulation_type="command",
+        kind="sequential",
+        driver="local",
+        busy=True,
+        queued_at=1.0,
+        started_at=None,
+        ended_at=None,
+        reason=None,
     )
     return Batch(writes=(Write(job_stream(jid), 0, (event(jid),)),), index=(row,))
 
@@ -66,7 +77,10 @@ def floor_rate(folder: Path, group: int, total: int) -> float:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("CREATE TABLE e (position INTEGER PRIMARY KEY, stream TEXT, body TEXT)")
-    rows = [(n + 1, job_stream(jid), encode(event(jid)).decode()) for n, jid in enumerate(jids(0, total))]
+    rows = [
+        (n + 1, job_stream(jid), encode(event(jid)).decode())
+        for n, jid in enumerate(jids(0, total))
+    ]
     started = time.perf_counter()
     for start in range(0, total, group):
         connection.execute("BEGIN IMMEDIATE")
@@ -84,9 +98,14 @@ def main() -> None:
     try:
         print(f"{'in flight':>9} {'events/s':>10} {'floor/s':>10} {'ratio':>6}")
         for in_flight, total in ((1, 1000), (8, 6000), (64, 40_000), (512, 80_000)):
-            floor_folder, store_folder = (Path(folder, f"{name}{in_flight}") for name in ("floor", "store"))
+            floor_folder, store_folder = (
+                Path(folder, f"{name}{in_flight}") for name in ("floor", "store")
+            )
             floor_folder.mkdir()
-            floor, rate = floor_rate(floor_folder, in_flight, total), store_rate(store_folder, in_flight, total)
+            floor, rate = (
+                floor_rate(floor_folder, in_flight, total),
+                store_rate(store_folder, in_flight, total),
+            )
             print(f"{in_flight:>9} {rate:>10.0f} {floor:>10.0f} {rate / floor:>6.2f}")
     finally:
         shutil.rmtree(folder)

@@ -1,4 +1,6 @@
-"""A module may import only from floors below its own; import-linter's contracts in pyproject.toml say which those are."""
+"""A module may import only from floors below its own; import-linter's contracts in pyproject.toml
+say which those are.
+"""
 
 import pathlib
 import shutil
@@ -8,7 +10,21 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "apps", "cli", "client", "db", "diagnosis", "drivers", "protocol", "runtime", "schema", "service", "supervisor", "web")
+PRODUCT = (
+    "agent",
+    "apps",
+    "cli",
+    "client",
+    "db",
+    "diagnosis",
+    "drivers",
+    "protocol",
+    "runtime",
+    "schema",
+    "service",
+    "supervisor",
+    "web",
+)
 
 
 def lint(folder: pathlib.Path, config: pathlib.Path) -> subprocess.CompletedProcess[str]:
@@ -16,7 +32,11 @@ def lint(folder: pathlib.Path, config: pathlib.Path) -> subprocess.CompletedProc
     code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
     return subprocess.run(
         [sys.executable, "-c", code, "--no-cache", "--config", str(config)],
-        cwd=config.parent, env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=100,
+        cwd=config.parent,
+        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
 
 
@@ -39,7 +59,9 @@ def test_the_product_keeps_its_floors() -> None:
 
 
 def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.Path) -> None:
-    (house / "jobscribe/agent/jobs/planted.py").write_text("from ... import apps\nfrom ...apps import __doc__ as about\n")
+    (house / "jobscribe/agent/jobs/planted.py").write_text(
+        "from ... import apps\nfrom ...apps import __doc__ as about\n"
+    )
     done = lint(house, house / "pyproject.toml")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -60,10 +82,14 @@ def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.P
         ("supervisor", "import pykern.pkdebug", "pykern is used in service only"),
     ],
 )
-def test_a_planted_import_is_found(house: pathlib.Path, place: str, line: str, contract: str) -> None:
+def test_a_planted_import_is_found(
+    house: pathlib.Path, place: str, line: str, contract: str
+) -> None:
     (house / f"jobscribe/{place}/planted.py").write_text(line + "\n")
     done = lint(house, house / "pyproject.toml")
     assert done.returncode == 1, done.stdout + done.stderr
-    broken = [row for row in done.stdout.splitlines() if row.startswith(contract) and " BROKEN" in row]
+    broken = [
+        row for row in done.stdout.splitlines() if row.startswith(contract) and " BROKEN" in row
+    ]
     assert broken, done.stdout
     assert f"jobscribe.{place}.planted" in done.stdout

@@ -1,4 +1,6 @@
-"""The modules that decide are functions of data: they import no clock, chance, machine or network, and open and print nothing."""
+"""The modules that decide are functions of data: they import no clock, chance, machine or network,
+and open and print nothing.
+"""
 
 import ast
 import pathlib
@@ -7,19 +9,63 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PURE = (
-    "protocol/**/*.py", "diagnosis/*.py", "schema/fields.py", "schema/jobs/*.py", "db/events/*.py", "db/store/contract.py", "db/store/job_index.py",
-    "db/store/name_index.py", "db/store/checksum_chain.py", "db/maintenance/checkpoints.py", "db/records/job_record.py", "db/records/event_text.py",
-    "db/records/resource_usage.py", "supervisor/core/**/*.py", "supervisor/diagnosis/*.py", "supervisor/usage/summary.py",
-    "supervisor/usage/time_series.py", "agent/session/state_machine.py", "agent/session/backoff.py", "agent/session/path_mapping.py",
+    "protocol/**/*.py",
+    "diagnosis/*.py",
+    "schema/fields.py",
+    "schema/jobs/*.py",
+    "db/events/*.py",
+    "db/store/contract.py",
+    "db/store/job_index.py",
+    "db/store/name_index.py",
+    "db/store/checksum_chain.py",
+    "db/maintenance/checkpoints.py",
+    "db/records/job_record.py",
+    "db/records/event_text.py",
+    "db/records/resource_usage.py",
+    "supervisor/core/**/*.py",
+    "supervisor/diagnosis/*.py",
+    "supervisor/usage/summary.py",
+    "supervisor/usage/time_series.py",
+    "agent/session/state_machine.py",
+    "agent/session/backoff.py",
+    "agent/session/path_mapping.py",
     "agent/slurm/*.py",
 )
 #: Shapes that pure modules may know although their neighbours act: contracts and plain data.
 SHAPES = ("drivers/contracts.py", "__init__.py")
-FORBIDDEN = frozenset({
-    "aiofiles", "asyncio", "concurrent", "docker", "fcntl", "http", "io", "logging", "multiprocessing", "os", "pathlib", "psutil", "pykern",
-    "random", "secrets", "select", "selectors", "shutil", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time",
-    "tornado", "urllib.request", "uuid",
-})
+FORBIDDEN = frozenset(
+    {
+        "aiofiles",
+        "asyncio",
+        "concurrent",
+        "docker",
+        "fcntl",
+        "http",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "psutil",
+        "pykern",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "tornado",
+        "urllib.request",
+        "uuid",
+    }
+)
 FORBIDDEN_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__", "breakpoint"})
 
 
@@ -38,9 +84,17 @@ def impurities(path: pathlib.Path, root: pathlib.Path) -> list[str]:
             case ast.Import():
                 found += [(line, f"imports {a.name}") for a in node.names if forbidden(a.name)]
             case ast.ImportFrom(level=0, module=str(module)):
-                found += [(line, f"imports {module}.{a.name}") for a in node.names if forbidden(module) or forbidden(f"{module}.{a.name}")]
+                found += [
+                    (line, f"imports {module}.{a.name}")
+                    for a in node.names
+                    if forbidden(module) or forbidden(f"{module}.{a.name}")
+                ]
             case ast.ImportFrom():
-                found += [(line, f"imports {target}, which is not pure") for target in own_targets(node, here, root) if target not in allowed]
+                found += [
+                    (line, f"imports {target}, which is not pure")
+                    for target in own_targets(node, here, root)
+                    if target not in allowed
+                ]
             case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
                 found.append((line, f"calls {name}()"))
             case ast.AsyncFunctionDef() if not is_contract(node):
@@ -62,22 +116,35 @@ def own_targets(node: ast.ImportFrom, here: pathlib.Path, root: pathlib.Path) ->
     if (root / folder.with_suffix(".py")).is_file() and node.module:
         return [folder.with_suffix(".py").as_posix()]
     names = [(folder / a.name).with_suffix(".py") for a in node.names]
-    return [n.as_posix() if (root / n).is_file() else (folder / "__init__.py").as_posix() for n in names]
+    return [
+        n.as_posix() if (root / n).is_file() else (folder / "__init__.py").as_posix() for n in names
+    ]
 
 
 def is_contract(node: ast.AsyncFunctionDef) -> bool:
     """A signature with a docstring and nothing else, as a Protocol has it."""
-    return len(node.body) == 1 and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+    return (
+        len(node.body) == 1
+        and isinstance(node.body[0], ast.Expr)
+        and isinstance(node.body[0].value, ast.Constant)
+    )
 
 
 def test_pure_modules_are_pure() -> None:
     files = pure_files(ROOT)
     names = {f.relative_to(ROOT).as_posix() for f in files}
-    assert {"protocol/wire/codec.py", "db/events/job_fold.py", "supervisor/core/decide.py", "agent/session/state_machine.py"} <= names
+    assert {
+        "protocol/wire/codec.py",
+        "db/events/job_fold.py",
+        "supervisor/core/decide.py",
+        "agent/session/state_machine.py",
+    } <= names
     assert [line for f in files for line in impurities(f, ROOT)] == []
 
 
-@pytest.mark.parametrize("place", ["protocol/ids.py", "db/events/job_fold.py", "supervisor/core/decide.py"])
+@pytest.mark.parametrize(
+    "place", ["protocol/ids.py", "db/events/job_fold.py", "supervisor/core/decide.py"]
+)
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -91,14 +158,25 @@ def test_pure_modules_are_pure() -> None:
         ("async def f():\n    await f()", "awaits"),
     ],
 )
-def test_a_planted_impurity_is_found(tmp_path: pathlib.Path, place: str, line: str, what: str) -> None:
+def test_a_planted_impurity_is_found(
+    tmp_path: pathlib.Path, place: str, line: str, what: str
+) -> None:
     path = tmp_path / place
     path.parent.mkdir(parents=True)
-    path.write_text((ROOT / place).read_text(encoding="utf-8") + "\n" + line + "\n", encoding="utf-8")
+    path.write_text(
+        (ROOT / place).read_text(encoding="utf-8") + "\n" + line + "\n", encoding="utf-8"
+    )
     assert any(found.endswith(what) for found in impurities(path, tmp_path))
 
 
-@pytest.mark.parametrize("line", ["from ...runtime.clock import SystemClock", "from ...runtime import clock", "from .. import hub"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from ...runtime.clock import SystemClock",
+        "from ...runtime import clock",
+        "from .. import hub",
+    ],
+)
 def test_reaching_an_impure_module_of_ours_is_found(tmp_path: pathlib.Path, line: str) -> None:
     for name in ("runtime/clock.py", "supervisor/connections/hub.py", "supervisor/core/planted.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,9 @@ def _fake_module() -> Any:
     """The fake of the client's tests, under a name of its own: tests are no package."""
     name = "jobscribe_fake_supervisor"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / "client" / "fake_supervisor.py")
+        spec = importlib.util.spec_from_file_location(
+            name, Path(__file__).parent.parent / "client" / "fake_supervisor.py"
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
@@ -49,14 +51,18 @@ class Ended:
 
 
 @pytest.fixture
-def run(fake: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """`run("job", "list")`: a command line in this process, with the fake's root in the environment."""
+def run(
+    fake: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """`run("job", "list")`: a command line in this process, with the fake's root in the
+    environment.
+    """
     for name in [n for n in os.environ if n.startswith("JOBSCRIBE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JOBSCRIBE_ROOT", str(fake.root))
-    from jobscribe.cli.terminal import screen
-    from jobscribe.cli.session import request_progress as ticking
     from jobscribe.cli.main import call
+    from jobscribe.cli.session import request_progress as ticking
+    from jobscribe.cli.terminal import screen
 
     # a busy machine takes long for what is quick, and then it would be said how far that has come
     monkeypatch.setattr(screen, "QUIET_SECS", 60.0)
@@ -72,13 +78,21 @@ def run(fake: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def started(fake: Any) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """`started("run", "--", "date")`: a command line in a process of its own, killed at the end of the test if need be."""
+    """`started("run", "--", "date")`: a command line in a process of its own, killed at the end of
+    the test if need be.
+    """
     processes: list[subprocess.Popen[bytes]] = []
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"JOBSCRIBE_ROOT": str(fake.root)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "JOBSCRIBE_ROOT": str(fake.root)
+    }
 
     def started(*args: str, **attributes: Any) -> "subprocess.Popen[bytes]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | attributes
-        process = subprocess.Popen([sys.executable, "-m", "jobscribe.cli", *args], env=env | attributes.pop("env", {}), **pipes)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobscribe.cli", *args],
+            env=env | attributes.pop("env", {}),
+            **pipes,
+        )
         processes.append(process)
         return process
 

@@ -1,16 +1,30 @@
-"""`jobscribe agent list` and `agent logs`, against answers of a supervisor; and the start form, which nobody has to learn anew."""
+"""`jobscribe agent list` and `agent logs`, against answers of a supervisor; and the start form,
+which nobody has to learn anew.
+"""
 
 from typing import Any
 
 import pytest
+
 from jobscribe.client.operator_calls import Operating
 
 Run = Any
 Fake = Any
 KEY = "local.sequential.EPRSqtUW@localhost"
 ROW = {
-    "agent": KEY, "agentId": "m2cW", "uid": "EPRSqtUW", "driver": "local", "kind": "sequential", "host": "here", "phase": "up", "since": 1.0,
-    "version": "1.0", "pid": 4, "lastError": "it ended by signal 9", "jobs": ["EPRSqtUW-aaaaaaaa-command"], "log": f"/root/agent/{KEY}/agent.log",
+    "agent": KEY,
+    "agentId": "m2cW",
+    "uid": "EPRSqtUW",
+    "driver": "local",
+    "kind": "sequential",
+    "host": "here",
+    "phase": "up",
+    "since": 1.0,
+    "version": "1.0",
+    "pid": 4,
+    "lastError": "it ended by signal 9",
+    "jobs": ["EPRSqtUW-aaaaaaaa-command"],
+    "log": f"/root/agent/{KEY}/agent.log",
 }
 
 
@@ -26,19 +40,29 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         said = text[at : at + 10] if agent != "none" else ""
         size = len(text) if agent != "none" else 0
         return {
-            "agent": KEY, "part": "keeper" if what["keeper"] else "agent", "text": said, "offset": at, "nextOffset": at + len(said), "size": size,
-            "where": "/there/agent.log", "sentence": "" if said else "a keeper writes only when something went wrong",
+            "agent": KEY,
+            "part": "keeper" if what["keeper"] else "agent",
+            "text": said,
+            "offset": at,
+            "nextOffset": at + len(said),
+            "size": size,
+            "where": "/there/agent.log",
+            "sentence": "" if said else "a keeper writes only when something went wrong",
         }
 
     monkeypatch.setattr(Operating, "agent_logs", agent_logs)
     return calls
 
 
-def test_the_list_says_how_each_stands_and_where_its_log_is(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_says_how_each_stands_and_where_its_log_is(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[dict[str, Any]] = [ROW]
     monkeypatch.setattr(Operating, "agents", lambda self, all_users=False: rows)
     told = run("agent", "list")
-    assert told.code == 0 and all(word in told.out for word in (KEY, "m2cW", "up", "here", f"/root/agent/{KEY}/agent.log"))
+    assert told.code == 0 and all(
+        word in told.out for word in (KEY, "m2cW", "up", "here", f"/root/agent/{KEY}/agent.log")
+    )
     assert f"{KEY}: it ended by signal 9" in told.err
     assert run("--json", "agent", "list").json()["items"] == rows
     rows.clear()
@@ -52,17 +76,26 @@ def test_a_log_is_read_to_its_end(run: Run, fake: Fake, asked: list[dict[str, An
     assert [a["offset"] for a in asked] == [0, 10, 20, 0]
 
 
-def test_what_is_named_in_full_may_be_anybodys(run: Run, fake: Fake, asked: list[dict[str, Any]]) -> None:
+def test_what_is_named_in_full_may_be_anybodys(
+    run: Run, fake: Fake, asked: list[dict[str, Any]]
+) -> None:
     for name in (KEY, "EPRSqtUW-aaaaaaaa-command", "m2cW"):
         run("agent", "logs", name, "--tail", "10")
     run("agent", "logs", "m2cW", "--tail", "10", "--all-users", "--keeper")
     uid = asked[2]["uid"]
-    assert [a["uid"] for a in asked] == [None, None, uid, None] and uid and [a["keeper"] for a in asked] == [False] * 3 + [True]
+    assert (
+        [a["uid"] for a in asked] == [None, None, uid, None]
+        and uid
+        and [a["keeper"] for a in asked] == [False] * 3 + [True]
+    )
 
 
 def test_nothing_is_said(run: Run, fake: Fake, asked: list[dict[str, Any]]) -> None:
     told = run("agent", "logs", "none", "--keeper")
-    assert (told.code, told.out) == (0, "") and "[a keeper writes only when something went wrong]" in told.err
+    assert (told.code, told.out) == (
+        0,
+        "",
+    ) and "[a keeper writes only when something went wrong]" in told.err
     (note,) = run("--json", "agent", "logs", "none", "--keeper").lines()
     assert note["type"] == "note" and note["sentence"].startswith("a keeper writes")
 

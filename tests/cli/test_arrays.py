@@ -1,4 +1,6 @@
-"""Arrays on the command line: one name for all runs, one line for those that ended alike, and ids for pipes."""
+"""Arrays on the command line: one name for all runs, one line for those that ended alike, and ids
+for pipes.
+"""
 
 import threading
 from typing import Any
@@ -11,7 +13,9 @@ Run = Any
 
 @pytest.fixture
 def sid(run: Run, fake: Fake) -> str:
-    """The simulation id of an array of six: 0 completed, 1 and 2 ended with code 3, 3 by a signal, 4 was canceled, 5 waits."""
+    """The simulation id of an array of six: 0 completed, 1 and 2 ended with code 3, 3 by a signal,
+    4 was canceled, 5 waits.
+    """
     group = run("job", "submit", "-q", "--array", "0-5", "--", "work").out.strip()
     for n, code in ((0, 0), (1, 3), (2, 3)):
         fake.end(f"{group}-command_{n}", code=code)
@@ -29,13 +33,22 @@ def asked(fake: Fake, path: str) -> list[dict[str, Any]]:
 
 
 def test_one_request_submits_all_and_its_name_is_data(run: Run, fake: Fake) -> None:
-    ended = run("job", "submit", "--array", "0-9%4", "--time-limit", "9", "--", "work", "$ARRAY_INDEX")
+    ended = run(
+        "job", "submit", "--array", "0-9%4", "--time-limit", "9", "--", "work", "$ARRAY_INDEX"
+    )
     group = ended.out.strip()
     assert (ended.code, len(fake.jobs), len(asked(fake, "run-array"))) == (0, 10, 1)
     assert set(fake.jobs) == {f"{group}-command_{n}" for n in range(10)}
-    assert "10 of 10 submitted (10 pending)" in ended.err and f"jobscribe job wait --group {group}" in ended.err
+    assert (
+        "10 of 10 submitted (10 pending)" in ended.err
+        and f"jobscribe job wait --group {group}" in ended.err
+    )
     (body,) = asked(fake, "run-array")
-    assert (body["indices"], body["run"]["timeLimitSecs"], body["run"]["command"]) == ("0-9%4", 9.0, ["work", "$ARRAY_INDEX"])
+    assert (body["indices"], body["run"]["timeLimitSecs"], body["run"]["command"]) == (
+        "0-9%4",
+        9.0,
+        ["work", "$ARRAY_INDEX"],
+    )
 
 
 def test_quiet_prints_the_group_alone(run: Run) -> None:
@@ -53,19 +66,28 @@ def test_refused_indices_are_named_and_the_others_submitted(run: Run, fake: Fake
     fake.refused_indices = {1, 2, 3}
     ended = run("job", "submit", "--array", "0-5", "--", "work")
     assert ended.code == 125
-    assert "index 1: not 1" in ended.err and "index 2: not 2" in ended.err and "and 1 more" in ended.err
+    assert (
+        "index 1: not 1" in ended.err
+        and "index 2: not 2" in ended.err
+        and "and 1 more" in ended.err
+    )
     assert "3 of 6 submitted" in ended.err and len(fake.jobs) == 3
     assert run("job", "submit", "--json", "--array", "1", "--", "work").json()["refusedCount"] == 1
 
 
-@pytest.mark.parametrize(("args", "code", "said"), [
-    (["--array", "9-0", "--", "x"], 125, "ends before it begins"),
-    (["--array", "0-9"], 2, "COMMAND"),
-    (["--array", "0-9", "--from", "/dev/null"], 2, "--array"),
-    (["--group", "i9btqxdR", "--", "x"], 2, "--array"),
-    (["--array", "0", "--group", "no such name", "--", "x"], 125, "8 letters or digits"),
-])
-def test_what_is_no_array_is_refused_and_submits_nothing(run: Run, fake: Fake, args: list[str], code: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--array", "9-0", "--", "x"], 125, "ends before it begins"),
+        (["--array", "0-9"], 2, "COMMAND"),
+        (["--array", "0-9", "--from", "/dev/null"], 2, "--array"),
+        (["--group", "i9btqxdR", "--", "x"], 2, "--array"),
+        (["--array", "0", "--group", "no such name", "--", "x"], 125, "8 letters or digits"),
+    ],
+)
+def test_what_is_no_array_is_refused_and_submits_nothing(
+    run: Run, fake: Fake, args: list[str], code: int, said: str
+) -> None:
     ended = run("job", "submit", *args)
     assert (ended.code, said in ended.err, "Traceback" in ended.err) == (code, True, False)
     assert asked(fake, "run-array") == [] and fake.jobs == {}
@@ -74,13 +96,17 @@ def test_what_is_no_array_is_refused_and_submits_nothing(run: Run, fake: Fake, a
 # ---- group
 
 
-def test_a_group_is_counted_and_those_that_failed_alike_are_one_line(run: Run, fake: Fake, sid: str) -> None:
+def test_a_group_is_counted_and_those_that_failed_alike_are_one_line(
+    run: Run, fake: Fake, sid: str
+) -> None:
     ended = run("job", "group", sid)
     lines = [line.split() for line in ended.out.splitlines()]
     assert lines[0] == ["GROUP", "TOTAL", "PENDING", "RUNNING", "COMPLETED", "CANCELED", "ERROR"]
     assert lines[1][1:] == ["6", "1", "0", "1", "1", "3"] and lines[1][0].endswith(sid)
     assert lines[3:] == [
-        ["STATUS", "EXIT", "RUNS", "INDICES"], ["error", "code", "3", "2", "1-2"], ["error", "signal", "9", "1", "3"],
+        ["STATUS", "EXIT", "RUNS", "INDICES"],
+        ["error", "code", "3", "2", "1-2"],
+        ["error", "signal", "9", "1", "3"],
         ["canceled", "cancel", "1", "4"],
     ]
     assert (ended.code, ended.err) == (0, "")
@@ -93,18 +119,25 @@ def test_a_group_has_several_names(run: Run, fake: Fake, sid: str, form: str) ->
     assert ended.json()["items"][0]["group"] == group
 
 
-def test_ids_of_failed_runs_are_printed_for_pipes_over_all_pages(run: Run, fake: Fake, sid: str) -> None:
+def test_ids_of_failed_runs_are_printed_for_pipes_over_all_pages(
+    run: Run, fake: Fake, sid: str
+) -> None:
     group = next(iter(fake.jobs)).rsplit("-", 1)[0]
     ended = run("job", "group", sid, "--failed", "-q")
     assert ended.out.split() == [f"{group}-command_{n}" for n in (1, 2, 3, 4)]
     assert len(run("job", "group", sid, "-q").out.split()) == 6
-    assert run("job", "group", sid, "--status", "pending", "-q").out.split() == [f"{group}-command_5"]
+    assert run("job", "group", sid, "--status", "pending", "-q").out.split() == [
+        f"{group}-command_5"
+    ]
 
 
 def test_listed_runs_have_a_line_each(run: Run, sid: str) -> None:
     lines = [line.split() for line in run("job", "group", "--failed", sid).out.splitlines()[3:]]
     assert lines[0] == ["JOB", "INDEX", "STATUS", "EXIT", "SAID"]
-    assert [line[1:5] for line in lines[1:3]] == [["1", "error", "code", "3"], ["2", "error", "code", "3"]]
+    assert [line[1:5] for line in lines[1:3]] == [
+        ["1", "error", "code", "3"],
+        ["2", "error", "code", "3"],
+    ]
 
 
 def test_json_has_the_counts_and_the_failed_runs(run: Run, sid: str) -> None:
@@ -123,13 +156,18 @@ def test_a_group_that_is_not_there_is_said_so(run: Run, fake: Fake) -> None:
 # ---- wait
 
 
-def test_waiting_ends_with_the_code_of_the_first_that_failed(run: Run, fake: Fake, sid: str) -> None:
+def test_waiting_ends_with_the_code_of_the_first_that_failed(
+    run: Run, fake: Fake, sid: str
+) -> None:
     group = next(iter(fake.jobs)).rsplit("-", 1)[0]
     threading.Timer(0.3, lambda: fake.end(f"{group}-command_5")).start()
     ended = run("job", "wait", "--group", sid)
     assert ended.code == 3
     assert "6 of 6 over, 4 of them not completed" in ended.err
-    assert all(b["limit"] == 0 for b in asked(fake, "job-group")[:-1]) and asked(fake, "job-group")[0]["waitSecs"] > 0
+    assert (
+        all(b["limit"] == 0 for b in asked(fake, "job-group")[:-1])
+        and asked(fake, "job-group")[0]["waitSecs"] > 0
+    )
 
 
 def test_waiting_for_what_completed_is_0(run: Run, fake: Fake) -> None:
@@ -157,16 +195,25 @@ def test_all_or_some_are_canceled_by_one_request(run: Run, fake: Fake) -> None:
     assert "6 canceled" in run("job", "cancel", "--group", group, "--status", "pending").err
     assert run("job", "cancel", "--group", "--json", group).json()["items"][0]["canceled"] == 1
     assert [(b["indices"], b["status"], b["reason"]) for b in asked(fake, "group-cancel")] == [
-        ("3-5,20", None, "enough"), (None, "pending", ""), (None, None, ""),
+        ("3-5,20", None, "enough"),
+        (None, "pending", ""),
+        (None, None, ""),
     ]
     assert len({b["reqId"] for b in asked(fake, "group-cancel")}) == 3
 
 
-@pytest.mark.parametrize(("args", "code"), [
-    (["--indices", "3", "x"], 2), (["--status", "pending", "x"], 2), (["--group", "i9btqxdR", "--indices", "3%2"], 125),
-    (["--group", "i9btqxdR", "--indices", "z"], 125),
-])
-def test_a_cancel_that_says_too_much_cancels_nothing(run: Run, fake: Fake, args: list[str], code: int) -> None:
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["--indices", "3", "x"], 2),
+        (["--status", "pending", "x"], 2),
+        (["--group", "i9btqxdR", "--indices", "3%2"], 125),
+        (["--group", "i9btqxdR", "--indices", "z"], 125),
+    ],
+)
+def test_a_cancel_that_says_too_much_cancels_nothing(
+    run: Run, fake: Fake, args: list[str], code: int
+) -> None:
     assert run("job", "cancel", *args).code == code
     assert fake.requests == []
 
@@ -174,9 +221,11 @@ def test_a_cancel_that_says_too_much_cancels_nothing(run: Run, fake: Fake, args:
 # ---- what takes long
 
 
-def test_how_far_a_long_submission_has_come_is_said(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobscribe.cli.terminal import screen
+def test_how_far_a_long_submission_has_come_is_said(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from jobscribe.cli.session import request_progress as ticking
+    from jobscribe.cli.terminal import screen
 
     monkeypatch.setattr(screen, "QUIET_SECS", 0.01)
     monkeypatch.setattr(ticking, "QUIET_SECS", 0.02)

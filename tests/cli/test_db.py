@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from jobscribe.db.events.events import SYSTEM, RunEnded, RunRequested, SupervisorStarted, job_stream
-from jobscribe.db.store.job_index import index_row
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Write
-from jobscribe.protocol.errors import Refusal
+from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.errors import Refusal
 
 Run = Any
 JIDS = ["EPRSqtUW-i9btqxdR-command", "EPRSqtUW-ZaU3VvUy-command"]
@@ -27,13 +27,40 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
     for n, jid in enumerate(JIDS):
-        spec = RunSpec(uid=jid[:8], simulation_id=jid[9:17], command=("date",), compute_job_hash="abc")
-        events = (
-            RunRequested(at=10.0 + n, serial=5, spec=spec, run_dir="/run", req_id="request-" + str(n)),
-            RunEnded(at=20.0 - n, serial=5, status="error", reason="agentStartFailed", error="no \x1b[2Jagent"),
+        spec = RunSpec(
+            uid=jid[:8], simulation_id=jid[9:17], command=("date",), compute_job_hash="abc"
         )
-        append(store, Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),)))
-    append(store, Batch(writes=(Write(SYSTEM, 0, (SupervisorStarted(at=30.0, session=1, pid=7, boot_id="b", version="1"),)),)))
+        events = (
+            RunRequested(
+                at=10.0 + n, serial=5, spec=spec, run_dir="/run", req_id="request-" + str(n)
+            ),
+            RunEnded(
+                at=20.0 - n,
+                serial=5,
+                status="error",
+                reason="agentStartFailed",
+                error="no \x1b[2Jagent",
+            ),
+        )
+        append(
+            store,
+            Batch(
+                writes=(Write(job_stream(jid), 0, events),),
+                index=(index_row(fold(jid, list(events))),),
+            ),
+        )
+    append(
+        store,
+        Batch(
+            writes=(
+                Write(
+                    SYSTEM,
+                    0,
+                    (SupervisorStarted(at=30.0, session=1, pid=7, boot_id="b", version="1"),),
+                ),
+            )
+        ),
+    )
     store.close()
     return root
 
@@ -55,7 +82,9 @@ def test_a_whole_store_is_found_whole(run: Run, root: Path) -> None:
 
 def test_damage_is_found_and_named(run: Run, root: Path) -> None:
     with sqlite3.connect(root / "db" / "events.sqlite") as connection:
-        connection.execute("UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3")
+        connection.execute(
+            "UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3"
+        )
     connection.close()
     ended = run("--root", str(root), "db", "check")
     assert ended.code == 1
@@ -68,7 +97,9 @@ def test_records_are_written_anew(run: Run, root: Path) -> None:
     assert not list((root / "supervisor-job").glob("*.json"))
     ended = run("--root", str(root), "db", "rebuild")
     assert (ended.code, ended.out) == (0, "5 events, 2 jobs\n")
-    assert {p.name.removesuffix(".json") for p in (root / "supervisor-job").glob("*.json")} >= set(JIDS)
+    assert {p.name.removesuffix(".json") for p in (root / "supervisor-job").glob("*.json")} >= set(
+        JIDS
+    )
     assert run("--root", str(root), "db", "rebuild", "--json").json()["jobs"] == 2
 
 
@@ -85,12 +116,18 @@ def test_a_store_in_use_is_not_rebuilt(run: Run, root: Path) -> None:
 
 def test_a_damaged_log_is_repaired_when_that_is_wanted(run: Run, root: Path) -> None:
     with sqlite3.connect(root / "db" / "events.sqlite") as connection:
-        connection.execute("UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3")
+        connection.execute(
+            "UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3"
+        )
     connection.close()
     refused = run("--root", str(root), "db", "rebuild")
     assert refused.code == 125 and "jobscribe db repair" in refused.err
     asked = run("--root", str(root), "db", "repair")
-    assert asked.code == 1 and "say --yes" in asked.err and "kept: 3 events; up to position 2 nothing" in asked.err
+    assert (
+        asked.code == 1
+        and "say --yes" in asked.err
+        and "kept: 3 events; up to position 2 nothing" in asked.err
+    )
     assert f"lost: 2 or more events of job {JIDS[1]}: nothing of it is kept" in asked.err
     assert run("--root", str(root), "db", "repair", "--json").json()["damage"]["keptUpTo"] == 2
     assert run("--root", str(root), "db", "check").code == 1, "nothing was done yet"
@@ -106,16 +143,29 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
     assert would.code == 0 and would.out.startswith("5 events would become 4: 2 of 2 jobs folded")
     assert run("--root", str(root), "db", "check", "--json").json()["events"] == 5
     ended = run("--root", str(root), "db", "compact", "--history", "3")
-    assert ended.out.startswith("5 events became 4: 2 of 2 jobs folded") and Path(ended.out.split("is in ")[1].split(";")[0]).is_dir()
+    assert (
+        ended.out.startswith("5 events became 4: 2 of 2 jobs folded")
+        and Path(ended.out.split("is in ")[1].split(";")[0]).is_dir()
+    )
     assert "there is nothing to fold" in run("--root", str(root), "db", "compact").out
     said = run("--root", str(root), "db", "compact", "--json").json()
-    assert (said["schema"], said["changed"], said["compacted"]["eventsAfter"]) == ("jobscribe.db.compact/1", False, 4)
+    assert (said["schema"], said["changed"], said["compacted"]["eventsAfter"]) == (
+        "jobscribe.db.compact/1",
+        False,
+        4,
+    )
     assert run("--root", str(root), "db", "check").code == 0
-    assert "2 earlier events were folded into this one" in run("--root", str(root), "db", "story", JIDS[0]).out
+    assert (
+        "2 earlier events were folded into this one"
+        in run("--root", str(root), "db", "story", JIDS[0]).out
+    )
 
 
 def test_young_jobs_are_not_folded(run: Run, root: Path) -> None:
-    assert "there is nothing to fold" in run("--root", str(root), "db", "compact", "--older-than", "36500").out
+    assert (
+        "there is nothing to fold"
+        in run("--root", str(root), "db", "compact", "--older-than", "36500").out
+    )
     assert run("--root", str(root), "db", "compact", "--no-keep").code == 0
     assert not list((root / "db").glob("before-*"))
 
@@ -123,21 +173,38 @@ def test_young_jobs_are_not_folded(run: Run, root: Path) -> None:
 def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> None:
     store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
     ended = run("--root", str(root), "db", "backup", str(tmp_path / "b"))
-    assert ended.code == 0 and "5 events up to position 5" in ended.out and ended.out.endswith("verified\n")
-    assert "in use" in run("--root", str(root), "db", "restore", "--replace", str(tmp_path / "b")).err
+    assert (
+        ended.code == 0
+        and "5 events up to position 5" in ended.out
+        and ended.out.endswith("verified\n")
+    )
+    assert (
+        "in use" in run("--root", str(root), "db", "restore", "--replace", str(tmp_path / "b")).err
+    )
     store.close()
-    for again, said in ((["backup", str(tmp_path / "b")], "not an empty folder"), (["restore", str(tmp_path / "b")], "--replace"),
-                        (["restore", str(tmp_path)], "is no backup")):
+    for again, said in (
+        (["backup", str(tmp_path / "b")], "not an empty folder"),
+        (["restore", str(tmp_path / "b")], "--replace"),
+        (["restore", str(tmp_path)], "is no backup"),
+    ):
         refused = run("--root", str(root), "db", *again)
         assert refused.code == 125 and said in refused.err
-    restored = run("--root", str(root), "db", "restore", "--replace", str(tmp_path / "b"), "--json").json()
+    restored = run(
+        "--root", str(root), "db", "restore", "--replace", str(tmp_path / "b"), "--json"
+    ).json()
     assert (restored["events"], restored["position"], restored["lostUpTo"]) == (5, 5, 5)
-    assert "the log goes on from position 5" in run("--root", str(root), "db", "story", "system").out
+    assert (
+        "the log goes on from position 5" in run("--root", str(root), "db", "story", "system").out
+    )
     assert run("--root", str(root), "db", "check").code == 0
-    assert run("--root", str(tmp_path / "new"), "db", "restore", str(tmp_path / "b")).out.startswith("5 events, 2 jobs: the log goes on")
+    assert run(
+        "--root", str(tmp_path / "new"), "db", "restore", str(tmp_path / "b")
+    ).out.startswith("5 events, 2 jobs: the log goes on")
 
 
-@pytest.mark.parametrize(("name", "jid"), [(JIDS[0], JIDS[0]), (JIDS[1][:12], JIDS[1]), ("last", JIDS[1])])
+@pytest.mark.parametrize(
+    ("name", "jid"), [(JIDS[0], JIDS[0]), (JIDS[1][:12], JIDS[1]), ("last", JIDS[1])]
+)
 def test_a_story_is_told_without_a_supervisor(run: Run, root: Path, name: str, jid: str) -> None:
     ended = run("--root", str(root), "db", "story", name)
     first, *lines = ended.out.splitlines()
@@ -160,12 +227,23 @@ def test_a_story_that_is_none_is_an_error(run: Run, root: Path, name: str) -> No
 def test_all_events_are_exported_in_order(run: Run, root: Path) -> None:
     lines = run("--root", str(root), "db", "export").lines()
     assert [line["position"] for line in lines] == [1, 2, 3, 4, 5]
-    assert [line["position"] for line in run("--root", str(root), "db", "export", "--after", "3").lines()] == [4, 5]
+    assert [
+        line["position"]
+        for line in run("--root", str(root), "db", "export", "--after", "3").lines()
+    ] == [4, 5]
     assert msgspec.convert(lines[0]["event"], RunRequested).spec.command == ("date",)
 
 
 def test_a_root_without_a_store_is_an_error(run: Run, tmp_path: Path) -> None:
-    for verb in (["check"], ["rebuild"], ["story", "last"], ["export"], ["repair"], ["compact"], ["backup", str(tmp_path / "b")]):
+    for verb in (
+        ["check"],
+        ["rebuild"],
+        ["story", "last"],
+        ["export"],
+        ["repair"],
+        ["compact"],
+        ["backup", str(tmp_path / "b")],
+    ):
         ended = run("--root", str(tmp_path / "none"), "db", *verb)
         assert ended.code == 125, verb
         assert "no event store" in ended.err
@@ -173,8 +251,12 @@ def test_a_root_without_a_store_is_an_error(run: Run, tmp_path: Path) -> None:
     assert run("db", "check", "--url", "http://127.0.0.1:1").code == 2
 
 
-@pytest.mark.parametrize("args", [("story", JIDS[0]), ("check",), ("export",), ("rebuild",), ("repair",)])
-def test_the_store_of_somebody_else_is_said_and_is_no_accident(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "args", [("story", JIDS[0]), ("check",), ("export",), ("rebuild",), ("repair",)]
+)
+def test_the_store_of_somebody_else_is_said_and_is_no_accident(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
     real = os.listdir
 
     def refused(path: Any = ".") -> list[str]:

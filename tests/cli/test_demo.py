@@ -1,4 +1,6 @@
-"""The demo from end to end, with a real supervisor, agent and keeper, and a short computation in place of LAMMPS."""
+"""The demo from end to end, with a real supervisor, agent and keeper, and a short computation in
+place of LAMMPS.
+"""
 
 import json
 import os
@@ -28,7 +30,11 @@ def command(*args: str, secs: float = 0.05, code: int = 0) -> list[str]:
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"TMPDIR": str(tmp_path)} | more
+    return (
+        {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+        | {"TMPDIR": str(tmp_path)}
+        | more
+    )
 
 
 def of(root: Path) -> list[psutil.Process]:
@@ -36,7 +42,10 @@ def of(root: Path) -> list[psutil.Process]:
     out = []
     for process in psutil.process_iter():
         try:
-            if str(root) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                str(root) in " ".join(process.cmdline())
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 out.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -51,11 +60,17 @@ def root(tmp_path: Path) -> Iterator[Path]:
         process.kill()
 
 
-def test_everything_is_where_it_says_and_nothing_is_left_running(root: Path, tmp_path: Path) -> None:
+def test_everything_is_where_it_says_and_nothing_is_left_running(
+    root: Path, tmp_path: Path
+) -> None:
     # A setting that would break it must not reach it: the demo's supervisor has the defaults.
     done = subprocess.run(
-        command("--json", "--root", str(root)), env=environment(tmp_path, JOBSCRIBE_NO_SUCH_SETTING="1"), capture_output=True, text=True,
-        timeout=100, check=False,
+        command("--json", "--root", str(root)),
+        env=environment(tmp_path, JOBSCRIBE_NO_SUCH_SETTING="1"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
@@ -68,7 +83,14 @@ def test_everything_is_where_it_says_and_nothing_is_left_running(root: Path, tmp
 
 
 def test_the_default_root_is_fresh_and_the_code_is_the_jobs(tmp_path: Path) -> None:
-    done = subprocess.run(command(code=7), env=environment(tmp_path), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command(code=7),
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     made = list(tmp_path.glob("jobscribe-demo-*"))
     assert (done.returncode, len(made)) == (7, 1)
     for name in ("result", "record", "output", "log", "events", "story"):
@@ -79,26 +101,42 @@ def test_the_default_root_is_fresh_and_the_code_is_the_jobs(tmp_path: Path) -> N
 @pytest.mark.parametrize("how", ["option", "variable"])
 def test_what_is_kept_runs_on(root: Path, tmp_path: Path, how: str) -> None:
     args, more = (["--keep"], {}) if how == "option" else ([], {"KEEP": "1"})
-    subprocess.run(command("--root", str(root), *args), env=environment(tmp_path, **more), capture_output=True, timeout=100, check=True)
+    subprocess.run(
+        command("--root", str(root), *args),
+        env=environment(tmp_path, **more),
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
     supervisor = json.loads((root / "client.json").read_text())["pid"]
     assert supervisor in [p.pid for p in of(root)]
     listed = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "job", "list", "--json", "--root", str(root)], env=environment(tmp_path),
-        capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-m", "jobscribe.cli", "job", "list", "--json", "--root", str(root)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert [i["status"] for i in json.loads(listed.stdout)["items"]] == ["completed"]
 
 
 def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
     nap = float(f"300.{os.getpid()}")  # nobody else's, not even an earlier run's
-    with subprocess.Popen(command("--keep", "--root", str(root), secs=nap), env=environment(tmp_path), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command("--keep", "--root", str(root), secs=nap),
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         code = process.wait(60)
     assert b"30 % | 300 1.5" in line
     assert code == 143
-    assert [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", str(nap)]] == []
+    assert [
+        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", str(nap)]
+    ] == []
     (record,) = (root / "supervisor-job").glob("*-command.json")
     assert json.loads(record.read_text())["status"] == "canceled"
 
@@ -106,7 +144,14 @@ def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
 def test_a_root_that_is_not_empty_is_refused(root: Path, tmp_path: Path) -> None:
     root.mkdir()
     (root / "mine").write_text("precious")
-    done = subprocess.run(command("--root", str(root)), env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command("--root", str(root)),
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 125
     assert "is not empty" in done.stderr
     assert [p.name for p in root.iterdir()] == ["mine"]

@@ -11,8 +11,8 @@ import pytest
 
 from jobscribe.cli.submission.job_files import checked
 from jobscribe.schema.jobs.batch_fields import BATCH
-from jobscribe.schema.jobs.role_fields import ROLE
 from jobscribe.schema.jobs.description import JOB
+from jobscribe.schema.jobs.role_fields import ROLE
 
 Fake = Any
 Run = Any
@@ -28,7 +28,9 @@ GOOD = """jobs:
     after: [prepare]
     command: [echo, hello]
 """
-BAD = "name: x\nroles:\n  worker:\n    tasks: 2\n    minFaild: 1\n    minFailed: 3\n    command: a\n"
+BAD = (
+    "name: x\nroles:\n  worker:\n    tasks: 2\n    minFaild: 1\n    minFailed: 3\n    command: a\n"
+)
 DOUBTFUL = "name: x\nroles:\n  worker:\n    tasks: 9\n    minSucceeded: 1\n    command: a\n"
 
 
@@ -42,11 +44,16 @@ def file(tmp_path: Path) -> Any:
     return file
 
 
-def test_all_runs_are_submitted_in_order_and_their_ids_are_data(run: Run, fake: Fake, file: Any) -> None:
+def test_all_runs_are_submitted_in_order_and_their_ids_are_data(
+    run: Run, fake: Fake, file: Any
+) -> None:
     ended = run("job", "submit", "-f", file(GOOD))
     assert ended.code == 0
     assert ended.out.split() == list(fake.jobs)
-    assert [jid.rsplit("-", 1)[1] for jid in fake.jobs] == ["command", *(f"command_{n}" for n in range(1, 6))]
+    assert [jid.rsplit("-", 1)[1] for jid in fake.jobs] == [
+        "command",
+        *(f"command_{n}" for n in range(1, 6)),
+    ]
     first, second = list(fake.jobs.values())[:2]
     assert first["spec"]["command"] == ["/bin/bash", "-c", "echo a\necho 'b  c'\n"]
     assert [a["computeJid"] for a in second["spec"]["after"]] == [next(iter(fake.jobs))]
@@ -60,14 +67,20 @@ def test_quiet_says_the_ids_and_nothing_else(run: Run, fake: Fake, file: Any) ->
 
 
 def test_standard_input_and_json(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"name": "x", /* c */ "command": "true",}')))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"name": "x", /* c */ "command": "true",}'))
+    )
     ended = run("--json", "job", "submit", "-f", "-")
     said = ended.json()
     assert said["schema"] == "jobscribe.job.submit-file/1"
-    assert [(i["name"], [r["computeJid"] for r in i["runs"]]) for i in said["items"]] == [("x", list(fake.jobs))]
+    assert [(i["name"], [r["computeJid"] for r in i["runs"]]) for i in said["items"]] == [
+        ("x", list(fake.jobs))
+    ]
 
 
-def test_what_is_wrong_is_told_with_file_and_line_and_nothing_is_sent(run: Run, fake: Fake, file: Any) -> None:
+def test_what_is_wrong_is_told_with_file_and_line_and_nothing_is_sent(
+    run: Run, fake: Fake, file: Any
+) -> None:
     path = file(BAD)
     ended = run("job", "submit", "-f", path)
     assert (ended.code, ended.out, fake.requests) == (125, "", [])
@@ -80,18 +93,31 @@ def test_what_is_wrong_in_json(run: Run, file: Any) -> None:
     ended = run("job", "submit", "--json", "-f", file(BAD))
     said = json.loads(ended.err)
     assert (ended.code, said["code"], [(p["line"], p["path"]) for p in said["problems"]]) == (
-        125, "badRequest", [(5, "roles.worker.minFaild"), (6, "roles.worker.minFailed")],
+        125,
+        "badRequest",
+        [(5, "roles.worker.minFaild"), (6, "roles.worker.minFailed")],
     )
 
 
 def test_what_the_supervisor_finds_wrong_has_its_lines_too(run: Run, fake: Fake, file: Any) -> None:
-    problems = [{"path": "jobs[1].driver", "problem": "there is no driver 'slurm'", "right": "one of local"}]
-    body = {"state": "error", "code": "badRequest", "error": "it does not fit", "advice": "", "retry": False, "problems": problems}
+    problems = [
+        {"path": "jobs[1].driver", "problem": "there is no driver 'slurm'", "right": "one of local"}
+    ]
+    body = {
+        "state": "error",
+        "code": "badRequest",
+        "error": "it does not fit",
+        "advice": "",
+        "retry": False,
+        "problems": problems,
+    }
     fake.failures.append(("run-description", (400, json.dumps(body).encode())))
     path = file(GOOD + "    driver: slurm\n")
     ended = run("job", "submit", "-f", path)
     assert (ended.code, fake.jobs) == (125, {})
-    assert f"{path}:10: jobs[1].driver: there is no driver 'slurm'; right: one of local" in ended.err
+    assert (
+        f"{path}:10: jobs[1].driver: there is no driver 'slurm'; right: one of local" in ended.err
+    )
 
 
 def test_warnings_are_said_and_the_job_is_submitted(run: Run, fake: Fake, file: Any) -> None:
@@ -115,10 +141,17 @@ def test_a_request_that_is_sent_again_makes_no_second_jobs(run: Run, fake: Fake,
     assert len({body["reqId"] for path, body in fake.requests if path == "run-description"}) == 1
 
 
-@pytest.mark.parametrize("args", [
-    ["-f", "x.yaml", "--", "date"], ["-f", "x.yaml", "--from", "-"], ["--dry-run", "--", "date"], ["-f", "x.yaml", "--time-limit", "5"],
-    ["-f", "x.yaml", "--env", "A=b"], ["-f", "x.yaml", "--array", "1-2"],
-])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-f", "x.yaml", "--", "date"],
+        ["-f", "x.yaml", "--from", "-"],
+        ["--dry-run", "--", "date"],
+        ["-f", "x.yaml", "--time-limit", "5"],
+        ["-f", "x.yaml", "--env", "A=b"],
+        ["-f", "x.yaml", "--array", "1-2"],
+    ],
+)
 def test_what_does_not_go_together(run: Run, fake: Fake, args: list[str]) -> None:
     assert run("job", "submit", *args).code == 2
     assert fake.requests == []
@@ -138,9 +171,15 @@ def test_a_dry_run_shows_each_task_with_its_command_and_environment(run: Run, fa
     assert (ended.code, fake.jobs) == (0, {})
     assert {path for path, _ in fake.requests} == {"run-plan"}
     for line in (
-        "job training (4 tasks)", "  role worker: 2 x 1 CPU, 256 MB", "      STEPS=100", "    PAI_DATA_DIR=/usr/share",
-        "    PAI_TASK_ROLE_ps_HOST_LIST=10.0.0.1:30000,10.0.0.1:30002", "    task worker 1 on node1, in /run/worker/1", "        PAI_TASK_INDEX=1",
-        "  The attempt succeeds when each of 2 tasks of role worker succeeded; what else runs is stopped.", "      exec python3 - <<'PROGRAM'",
+        "job training (4 tasks)",
+        "  role worker: 2 x 1 CPU, 256 MB",
+        "      STEPS=100",
+        "    PAI_DATA_DIR=/usr/share",
+        "    PAI_TASK_ROLE_ps_HOST_LIST=10.0.0.1:30000,10.0.0.1:30002",
+        "    task worker 1 on node1, in /run/worker/1",
+        "        PAI_TASK_INDEX=1",
+        "  The attempt succeeds when each of 2 tasks of role worker succeeded; what else runs is stopped.",
+        "      exec python3 - <<'PROGRAM'",
     ):
         assert line in ended.out.splitlines(), line
 
@@ -153,7 +192,8 @@ def test_a_dry_run_of_several_names_who_waits_for_whom(run: Run, fake: Fake, fil
     assert "    command: echo hello" in ended.out.splitlines()
     items = run("job", "submit", "--json", "--dry-run", "-f", file(GOOD)).json()["items"]
     assert [(i["name"], i["runs"], i["after"], len(i["plan"]["tasks"])) for i in items] == [
-        ("prepare", 1, [], 1), ("many", 5, [{"job": "prepare", "on": "ok"}], 1),
+        ("prepare", 1, [], 1),
+        ("many", 5, [{"job": "prepare", "on": "ok"}], 1),
     ]
     assert items[1]["plan"]["environment"]["ARRAY_INDEX"] == "1"
 
@@ -167,17 +207,32 @@ roles:
 """
 
 
-def test_a_dry_run_shows_image_limits_and_volumes_of_each_role(run: Run, fake: Fake, file: Any) -> None:
+def test_a_dry_run_shows_image_limits_and_volumes_of_each_role(
+    run: Run, fake: Fake, file: Any
+) -> None:
     lines = run("job", "submit", "--dry-run", "-f", file(CONTAINERS)).out.splitlines()
     assert "  role ps: 1 x 1 CPU, 100 MB, 64 MB shm, image python:3.11" in lines
     worker = "  role worker: 2 x 1 CPU, 2048 MB, 1024 MB shm, image registry.example.org:5000/team/solver:2, volumes data /users/x"
     assert worker in lines
-    roles = run("job", "submit", "--json", "--dry-run", "-f", file(CONTAINERS)).json()["items"][0]["plan"]["roles"]
-    assert [(r["image"], r["volumes"]) for r in roles] == [("python:3.11", []), ("registry.example.org:5000/team/solver:2", ["data", "/users/x"])]
+    roles = run("job", "submit", "--json", "--dry-run", "-f", file(CONTAINERS)).json()["items"][0][
+        "plan"
+    ]["roles"]
+    assert [(r["image"], r["volumes"]) for r in roles] == [
+        ("python:3.11", []),
+        ("registry.example.org:5000/team/solver:2", ["data", "/users/x"]),
+    ]
 
 
-def test_a_volume_that_the_supervisor_refuses_is_told_with_its_line(run: Run, fake: Fake, file: Any) -> None:
-    body = {"state": "error", "code": "volumeRefused", "error": "there is no volume of this name", "advice": "name another", "retry": False}
+def test_a_volume_that_the_supervisor_refuses_is_told_with_its_line(
+    run: Run, fake: Fake, file: Any
+) -> None:
+    body = {
+        "state": "error",
+        "code": "volumeRefused",
+        "error": "there is no volume of this name",
+        "advice": "name another",
+        "retry": False,
+    }
     fake.failures.append(("run-plan", (400, json.dumps(body).encode())))
     path = file(CONTAINERS)
     ended = run("job", "submit", "--dry-run", "-f", path)
@@ -186,18 +241,32 @@ def test_a_volume_that_the_supervisor_refuses_is_told_with_its_line(run: Run, fa
 
 
 def test_images_and_volumes_that_cannot_be_are_told_with_their_lines(alone: Run, file: Any) -> None:
-    path = file(CONTAINERS.replace("python:3.11", "Python").replace("[data, /users/x]", "[../data]").replace("solver:2", "solver:"))
+    path = file(
+        CONTAINERS.replace("python:3.11", "Python")
+        .replace("[data, /users/x]", "[../data]")
+        .replace("solver:2", "solver:")
+    )
     ended = alone("job", "lint", path)
     assert ended.code == 1
     assert [line.split(": ")[:2] for line in ended.out.splitlines()[:3]] == [
-        [f"{path}:3", "error"], [f"{path}:6", "error"], [f"{path}:6", "error"],
+        [f"{path}:3", "error"],
+        [f"{path}:6", "error"],
+        [f"{path}:6", "error"],
     ]
-    for word in ("image: ", "capital letters", "roles.worker.image: ", "no tag", "roles.worker.volumes[0]: it is a relative path"):
+    for word in (
+        "image: ",
+        "capital letters",
+        "roles.worker.image: ",
+        "no tag",
+        "roles.worker.volumes[0]: it is a relative path",
+    ):
         assert word in ended.out
 
 
 def test_a_dry_run_of_what_no_machine_has(run: Run, fake: Fake, file: Any) -> None:
-    path = file("jobs:\n- name: a\n  command: x\n- name: b\n  roles:\n    w:\n      cpu: 200\n      command: x\n")
+    path = file(
+        "jobs:\n- name: a\n  command: x\n- name: b\n  roles:\n    w:\n      cpu: 200\n      command: x\n"
+    )
     ended = run("job", "submit", "--dry-run", "-f", path)
     assert (ended.code, ended.out) == (125, "")
     assert f"{path}:5: jobs[1].roles: one of its roles asks for too many cores" in ended.err
@@ -222,11 +291,18 @@ def test_the_examples_are_right(alone: Run, name: str) -> None:
 
 
 def test_lint_tells_all_of_all_files(alone: Run, file: Any) -> None:
-    bad, doubtful, broken = file(BAD), file(DOUBTFUL, "doubtful.yaml"), file('{"name": "x",\n"command" 3}', "broken.json")
+    bad, doubtful, broken = (
+        file(BAD),
+        file(DOUBTFUL, "doubtful.yaml"),
+        file('{"name": "x",\n"command" 3}', "broken.json"),
+    )
     ended = alone("job", "lint", bad, doubtful, broken, file(GOOD, "good.yaml"))
     assert ended.code == 1
     assert [line.split(" ")[0:2] for line in ended.out.splitlines()] == [
-        [f"{bad}:5:", "error:"], [f"{bad}:6:", "error:"], [f"{doubtful}:5:", "warning:"], [f"{broken}:2:", "error:"],
+        [f"{bad}:5:", "error:"],
+        [f"{bad}:6:", "error:"],
+        [f"{doubtful}:5:", "warning:"],
+        [f"{broken}:2:", "error:"],
     ]
     assert "3 problems in 4 files" in ended.err
     assert alone("job", "lint", doubtful).code == 0
@@ -236,13 +312,24 @@ def test_lint_in_json(alone: Run, file: Any) -> None:
     bad = file(BAD)
     ended = alone("job", "lint", "--json", bad, file(DOUBTFUL, "doubtful.yaml"))
     said = ended.json()
-    assert (ended.code, said["schema"], [(i["file"] == bad, len(i["problems"]), len(i["warnings"])) for i in said["items"]]) == (
-        1, "jobscribe.job.lint/1", [(True, 2, 0), (False, 0, 1)],
+    assert (
+        ended.code,
+        said["schema"],
+        [(i["file"] == bad, len(i["problems"]), len(i["warnings"])) for i in said["items"]],
+    ) == (
+        1,
+        "jobscribe.job.lint/1",
+        [(True, 2, 0), (False, 0, 1)],
     )
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(alone: Run, file: Any) -> None:
-    ended = alone("job", "lint", file('name: x\ncommand: a\n"\\e[2J\\u202e": 1\n'), file("a: \x1b[2J\n", "c.yaml"))
+    ended = alone(
+        "job",
+        "lint",
+        file('name: x\ncommand: a\n"\\e[2J\\u202e": 1\n'),
+        file("a: \x1b[2J\n", "c.yaml"),
+    )
     assert ended.code == 1
     assert "\x1b" not in ended.out + ended.err
     assert "\u202e" not in ended.out + ended.err
@@ -257,7 +344,12 @@ PAGE = (EXAMPLES.parents[2] / "docs" / "jobs.md").read_text()
 def test_the_page_names_every_key_and_no_other() -> None:
     def keys(heading: str) -> set[str]:
         rows = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
-        return {key for row in rows if row.startswith("| `") for key in re.findall("`([a-zA-Z]+)`", row.split("|")[1])}
+        return {
+            key
+            for row in rows
+            if row.startswith("| `")
+            for key in re.findall("`([a-zA-Z]+)`", row.split("|")[1])
+        }
 
     assert keys("A job") == set(JOB)
     assert keys("A role") == set(ROLE)
@@ -274,6 +366,12 @@ def test_the_example_on_the_page_is_right(alone: Run, file: Any) -> None:
 
 def test_a_key_that_is_there_twice_hides_no_other_problem(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text("name: bad\nretries: {count: 1}\nroles:\n  worker: {tasks: 2, command: x, minFailed: 5}\n  worker: {command: y}\n")
+    path.write_text(
+        "name: bad\nretries: {count: 1}\nroles:\n  worker: {tasks: 2, command: x, minFailed: 5}\n  worker: {command: y}\n"
+    )
     _, problems, _ = checked(str(path))
-    assert [(p.line, p.path) for p in problems] == [(2, "retries"), (4, "roles.worker.minFailed"), (5, "roles.worker")]
+    assert [(p.line, p.path) for p in problems] == [
+        (2, "retries"),
+        (4, "roles.worker.minFailed"),
+        (5, "roles.worker"),
+    ]

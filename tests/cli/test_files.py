@@ -8,7 +8,13 @@ import pytest
 Fake = Any
 Run = Any
 
-FILES = {"out.csv": b"a,b\n", "in.json": b"{}", "frames/0.png": b"0" * 5, "frames/1.png": b"1" * 5, "frames/deep/x.png": b"x"}
+FILES = {
+    "out.csv": b"a,b\n",
+    "in.json": b"{}",
+    "frames/0.png": b"0" * 5,
+    "frames/1.png": b"1" * 5,
+    "frames/deep/x.png": b"x",
+}
 
 
 @pytest.fixture
@@ -22,12 +28,22 @@ def names(ended: Any) -> list[str]:
     return [item["name"] for item in ended.json()["items"]]
 
 
-@pytest.mark.parametrize(("globs", "found"), [
-    ((), ["frames/0.png", "frames/1.png", "frames/deep/x.png", "in.json", "out.csv"]), (("*.csv",), ["out.csv"]), (("*",), sorted(FILES)),
-    (("frames/*.png",), ["frames/0.png", "frames/1.png"]), (("**/*.png",), ["frames/0.png", "frames/1.png", "frames/deep/x.png"]),
-    (("frames/",), ["frames/0.png", "frames/1.png", "frames/deep/x.png"]), (("./frames/[!0].png", "in.json"), ["frames/1.png", "in.json"]),
-    (("?ut.csv",), ["out.csv"]), (("*.pdf",), []), (("frames?0.png",), []), (("frames[!a]0.png",), []),
-])
+@pytest.mark.parametrize(
+    ("globs", "found"),
+    [
+        ((), ["frames/0.png", "frames/1.png", "frames/deep/x.png", "in.json", "out.csv"]),
+        (("*.csv",), ["out.csv"]),
+        (("*",), sorted(FILES)),
+        (("frames/*.png",), ["frames/0.png", "frames/1.png"]),
+        (("**/*.png",), ["frames/0.png", "frames/1.png", "frames/deep/x.png"]),
+        (("frames/",), ["frames/0.png", "frames/1.png", "frames/deep/x.png"]),
+        (("./frames/[!0].png", "in.json"), ["frames/1.png", "in.json"]),
+        (("?ut.csv",), ["out.csv"]),
+        (("*.pdf",), []),
+        (("frames?0.png",), []),
+        (("frames[!a]0.png",), []),
+    ],
+)
 def test_globs_choose(run: Run, jid: str, globs: tuple[str, ...], found: list[str]) -> None:
     assert names(run("job", "files", "--json", jid, *globs)) == found
 
@@ -44,11 +60,15 @@ def test_files_are_copied_with_their_folders(run: Run, jid: str, tmp_path: Path)
     to = tmp_path / "results"
     ended = run("job", "get", jid, "-o", str(to))
     assert ended.code == 0
-    assert ended.out.splitlines() == [f"{to}/{name}" for name in sorted(FILES, key=lambda n: n.split("/"))]
+    assert ended.out.splitlines() == [
+        f"{to}/{name}" for name in sorted(FILES, key=lambda n: n.split("/"))
+    ]
     assert {str(p.relative_to(to)): p.read_bytes() for p in to.rglob("*") if p.is_file()} == FILES
 
 
-def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: Run, jid: str, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_kept_unless_it_is_forced(
+    run: Run, jid: str, tmp_path: Path
+) -> None:
     (tmp_path / "out.csv").write_text("mine")
     ended = run("job", "get", "--json", jid, "*.csv", "in.json", "-o", str(tmp_path))
     assert ended.code == 125
@@ -59,7 +79,9 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: Run, jid: str, tm
     assert (tmp_path / "out.csv").read_bytes() == FILES["out.csv"]
 
 
-def test_a_file_that_breaks_off_leaves_nothing_behind(run: Run, fake: Fake, jid: str, tmp_path: Path) -> None:
+def test_a_file_that_breaks_off_leaves_nothing_behind(
+    run: Run, fake: Fake, jid: str, tmp_path: Path
+) -> None:
     fake.file_cut_after = 2
     ended = run("job", "get", jid, "out.csv", "-o", str(tmp_path / "to"))
     assert (ended.code, ended.out) == (125, "")
@@ -68,7 +90,9 @@ def test_a_file_that_breaks_off_leaves_nothing_behind(run: Run, fake: Fake, jid:
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil-of-jobscribe", "a/../../evil"])
-def test_a_name_that_leads_out_of_the_folder_is_refused(run: Run, fake: Fake, jid: str, tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_out_of_the_folder_is_refused(
+    run: Run, fake: Fake, jid: str, tmp_path: Path, name: str
+) -> None:
     fake.files = {name: b"x"}
     ended = run("job", "get", jid, "-o", str(tmp_path / "deep" / "to"))
     assert ended.code == 125 and "no plain name of a file" in ended.err

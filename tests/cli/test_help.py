@@ -6,7 +6,18 @@ import time
 
 import pytest
 
-HEAVY = ("tornado", "rich", "pykern", "msgspec", "http.client", "asyncio", "psutil", "sqlite3", "jobscribe.client", "jobscribe.supervisor")
+HEAVY = (
+    "tornado",
+    "rich",
+    "pykern",
+    "msgspec",
+    "http.client",
+    "asyncio",
+    "psutil",
+    "sqlite3",
+    "jobscribe.client",
+    "jobscribe.supervisor",
+)
 PROBE = """
 import sys
 from jobscribe.cli.main import call
@@ -16,9 +27,13 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("args", [["--help"], ["job", "--help"], ["db", "--help"], ["config", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["job", "--help"], ["db", "--help"], ["config", "--help"], ["--version"]]
+)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE, *args], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *args], capture_output=True, text=True, check=True, timeout=60
+    )
     loaded = done.stderr.partition("LOADED")[2].split()
     assert "click" in loaded
     assert [m for m in loaded if m in HEAVY or m.split(".")[0] in HEAVY] == []
@@ -35,7 +50,9 @@ def test_how_long_help_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None
 
     bare, help_ = fastest(["-c", "pass"]), fastest(["-m", "jobscribe.cli", "--help"])
     with capsys.disabled():
-        print(f"\n  bare python {bare * 1000:.0f} ms, jobscribe --help {help_ * 1000:.0f} ms, goal: 150 ms above bare")
+        print(
+            f"\n  bare python {bare * 1000:.0f} ms, jobscribe --help {help_ * 1000:.0f} ms, goal: 150 ms above bare"
+        )
 
 
 def test_every_command_in_the_table_exists_and_tells_what_it_does() -> None:
@@ -55,10 +72,22 @@ def test_every_command_in_the_table_exists_and_tells_what_it_does() -> None:
                     found = command.get_command(ctx, sub)
                     assert found is not None
                     assert found.help
-                    assert {"--json", "--root", "--url"} <= {o for p in found.params for o in p.opts}
+                    assert {"--json", "--root", "--url"} <= {
+                        o for p in found.params for o in p.opts
+                    }
 
 
-@pytest.mark.parametrize("args", [["nosuch"], ["job", "nosuch"], ["job", "list", "--nosuch"], ["job", "status"], ["run"], ["job", "list", "--limit", "0"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nosuch"],
+        ["job", "nosuch"],
+        ["job", "list", "--nosuch"],
+        ["job", "status"],
+        ["run"],
+        ["job", "list", "--limit", "0"],
+    ],
+)
 def test_wrong_usage_exits_with_2(run, args: list[str]) -> None:  # type: ignore[no-untyped-def]
     ended = run(*args)
     assert ended.code == 2

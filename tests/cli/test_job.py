@@ -23,7 +23,9 @@ def jids(run: Run, fake: Fake) -> list[str]:
     return jids
 
 
-def test_the_list_has_newest_first_and_nothing_else_on_standard_output(run: Run, jids: list[str]) -> None:
+def test_the_list_has_newest_first_and_nothing_else_on_standard_output(
+    run: Run, jids: list[str]
+) -> None:
     ended = run("job", "list")
     lines = ended.out.splitlines()
     assert [line.split()[0] for line in lines] == ["JOB", *jids[::-1]]
@@ -34,10 +36,15 @@ def test_the_list_has_newest_first_and_nothing_else_on_standard_output(run: Run,
 def test_a_list_that_goes_on_says_how(run: Run, jids: list[str]) -> None:
     ended = run("job", "list", "--limit", "2")
     assert "--before 2" in ended.err
-    assert [line.split()[0] for line in run("job", "list", "--limit", "2", "--before", "2").out.splitlines()[1:]] == [jids[0]]
+    assert [
+        line.split()[0]
+        for line in run("job", "list", "--limit", "2", "--before", "2").out.splitlines()[1:]
+    ] == [jids[0]]
 
 
-@pytest.mark.parametrize("args", [["--json", "job", "list"], ["job", "--json", "list"], ["job", "list", "--json"]])
+@pytest.mark.parametrize(
+    "args", [["--json", "job", "list"], ["job", "--json", "list"], ["job", "list", "--json"]]
+)
 def test_json_is_taken_anywhere(run: Run, jids: list[str], args: list[str]) -> None:
     value = run(*args).json()
     assert value["schema"] == "jobscribe.job.list/1"
@@ -46,7 +53,9 @@ def test_json_is_taken_anywhere(run: Run, jids: list[str], args: list[str]) -> N
 
 
 def test_the_filters_are_asked_for(run: Run, jids: list[str], fake: Fake) -> None:
-    assert [i["jid"] for i in run("job", "list", "--json", "--status", "error").json()["items"]] == [jids[0]]
+    assert [
+        i["jid"] for i in run("job", "list", "--json", "--status", "error").json()["items"]
+    ] == [jids[0]]
     run("job", "list", "--active", "--all-users")
     assert (fake.requests[-1][1]["active"], fake.requests[-1][1]["uid"]) == (True, None)
 
@@ -59,9 +68,16 @@ def test_a_status_tells_everything_and_succeeds(run: Run, jids: list[str]) -> No
     assert [i["computeJid"] for i in run("job", "status", "--json", *jids).json()["items"]] == jids
 
 
-def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(run: Run, jids: list[str], fake: Fake) -> None:
+def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(
+    run: Run, jids: list[str], fake: Fake
+) -> None:
     answer = fake._status
-    fake._status = lambda jid: {**answer(jid), **{jids[0]: {"runDir": "/scratch/x", "runDirOn": "hpc"}, jids[1]: {"runDir": None}}.get(jid, {})}
+    fake._status = lambda jid: {
+        **answer(jid),
+        **{jids[0]: {"runDir": "/scratch/x", "runDirOn": "hpc"}, jids[1]: {"runDir": None}}.get(
+            jid, {}
+        ),
+    }
     assert "  directory /scratch/x on hpc\n" in run("job", "status", jids[0]).out
     assert "directory" not in run("job", "status", jids[1]).out
     assert f"  directory /run/{jids[2]}\n" in run("job", "status", jids[2]).out
@@ -83,14 +99,21 @@ def test_a_job_is_named_by_a_beginning_or_last(run: Run, jids: list[str]) -> Non
 
 
 @pytest.mark.parametrize("verb", [("job", "submit", "-q"), ("run",)])
-def test_last_after_a_refusal_says_that_there_is_no_job_of_it(run: Run, jids: list[str], fake: Fake, verb: tuple[str, ...]) -> None:
+def test_last_after_a_refusal_says_that_there_is_no_job_of_it(
+    run: Run, jids: list[str], fake: Fake, verb: tuple[str, ...]
+) -> None:
     fake.change(jids[2], queuedAt=time.time() - 5)
     assert run("job", "status", "last").err == ""
     assert run(*verb, "--", "refuse-me").code == 125
     ended = run("job", "why", "last")
     assert ended.code == 0 and jids[2] in ended.out.splitlines()[0]
-    assert ") was refused, so there is no job of it: " in ended.err and f"'last' is the job before it: {jids[2]}" in ended.err
-    assert "refused" not in run("--uid", "Somebody", "job", "status", "last").err, "somebody else was not refused"
+    assert (
+        ") was refused, so there is no job of it: " in ended.err
+        and f"'last' is the job before it: {jids[2]}" in ended.err
+    )
+    assert "refused" not in run("--uid", "Somebody", "job", "status", "last").err, (
+        "somebody else was not refused"
+    )
     run("job", "submit", "-q", "--", "x")
     fake.change(sorted(fake.jobs)[-1], queuedAt=time.time() + 5)
     assert run("job", "status", "last").err == "", "the last one was taken"
@@ -101,11 +124,20 @@ def test_where_there_is_no_job_a_refusal_is_told_in_its_place(run: Run) -> None:
     assert "was refused, so there is no job of it" in run("job", "status", "last").err
 
 
-@pytest.mark.parametrize(("name", "code"), [
-    ("EPRSqtUW", "several"), ("zzzzzz", "no job"), ("../../etc", "is named by"), ("ünïcode", "is named by"),
-    ("EPRSqtUW-zzzzzzzz-command", "there is no job"), ("zz", "no job"),
-])
-def test_a_name_that_is_none_is_an_error_with_a_sentence(run: Run, jids: list[str], name: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("EPRSqtUW", "several"),
+        ("zzzzzz", "no job"),
+        ("../../etc", "is named by"),
+        ("ünïcode", "is named by"),
+        ("EPRSqtUW-zzzzzzzz-command", "there is no job"),
+        ("zz", "no job"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error_with_a_sentence(
+    run: Run, jids: list[str], name: str, code: str
+) -> None:
     ended = run("job", "status", name)
     assert (ended.code, ended.out) == (125, "")
     assert code in ended.err.replace("3 jobs begin", "several")
@@ -121,7 +153,11 @@ def test_what_is_near_a_name_is_told(run: Run, jids: list[str]) -> None:
 
 def test_a_user_that_is_none_is_said_in_words(run: Run) -> None:
     ended = run("--uid", "alice", "job", "list")
-    assert ended.code == 2 and "--uid is eight letters or digits" in ended.err and "regex" not in ended.err
+    assert (
+        ended.code == 2
+        and "--uid is eight letters or digits" in ended.err
+        and "regex" not in ended.err
+    )
 
 
 def test_a_trace_is_found_by_the_beginning_of_a_simulation_id(run: Run, jids: list[str]) -> None:
@@ -149,7 +185,9 @@ def test_errors_are_json_too_on_standard_error(run: Run, jids: list[str]) -> Non
 # ---- logs
 
 
-def test_logs_give_the_newest_bytes_and_say_that_there_is_more(run: Run, jids: list[str], fake: Fake) -> None:
+def test_logs_give_the_newest_bytes_and_say_that_there_is_more(
+    run: Run, jids: list[str], fake: Fake
+) -> None:
     fake.write(jids[0], "stdout", b"old" + b"x" * 4096)
     ended = run("job", "logs", jids[0])
     assert ended.out == "x" * 4096
@@ -170,7 +208,9 @@ def test_logs_keep_the_two_streams_apart(run: Run, jids: list[str], fake: Fake) 
 
 def test_followed_logs_go_on_to_the_end(run: Run, jids: list[str], fake: Fake) -> None:
     fake.write(jids[2], "stdout", b"first ")
-    threading.Timer(0.2, lambda: (fake.write(jids[2], "stdout", b"last"), fake.end(jids[2]))).start()
+    threading.Timer(
+        0.2, lambda: (fake.write(jids[2], "stdout", b"last"), fake.end(jids[2]))
+    ).start()
     assert run("job", "logs", "-f", jids[2]).out == "first last"
 
 
@@ -178,13 +218,21 @@ def test_logs_in_json_are_lossless(run: Run, jids: list[str], fake: Fake) -> Non
     fake.write(jids[0], "stdout", b"plain")
     fake.write(jids[0], "stderr", b"\xff")
     a, b = run("job", "logs", "--json", jids[0]).lines()
-    assert (a["stream"], a["text"], b["stream"], b["base64"]) == ("stdout", "plain", "stderr", "/w==")
+    assert (a["stream"], a["text"], b["stream"], b["base64"]) == (
+        "stdout",
+        "plain",
+        "stderr",
+        "/w==",
+    )
 
 
 def test_dropped_output_is_said(run: Run, jids: list[str], fake: Fake) -> None:
     fake.write(jids[0], "stdout", b"tail")
     fake.change(jids[0], dropped=12)
-    assert "[jobscribe: 12 bytes of stdout dropped]" in run("job", "logs", "--all", "--stdout", jids[0]).err
+    assert (
+        "[jobscribe: 12 bytes of stdout dropped]"
+        in run("job", "logs", "--all", "--stdout", jids[0]).err
+    )
 
 
 # ---- cancel, wait
@@ -220,8 +268,18 @@ def test_wait_gives_up_with_124(run: Run, jids: list[str]) -> None:
 
 def test_why_tells_cause_evidence_and_what_next(run: Run, jids: list[str]) -> None:
     ended = run("job", "why", jids[0])
-    assert ended.out.splitlines()[0] == f"job {jids[0]} error (exit): it ended by itself with exit code 3"
-    for text in ("evidence", "not      a time limit", "last     one", "         two", "/evidence/stdout.log", "jobscribe job logs --stderr"):
+    assert (
+        ended.out.splitlines()[0]
+        == f"job {jids[0]} error (exit): it ended by itself with exit code 3"
+    )
+    for text in (
+        "evidence",
+        "not      a time limit",
+        "last     one",
+        "         two",
+        "/evidence/stdout.log",
+        "jobscribe job logs --stderr",
+    ):
         assert text in ended.out
     assert run("job", "why", "--json", jids[0]).json()["cause"] == "exit"
 
@@ -241,13 +299,18 @@ def test_trace_tells_the_way_of_any_id(run: Run, jids: list[str]) -> None:
 # ---- which supervisor
 
 
-def test_an_address_needs_a_user_and_a_secret_in_a_file(run: Run, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_needs_a_user_and_a_secret_in_a_file(
+    run: Run, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JOBSCRIBE_ROOT")
     secret = tmp_path / "secret"
     secret.write_text(fake.token + "\n")
     assert run("--url", fake.url, "job", "list").code == 2
     assert run("--url", fake.url, "--uid", "EPRSqtUW", "job", "list").code == 2
-    assert run("--url", fake.url, "--uid", "EPRSqtUW", "job", "list", "--token-file", str(secret)).code == 0
+    assert (
+        run("--url", fake.url, "--uid", "EPRSqtUW", "job", "list", "--token-file", str(secret)).code
+        == 0
+    )
     monkeypatch.setenv("JOBSCRIBE_SECRET", fake.token)
     monkeypatch.setenv("JOBSCRIBE_URL", fake.url)
     assert run("--uid", "EPRSqtUW", "job", "list").code == 0
@@ -288,15 +351,30 @@ def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) 
     assert [line.split()[0] for line in lines[1:]] == jids[::-1]
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    ({}, "running"), ({"state": "running"}, "running"), ({"state": "running", "known": False}, "running"), ({"state": "completed"}, "success"),
-    ({"state": "error"}, "failed"), ({"state": "canceled"}, "failed"), ({"state": "missing"}, "failed"), ({"state": "job_run_purged"}, "failed"),
-    ({"state": "job_run_purged", "exit": {"code": 0, "signal": None}}, "success"),
-])
-def test_porcelain_is_one_word_for_scripts(run: Run, jids: list[str], fake: Fake, change: dict[str, Any], word: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "running"),
+        ({"state": "running"}, "running"),
+        ({"state": "running", "known": False}, "running"),
+        ({"state": "completed"}, "success"),
+        ({"state": "error"}, "failed"),
+        ({"state": "canceled"}, "failed"),
+        ({"state": "missing"}, "failed"),
+        ({"state": "job_run_purged"}, "failed"),
+        ({"state": "job_run_purged", "exit": {"code": 0, "signal": None}}, "success"),
+    ],
+)
+def test_porcelain_is_one_word_for_scripts(
+    run: Run, jids: list[str], fake: Fake, change: dict[str, Any], word: str
+) -> None:
     fake.change(jids[1], **change)
-    assert (run("job", "status", "--porcelain", jids[1]).out, run("job", "status", "--porcelain", jids[0], jids[1]).out) == (
-        f"{word}\n", f"failed\n{word}\n",
+    assert (
+        run("job", "status", "--porcelain", jids[1]).out,
+        run("job", "status", "--porcelain", jids[0], jids[1]).out,
+    ) == (
+        f"{word}\n",
+        f"failed\n{word}\n",
     )
 
 
@@ -316,7 +394,16 @@ def test_the_list_has_commands_and_calls_the_state_as_the_status_does(run: Run, 
     assert run("job", "list", "--json", "--state", "error").json()["items"] == []
 
 
-def test_a_supervisor_that_says_status_only_is_understood(run: Run, jids: list[str], fake: Fake) -> None:
+def test_a_supervisor_that_says_status_only_is_understood(
+    run: Run, jids: list[str], fake: Fake
+) -> None:
     answer = fake._job_list
-    fake._job_list = lambda body: (page := answer(body), [row.pop("state") for row in page["jobs"]])[0]
-    assert [i["state"] for i in run("job", "list", "--json").json()["items"]] == ["running", "pending", "error"]
+    fake._job_list = lambda body: (
+        page := answer(body),
+        [row.pop("state") for row in page["jobs"]],
+    )[0]
+    assert [i["state"] for i in run("job", "list", "--json").json()["items"]] == [
+        "running",
+        "pending",
+        "error",
+    ]

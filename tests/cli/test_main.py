@@ -14,7 +14,9 @@ Run = Any
 Started = Any
 
 
-def test_a_crash_is_one_sentence_and_a_private_file_without_the_secret(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_one_sentence_and_a_private_file_without_the_secret(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from jobscribe.client.sync_client import Client
 
     def broken(self: Client, **_: object) -> None:
@@ -76,12 +78,26 @@ command_line()
 def up(*args: str, tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     return subprocess.run(
-        [sys.executable, "-c", STAND_IN, *args, "--root", str(tmp_path)], env=clean | env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", STAND_IN, *args, "--root", str(tmp_path)],
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
 def test_up_prints_exactly_one_line_when_it_is_ready(tmp_path: Path) -> None:
-    done = up("up", "--no-web", "--port", "8123", "--set", "limits.grace_secs=9", tmp_path=tmp_path, JOBSCRIBE_LIMITS_GRACE_SECS="5")
+    done = up(
+        "up",
+        "--no-web",
+        "--port",
+        "8123",
+        "--set",
+        "limits.grace_secs=9",
+        tmp_path=tmp_path,
+        JOBSCRIBE_LIMITS_GRACE_SECS="5",
+    )
     assert done.returncode == 0
     assert done.stdout == f"jobscribe ready at http://127.0.0.1:8123 root={tmp_path}\n"
     assert done.stderr.splitlines() == ["a log line", "a line of a child", "True 9.0"]
@@ -92,7 +108,9 @@ def test_a_service_is_not_in_development_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["supervisor", "server"])
-def test_a_service_says_by_its_exit_code_that_starting_it_again_does_not_help(command: str, tmp_path: Path) -> None:
+def test_a_service_says_by_its_exit_code_that_starting_it_again_does_not_help(
+    command: str, tmp_path: Path
+) -> None:
     done = up(command, "--config", "/nowhere.toml", tmp_path=tmp_path)
     assert (done.returncode, done.stdout) == (78, "")
     assert "/nowhere.toml" in done.stderr and "Traceback" not in done.stderr
@@ -102,20 +120,34 @@ def test_a_service_that_breaks_leaves_its_trace_in_its_log_and_in_its_root(tmp_p
     (tmp_path / "r").mkdir()
     config = tmp_path / "jobscribe.toml"
     config.write_text(f'root = "{tmp_path}/r"\n')
-    broken = STAND_IN.replace('    print("a log line", flush=True)\n', '    raise KeyError("broken")\n')
+    broken = STAND_IN.replace(
+        '    print("a log line", flush=True)\n', '    raise KeyError("broken")\n'
+    )
     clean = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     done = subprocess.run(
-        [sys.executable, "-c", broken, "supervisor", "--config", str(config)], env=clean, capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", broken, "supervisor", "--config", str(config)],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 125
     assert done.stderr.count("KeyError: 'broken'") == 1
     assert "KeyError: 'broken'" in (tmp_path / "r" / "log" / "cli-crash.log").read_text()
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (["--set", "limits.grace_sec=9"], "grace_secs"), (["--set", "limits.grace_secs=soon"], "seconds"), (["--config", "/nowhere.toml"], "/nowhere.toml"),
-])
-def test_a_wrong_setting_is_named_and_nothing_starts(tmp_path: Path, args: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--set", "limits.grace_sec=9"], "grace_secs"),
+        (["--set", "limits.grace_secs=soon"], "seconds"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_nothing_starts(
+    tmp_path: Path, args: list[str], said: str
+) -> None:
     done = up("up", *args, tmp_path=tmp_path)
     assert (done.returncode, done.stdout) == (78, "")
     assert said in done.stderr
@@ -130,14 +162,22 @@ def test_an_unknown_variable_names_the_nearest_right_one(tmp_path: Path) -> None
 
 def test_config_shows_values_with_their_origins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOBSCRIBE_LIMITS_GRACE_SECS", "5")
-    rows = {i["key"]: i for i in run("config", "show", "--json", "--set", "supervisor.port=0").json()["items"]}
-    assert (rows["limits.grace_secs"]["value"], rows["limits.grace_secs"]["origin"]) == ("5.0", "environment JOBSCRIBE_LIMITS_GRACE_SECS")
+    rows = {
+        i["key"]: i
+        for i in run("config", "show", "--json", "--set", "supervisor.port=0").json()["items"]
+    }
+    assert (rows["limits.grace_secs"]["value"], rows["limits.grace_secs"]["origin"]) == (
+        "5.0",
+        "environment JOBSCRIBE_LIMITS_GRACE_SECS",
+    )
     assert rows["supervisor.port"]["origin"].startswith("option")
     assert rows["log.format"]["origin"] == "default"
     assert "limits.grace_secs" in run("config", "show").out
 
 
-def test_config_check_finds_what_keeps_a_supervisor_from_starting(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_check_finds_what_keeps_a_supervisor_from_starting(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = run("config", "check")
     assert (bad.code, "server_secret_file" in bad.out) == (1, True)
     secret = tmp_path / "server-key"

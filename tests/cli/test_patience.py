@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.transport import connection
-from jobscribe.client.api.errors import ClientError
 from jobscribe.cli.session.session import BRIEF_SECS, NEVER_SECS, PATIENCE_SECS, Session
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.transport import connection
 
 Fake = Any
 Run = Any
@@ -17,12 +17,16 @@ Started = Any
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`waited(session)`: seconds that its client tries until it gives up, and (seconds, text) of each thing said; on a clock of its own."""
+    """`waited(session)`: seconds that its client tries until it gives up, and (seconds, text) of
+    each thing said; on a clock of its own.
+    """
     monkeypatch.delenv("JOBSCRIBE_PATIENCE", raising=False)
 
     def waited(s: Session) -> tuple[float, list[tuple[float, str]]]:
         now, said = [100.0], []
-        s.screen.progress = lambda text, secs: said.append((now[0] - 100, text)) if secs >= 2.0 else None  # type: ignore[method-assign]
+        s.screen.progress = lambda text, secs: (
+            said.append((now[0] - 100, text)) if secs >= 2.0 else None
+        )  # type: ignore[method-assign]
         with monkeypatch.context() as m, s.client() as client:
             m.setattr(connection.time, "monotonic", lambda: now[0])
             client._connection._sleep = lambda secs: now.__setitem__(0, now[0] + secs)  # type: ignore[func-returns-value]
@@ -34,7 +38,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> Any:
     return waited
 
 
-def test_a_new_command_waits_a_minute_for_a_supervisor_that_was_there_and_says_so_within_two_seconds(fake: Fake, waited: Any) -> None:
+def test_a_new_command_waits_a_minute_for_a_supervisor_that_was_there_and_says_so_within_two_seconds(
+    fake: Fake, waited: Any
+) -> None:
     fake.stop()
     secs, said = waited(Session({"root": str(fake.root)}))
     assert PATIENCE_SECS - 0.1 <= secs <= PATIENCE_SECS + 0.1
@@ -42,7 +48,9 @@ def test_a_new_command_waits_a_minute_for_a_supervisor_that_was_there_and_says_s
     assert "trying again for up to 60 s (--patience 0 does not wait)" in said[0][1]
 
 
-def test_the_environment_sets_the_patience_and_the_option_overrides_it(fake: Fake, waited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_patience_and_the_option_overrides_it(
+    fake: Fake, waited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.stop()
     monkeypatch.setenv("JOBSCRIBE_PATIENCE", "2m")
     assert round(waited(Session({"root": str(fake.root)}))[0]) == 120
@@ -51,7 +59,9 @@ def test_the_environment_sets_the_patience_and_the_option_overrides_it(fake: Fak
     assert waited(Session({"root": str(fake.root)})) == (0.0, [])
 
 
-def test_a_root_without_any_supervisor_is_not_waited_for_as_long(tmp_path: Path, waited: Any) -> None:
+def test_a_root_without_any_supervisor_is_not_waited_for_as_long(
+    tmp_path: Path, waited: Any
+) -> None:
     assert round(waited(Session({"root": str(tmp_path / "none")}))[0]) == NEVER_SECS
     (tmp_path / "used" / "db").mkdir(parents=True)
     assert round(waited(Session({"root": str(tmp_path / "used")}))[0]) == PATIENCE_SECS
@@ -63,13 +73,17 @@ def test_a_command_that_answers_at_once_waits_briefly_and_says_why(fake: Fake, w
     s.answer_at_once("health answers at once")
     secs, said = waited(s)
     assert round(secs) == BRIEF_SECS
-    assert said[0][1].endswith("trying again for up to 3 s (health answers at once; --patience waits longer)")
+    assert said[0][1].endswith(
+        "trying again for up to 3 s (health answers at once; --patience waits longer)"
+    )
     s = Session({"root": str(fake.root), "patience": 20.0})
     s.answer_at_once("health answers at once")
     assert round(waited(s)[0]) == 20
 
 
-def test_a_command_that_is_typed_while_the_supervisor_is_away_succeeds_when_it_is_back(started: Started, fake: Fake) -> None:
+def test_a_command_that_is_typed_while_the_supervisor_is_away_succeeds_when_it_is_back(
+    started: Started, fake: Fake
+) -> None:
     fake.stop()
     began = time.monotonic()
     process = started("job", "list")
@@ -80,7 +94,9 @@ def test_a_command_that_is_typed_while_the_supervisor_is_away_succeeds_when_it_i
     assert process.wait(60) == 0
 
 
-def test_a_patience_that_is_none_is_refused_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patience_that_is_none_is_refused_by_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOBSCRIBE_PATIENCE", "soon")
     ended = run("job", "list")
     assert (ended.code, ended.out) == (125, "")

@@ -1,17 +1,20 @@
-"""docs/roles.md: every variable, every reason to wait, the limits as they are, and descriptions that are right."""
+"""docs/roles.md: every variable, every reason to wait, the limits as they are, and descriptions
+that are right.
+"""
 
 import re
 from pathlib import Path
 
-import jobscribe
 import pytest
-from jobscribe.schema.text import job_text as job_file
+
+import jobscribe
 from jobscribe.db.events.job_fold import ATTEMPTS_WHOLE
+from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.jobs import roles
+from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
 from jobscribe.protocol.launch import task_environment as task_env
 from jobscribe.schema.jobs.description import described
-from jobscribe.protocol.api.requests import RunSpec
-from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
+from jobscribe.schema.text import job_text as job_file
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encoding="utf-8")
 
@@ -19,10 +22,17 @@ TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encodin
 def variables() -> set[str]:
     """Of a task, with R, i and L where the names of roles, indices and labels stand."""
     role = TaskRole(name="R", command=("x",), ports=(Port(label="L"),))
-    place = Place(role="R", index=0, host="h", address="a", ports={"L": (1,), "http": (2,), "ssh": (3,)})
+    place = Place(
+        role="R", index=0, host="h", address="a", ports={"L": (1,), "http": (2,), "ssh": (3,)}
+    )
     spec = RunSpec(uid="user1234", simulation_id="sim12345", roles=(role,))
-    both = {**task_env.shared(spec, "user1234-sim12345-x", 1, 1, (place,)).env, **task_env.own(spec, "user1234-sim12345-x", 1, 1, place)}
-    generic = (re.sub(r"R_0", "R_i", re.sub(r"_(http|ssh)(?=_PORT|$)", "_L", name)) for name in both)
+    both = {
+        **task_env.shared(spec, "user1234-sim12345-x", 1, 1, (place,)).env,
+        **task_env.own(spec, "user1234-sim12345-x", 1, 1, place),
+    }
+    generic = (
+        re.sub(r"R_0", "R_i", re.sub(r"_(http|ssh)(?=_PORT|$)", "_L", name)) for name in both
+    )
     return {*generic, "PAI_WORK_DIR"}
 
 
@@ -38,13 +48,20 @@ def test_no_variable_is_explained_that_there_is_not() -> None:
 
 def test_every_reason_to_wait_is_explained() -> None:
     core = Path(jobscribe.__file__).parent / "supervisor" / "core" / "status" / "run_status.py"
-    words = set(re.findall(r'(?:return|waits, sentence =) "([a-z_]+)",', core.read_text(encoding="utf-8")))
-    assert {"debug_hold", "retry_wait", "op_slot", "agent"} <= words, "they are found where they are made"
+    words = set(
+        re.findall(r'(?:return|waits, sentence =) \(?\s*"([a-z_]+)",', core.read_text(encoding="utf-8"))
+    )
+    assert {"debug_hold", "retry_wait", "op_slot", "agent"} <= words, (
+        "they are found where they are made"
+    )
     assert [w for w in sorted({*words, "resources", "ports"}) if f"`{w}`" not in TEXT] == []
 
 
 def test_the_limits_are_the_real_ones() -> None:
-    for what, most in (("roles of a run", roles.MAX_ROLES), ("tasks of all roles together", roles.MAX_TASKS)):
+    for what, most in (
+        ("roles of a run", roles.MAX_ROLES),
+        ("tasks of all roles together", roles.MAX_TASKS),
+    ):
         assert f"| {what} | {most:,} |" in TEXT
     assert f"with `http` and `ssh` of each | {roles.MAX_PORTS:,} |" in TEXT
     assert f"latest {ATTEMPTS_WHOLE} attempts" in TEXT

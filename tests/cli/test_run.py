@@ -44,15 +44,47 @@ def test_output_goes_where_it_belongs_and_the_code_is_the_jobs(run: Run, fake: F
 def test_with_an_image_it_is_a_run_with_one_task_in_a_container(run: Run, fake: Fake) -> None:
     playing(fake, out=b"hello\n", code=3)
     ended = run(
-        "run", "--driver", "docker", "--image", "python:3.11", "--cpu", "2", "--memory", "1.5GB", "--gpu", "1", "--shm", "128", "--volume", "data",
-        "--volume", "/users/x", "--env", "A=b", "--", "sh", "-c", "exit 3",
+        "run",
+        "--driver",
+        "docker",
+        "--image",
+        "python:3.11",
+        "--cpu",
+        "2",
+        "--memory",
+        "1.5GB",
+        "--gpu",
+        "1",
+        "--shm",
+        "128",
+        "--volume",
+        "data",
+        "--volume",
+        "/users/x",
+        "--env",
+        "A=b",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
     )
     assert (ended.code, ended.out) == (3, "hello\n")
     spec = fake.submitted()[0]
     assert (spec["driver"], spec["command"], spec["env"]) == ("docker", [], {"A": "b"})
     (main,) = spec["roles"]
-    assert (main["name"], main["tasks"], main["command"], main["image"]) == ("main", 1, ["sh", "-c", "exit 3"], "python:3.11")
-    assert (main["cpu"], main["memoryMb"], main["gpu"], main["shmMb"], main["volumes"]) == (2, 1536, 1, 128, ["data", "/users/x"])
+    assert (main["name"], main["tasks"], main["command"], main["image"]) == (
+        "main",
+        1,
+        ["sh", "-c", "exit 3"],
+        "python:3.11",
+    )
+    assert (main["cpu"], main["memoryMb"], main["gpu"], main["shmMb"], main["volumes"]) == (
+        2,
+        1536,
+        1,
+        128,
+        ["data", "/users/x"],
+    )
 
 
 def test_without_any_of_these_it_is_a_plain_run(run: Run, fake: Fake) -> None:
@@ -62,11 +94,20 @@ def test_without_any_of_these_it_is_a_plain_run(run: Run, fake: Fake) -> None:
     assert (spec["driver"], spec["command"], spec["roles"]) == ("docker", ["true"], [])
 
 
-@pytest.mark.parametrize(("end", "code"), [
-    ({"code": 3}, 3), ({"code": 255}, 255), ({"code": None, "signal": 9}, 137), ({"code": None, "signal": 15}, 143),
-    ({"code": 0, "state": "canceled"}, 125), ({"code": None, "signal": 15, "state": "canceled"}, 143),
-])
-def test_the_exit_code_is_what_a_shell_would_say(run: Run, fake: Fake, end: dict[str, Any], code: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ({"code": 3}, 3),
+        ({"code": 255}, 255),
+        ({"code": None, "signal": 9}, 137),
+        ({"code": None, "signal": 15}, 143),
+        ({"code": 0, "state": "canceled"}, 125),
+        ({"code": None, "signal": 15, "state": "canceled"}, 143),
+    ],
+)
+def test_the_exit_code_is_what_a_shell_would_say(
+    run: Run, fake: Fake, end: dict[str, Any], code: int
+) -> None:
     playing(fake, **end)
     ended = run("run", "--", "x")
     assert ended.code == code
@@ -84,7 +125,12 @@ def test_json_is_a_stream_of_values(run: Run, fake: Fake) -> None:
     playing(fake, out=b"text\xff", code=4)
     ended = run("run", "--json", "--", "x")
     first, *parts, last = ended.lines()
-    assert (first["type"], last["type"], last["exitCode"], ended.code) == ("submitted", "ended", 4, 4)
+    assert (first["type"], last["type"], last["exitCode"], ended.code) == (
+        "submitted",
+        "ended",
+        4,
+        4,
+    )
     assert [p.get("base64") for p in parts] == ["dGV4dP8="]
 
 
@@ -126,17 +172,26 @@ def test_the_first_interrupt_cancels_and_waits(started: Started, fake: Fake) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_and_sighup_cancel_as_the_first_interrupt_does(started: Started, fake: Fake, number: signal.Signals) -> None:
+def test_sigterm_and_sighup_cancel_as_the_first_interrupt_does(
+    started: Started, fake: Fake, number: signal.Signals
+) -> None:
     process = started("run", "--", "x")
     until(lambda: any(p == "run-status" for p, _ in fake.requests))
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert f"canceling {next(iter(fake.jobs))}; {number.name} again".encode() in err and b"Traceback" not in err
-    assert [(body["reason"]) for p, body in fake.requests if p == "run-cancel"] == [f"{number.name} at jobscribe run"]
+    assert (
+        f"canceling {next(iter(fake.jobs))}; {number.name} again".encode() in err
+        and b"Traceback" not in err
+    )
+    assert [(body["reason"]) for p, body in fake.requests if p == "run-cancel"] == [
+        f"{number.name} at jobscribe run"
+    ]
 
 
-def test_a_signal_that_was_ignored_before_the_start_stays_ignored(started: Started, fake: Fake) -> None:
+def test_a_signal_that_was_ignored_before_the_start_stays_ignored(
+    started: Started, fake: Fake
+) -> None:
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     process = started("run", "--", "x")
     signal.signal(signal.SIGHUP, ignored)
@@ -172,7 +227,8 @@ def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
 
 def test_a_reader_that_goes_away_ends_the_run(started: Started, fake: Fake) -> None:
     reader, writer = os.pipe()
-    # Shells start what runs in the background with interrupts ignored; a pipeline must end there, too.
+    # Shells start what runs in the background with interrupts ignored; a pipeline must end there,
+    # too.
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = started("run", "--", "yes", stdout=writer)
     signal.signal(signal.SIGINT, ignored)

@@ -1,4 +1,6 @@
-"""`job submit`: ids on standard output, talk on standard error, and every line of a file accounted for."""
+"""`job submit`: ids on standard output, talk on standard error, and every line of a file accounted
+for.
+"""
 
 import io
 import sys
@@ -30,29 +32,78 @@ def test_quiet_says_nothing_else(run: Run, fake: Fake) -> None:
 def test_the_options_become_the_spec(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_HERE", "passed on")
     ended = run(
-        "job", "submit", "--kind", "parallel", "--time-limit", "1.5m", "--queue-limit", "2h", "--grace", "7", "--core", "1G",
-        "--wrap", "nice -n '5'", "--env", "A=b=c", "-e", "FROM_HERE", "--name", "my run", "--", "x",
+        "job",
+        "submit",
+        "--kind",
+        "parallel",
+        "--time-limit",
+        "1.5m",
+        "--queue-limit",
+        "2h",
+        "--grace",
+        "7",
+        "--core",
+        "1G",
+        "--wrap",
+        "nice -n '5'",
+        "--env",
+        "A=b=c",
+        "-e",
+        "FROM_HERE",
+        "--name",
+        "my run",
+        "--",
+        "x",
     )
     spec = fake.submitted()[0]
     assert ended.code == 0
-    assert (spec["jobRunMode"], spec["timeLimitSecs"], spec["queueLimitSecs"], spec["graceSecs"]) == ("parallel", 90.0, 7200.0, 7.0)
-    assert (spec["coreBytes"], spec["wrap"], spec["simName"]) == (2**30, ["nice", "-n", "5"], "my run")
+    assert (
+        spec["jobRunMode"],
+        spec["timeLimitSecs"],
+        spec["queueLimitSecs"],
+        spec["graceSecs"],
+    ) == ("parallel", 90.0, 7200.0, 7.0)
+    assert (spec["coreBytes"], spec["wrap"], spec["simName"]) == (
+        2**30,
+        ["nice", "-n", "5"],
+        "my run",
+    )
     assert spec["env"] == {"A": "b=c", "FROM_HERE": "passed on"}
 
 
-@pytest.mark.parametrize("args", [
-    [], ["--from", "/nowhere/at/all"], ["--wrap", "'open", "--", "x"], ["--env", "NOT_SET_ANYWHERE", "--", "x"],
-    ["--time-limit", "soon", "--", "x"], ["--core", "1X", "--", "x"], ["--kind", "odd", "--", "x"],
-])
-def test_wrong_options_are_usage_errors_and_submit_nothing(run: Run, fake: Fake, args: list[str]) -> None:
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--from", "/nowhere/at/all"],
+        ["--wrap", "'open", "--", "x"],
+        ["--env", "NOT_SET_ANYWHERE", "--", "x"],
+        ["--time-limit", "soon", "--", "x"],
+        ["--core", "1X", "--", "x"],
+        ["--kind", "odd", "--", "x"],
+    ],
+)
+def test_wrong_options_are_usage_errors_and_submit_nothing(
+    run: Run, fake: Fake, args: list[str]
+) -> None:
     assert run("job", "submit", *args).code == 2
     assert fake.requests == []
 
 
-def test_commands_of_a_file_are_tasks_of_their_own_too(run: Run, fake: Fake, tmp_path: Path) -> None:
+def test_commands_of_a_file_are_tasks_of_their_own_too(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
     (tmp_path / "commands").write_text("echo a\necho b\n")
-    assert run("job", "submit", "-q", "--image", "busybox:1", "--from", str(tmp_path / "commands")).code == 0
-    said = [[(r["command"], r["image"], r["memoryMb"], r["shmMb"]) for r in job["spec"]["roles"]] for job in fake.jobs.values()]
+    assert (
+        run(
+            "job", "submit", "-q", "--image", "busybox:1", "--from", str(tmp_path / "commands")
+        ).code
+        == 0
+    )
+    said = [
+        [(r["command"], r["image"], r["memoryMb"], r["shmMb"]) for r in job["spec"]["roles"]]
+        for job in fake.jobs.values()
+    ]
     assert said == [[(["/bin/sh", "-c", f"echo {x}"], "busybox:1", 100, 64)] for x in "ab"]
 
 
@@ -62,19 +113,33 @@ def test_little_memory_takes_shared_memory_with_it(run: Run, fake: Fake) -> None
     assert (main["image"], main["memoryMb"], main["shmMb"]) == (None, 32, 32)
 
 
-@pytest.mark.parametrize(("args", "words"), [
-    (["--image", "Python"], ["--image", "capital letters"]), (["--image", ""], ["--image", "empty"]), (["--memory", "much"], ["--memory", "'2GB'"]),
-    (["--memory", "64", "--shm", "65"], ["--shm", "at most the memory"]), (["--volume", "a/b"], ["--volume", "relative path"]),
-    (["--volume", "data", "--volume", "data"], ["--volume", "twice"]), (["--cpu", "0"], ["--cpu"]), (["--gpu", "-1"], ["--gpu"]),
-])
-def test_what_no_task_can_ask_for_is_a_usage_error(run: Run, fake: Fake, args: list[str], words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--image", "Python"], ["--image", "capital letters"]),
+        (["--image", ""], ["--image", "empty"]),
+        (["--memory", "much"], ["--memory", "'2GB'"]),
+        (["--memory", "64", "--shm", "65"], ["--shm", "at most the memory"]),
+        (["--volume", "a/b"], ["--volume", "relative path"]),
+        (["--volume", "data", "--volume", "data"], ["--volume", "twice"]),
+        (["--cpu", "0"], ["--cpu"]),
+        (["--gpu", "-1"], ["--gpu"]),
+    ],
+)
+def test_what_no_task_can_ask_for_is_a_usage_error(
+    run: Run, fake: Fake, args: list[str], words: list[str]
+) -> None:
     ended = run("job", "submit", *args, "--", "x")
     assert (ended.code, fake.requests) == (2, [])
     assert [w for w in words if w not in ended.err] == []
 
 
-@pytest.mark.parametrize("args", [["--time-limit", "0"], ["--env", "1BAD=x"], ["--name", "x" * 2000], ["--driver", "UP"]])
-def test_values_that_have_no_shape_are_refused_with_a_sentence(run: Run, fake: Fake, args: list[str]) -> None:
+@pytest.mark.parametrize(
+    "args", [["--time-limit", "0"], ["--env", "1BAD=x"], ["--name", "x" * 2000], ["--driver", "UP"]]
+)
+def test_values_that_have_no_shape_are_refused_with_a_sentence(
+    run: Run, fake: Fake, args: list[str]
+) -> None:
     ended = run("job", "submit", *args, "--", "x")
     assert ended.code == 125
     assert "jobscribe: " in ended.err
@@ -83,32 +148,49 @@ def test_values_that_have_no_shape_are_refused_with_a_sentence(run: Run, fake: F
 
 
 def test_a_file_is_one_command_a_line(run: Run, fake: Fake, tmp_path: Path) -> None:
-    (tmp_path / "commands").write_text("# a comment\n\necho 'a  b' | wc -c\r\n   date > out\n#last\n")
+    (tmp_path / "commands").write_text(
+        "# a comment\n\necho 'a  b' | wc -c\r\n   date > out\n#last\n"
+    )
     ended = run("job", "submit", "--from", str(tmp_path / "commands"), "--time-limit", "9")
     assert ended.code == 0
     specs = [j["spec"] for j in fake.jobs.values()]
-    assert [s["command"] for s in specs] == [["/bin/sh", "-c", "echo 'a  b' | wc -c"], ["/bin/sh", "-c", "date > out"]]
+    assert [s["command"] for s in specs] == [
+        ["/bin/sh", "-c", "echo 'a  b' | wc -c"],
+        ["/bin/sh", "-c", "date > out"],
+    ]
     assert {s["timeLimitSecs"] for s in specs} == {9.0}
     assert ended.out.split() == list(fake.jobs)
     assert "2 submitted" in ended.err
 
 
-def test_many_lines_go_in_slices_of_a_thousand(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"".join(b"echo %d\n" % i for i in range(2500)))))
+def test_many_lines_go_in_slices_of_a_thousand(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"".join(b"echo %d\n" % i for i in range(2500))))
+    )
     ended = run("job", "submit", "-q", "--from", "-")
-    assert [len(body["runs"]) for path, body in fake.requests if path == "run-many"] == [1000, 1000, 500]
+    assert [len(body["runs"]) for path, body in fake.requests if path == "run-many"] == [
+        1000,
+        1000,
+        500,
+    ]
     assert (ended.code, ended.err) == (0, "")
     assert len(set(ended.out.split())) == 2500
 
 
 @pytest.mark.parametrize("options", [[], ["--image", "busybox:1"]])
-def test_long_lines_make_smaller_slices(run: Run, fake: Fake, tmp_path: Path, options: list[str]) -> None:
+def test_long_lines_make_smaller_slices(
+    run: Run, fake: Fake, tmp_path: Path, options: list[str]
+) -> None:
     (tmp_path / "commands").write_text(("echo " + "x" * 100_000 + "\n") * 25)
     assert run("job", "submit", "-q", *options, "--from", str(tmp_path / "commands")).code == 0
     assert [len(body["runs"]) for path, body in fake.requests if path == "run-many"] == [10, 10, 5]
 
 
-def test_a_refused_line_is_named_and_the_others_are_submitted(run: Run, fake: Fake, tmp_path: Path) -> None:
+def test_a_refused_line_is_named_and_the_others_are_submitted(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
     (tmp_path / "commands").write_text("echo a\n\nrefuse-me\necho c\n")
     ended = run("job", "submit", "--from", str(tmp_path / "commands"))
     assert ended.code == 125
@@ -118,7 +200,9 @@ def test_a_refused_line_is_named_and_the_others_are_submitted(run: Run, fake: Fa
 
 
 @pytest.mark.parametrize("bad", [b"\xff\xfe", b"a\0b"])
-def test_a_line_that_cannot_be_a_command_is_named_with_what_was_submitted_before_it(run: Run, fake: Fake, tmp_path: Path, bad: bytes) -> None:
+def test_a_line_that_cannot_be_a_command_is_named_with_what_was_submitted_before_it(
+    run: Run, fake: Fake, tmp_path: Path, bad: bytes
+) -> None:
     (tmp_path / "commands").write_bytes(b"echo x\n" * 1000 + bad + b"\n")
     ended = run("job", "submit", "-q", "--from", str(tmp_path / "commands"))
     assert ended.code == 125

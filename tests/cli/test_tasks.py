@@ -1,4 +1,6 @@
-"""What people type and read for runs with roles: tasks, attempts, logs of one task, what is kept for debugging, and entering it."""
+"""What people type and read for runs with roles: tasks, attempts, logs of one task, what is kept
+for debugging, and entering it.
+"""
 
 import os
 import shlex
@@ -23,13 +25,37 @@ def jid(run: Run, fake: Fake) -> str:
     """A run of two servers and two workers, one of which has failed and is kept."""
     run("job", "submit", "-q", "--", "x")
     jid = next(iter(fake.jobs))
-    fake.gang(jid, [
-        {"role": "ps", "index": 0, "state": "running", "pid": 41, "ports": {"http": [30000], "ssh": [30001]}, "startedAt": 10.0},
-        {"role": "ps", "index": 1, "state": "stopped", "exit": STOPPED},
-        {"role": "worker", "index": 0, "state": "succeeded", "exit": ENDED, "stdout": b"zero"},
-        {"role": "worker", "index": 1, "state": "held", "exit": FAILED, "heldUntil": 3600.0, "stdout": b"one", "gpus": ["0", "1"]},
-    ], policy={"count": 2, "platform": 3, "conflictSecs": 600.0})
-    fake.change(jid, state="running", queue="debug_hold", message="worker/1 failed (exit code 3) and can be looked at")
+    fake.gang(
+        jid,
+        [
+            {
+                "role": "ps",
+                "index": 0,
+                "state": "running",
+                "pid": 41,
+                "ports": {"http": [30000], "ssh": [30001]},
+                "startedAt": 10.0,
+            },
+            {"role": "ps", "index": 1, "state": "stopped", "exit": STOPPED},
+            {"role": "worker", "index": 0, "state": "succeeded", "exit": ENDED, "stdout": b"zero"},
+            {
+                "role": "worker",
+                "index": 1,
+                "state": "held",
+                "exit": FAILED,
+                "heldUntil": 3600.0,
+                "stdout": b"one",
+                "gpus": ["0", "1"],
+            },
+        ],
+        policy={"count": 2, "platform": 3, "conflictSecs": 600.0},
+    )
+    fake.change(
+        jid,
+        state="running",
+        queue="debug_hold",
+        message="worker/1 failed (exit code 3) and can be looked at",
+    )
     return str(jid)
 
 
@@ -45,9 +71,12 @@ def test_tasks_are_a_table_with_state_exit_place_time_and_pid(run: Run, jid: str
     lines = run("job", "tasks", jid).out.splitlines()
     assert lines[0] == f"{jid} running, attempt 1 of at most 6"
     rows = [" ".join(line.split()) for line in lines[2:]]
-    assert rows[0].startswith("ps/0 running - 127.0.0.1 http:30000 ssh:30001 ") and rows[0].endswith(" 41")
+    assert rows[0].startswith("ps/0 running - 127.0.0.1 http:30000 ssh:30001 ") and rows[
+        0
+    ].endswith(" 41")
     assert rows[1:] == [
-        "ps/1 stopped SIGTERM (decided) 127.0.0.1 2.50 s -", "worker/0 succeeded 0 127.0.0.1 2.50 s -",
+        "ps/1 stopped SIGTERM (decided) 127.0.0.1 2.50 s -",
+        "worker/0 succeeded 0 127.0.0.1 2.50 s -",
         "worker/1 held 3 127.0.0.1 gpu:0,1 2.50 s -",
     ]
 
@@ -55,38 +84,81 @@ def test_tasks_are_a_table_with_state_exit_place_time_and_pid(run: Run, jid: str
 def test_tasks_in_containers_tell_host_address_image_and_container(run: Run, fake: Fake) -> None:
     run("job", "submit", "-q", "--", "x")
     jid = next(iter(fake.jobs))
-    fake.gang(jid, [
-        {"role": "ps", "state": "running", "pid": 41, "host": "h1", "address": "10.208.0.2", "ports": {"http": [30000]}, "image": "python:3.11",
-         "container": "srj-t-user0001-0123456789ab"},
-        {"role": "worker", "host": "h2", "address": "10.208.0.3", "image": None, "container": "srj-t-user0001-ab0123456789"},
-        {"role": "other", "host": "h3", "address": "10.0.0.3"},
-    ])
+    fake.gang(
+        jid,
+        [
+            {
+                "role": "ps",
+                "state": "running",
+                "pid": 41,
+                "host": "h1",
+                "address": "10.208.0.2",
+                "ports": {"http": [30000]},
+                "image": "python:3.11",
+                "container": "srj-t-user0001-0123456789ab",
+            },
+            {
+                "role": "worker",
+                "host": "h2",
+                "address": "10.208.0.3",
+                "image": None,
+                "container": "srj-t-user0001-ab0123456789",
+            },
+            {"role": "other", "host": "h3", "address": "10.0.0.3"},
+        ],
+    )
     rows = [" ".join(line.split()) for line in run("job", "tasks", jid).out.splitlines()[2:]]
-    assert rows[0].startswith("ps/0 running - h1 10.208.0.2 http:30000 image:python:3.11 container:srj-t-user0001-0123456789ab ")
-    assert rows[1:] == ["worker/0 placed - h2 10.208.0.3 container:srj-t-user0001-ab0123456789 - -", "other/0 placed - 10.0.0.3 - -"]
-    assert [t.get("image", "-") for t in run("--json", "job", "tasks", jid).json()["tasks"]] == ["python:3.11", None, "-"]
+    assert rows[0].startswith(
+        "ps/0 running - h1 10.208.0.2 http:30000 image:python:3.11 container:srj-t-user0001-0123456789ab "
+    )
+    assert rows[1:] == [
+        "worker/0 placed - h2 10.208.0.3 container:srj-t-user0001-ab0123456789 - -",
+        "other/0 placed - 10.0.0.3 - -",
+    ]
+    assert [t.get("image", "-") for t in run("--json", "job", "tasks", jid).json()["tasks"]] == [
+        "python:3.11",
+        None,
+        "-",
+    ]
 
 
 def test_only_those_that_failed(run: Run, jid: str, fake: Fake) -> None:
-    assert [line.split()[0] for line in run("job", "tasks", jid, "--failed").out.splitlines()[2:]] == ["worker/1"]
-    assert [t["index"] for t in run("--json", "job", "tasks", jid, "--failed").json()["tasks"]] == [1]
+    assert [
+        line.split()[0] for line in run("job", "tasks", jid, "--failed").out.splitlines()[2:]
+    ] == ["worker/1"]
+    assert [t["index"] for t in run("--json", "job", "tasks", jid, "--failed").json()["tasks"]] == [
+        1
+    ]
     fake.gang(jid, [{"state": "running"}])
     assert "none of its tasks has failed" in run("job", "tasks", jid, "--failed").err
 
 
-def test_attempts_are_told_with_why_they_were_tried_again_or_not(run: Run, jid: str, fake: Fake) -> None:
+def test_attempts_are_told_with_why_they_were_tried_again_or_not(
+    run: Run, jid: str, fake: Fake
+) -> None:
     decided = {"succeeded": False, "reason": "[worker]: enough.", "role": "worker", "index": 1}
-    ended(fake, jid, decided=decided, retry={"behavior": "unknown", "delaySecs": 0.0, "reason": "retry 1 of 1, at once"})
+    ended(
+        fake,
+        jid,
+        decided=decided,
+        retry={"behavior": "unknown", "delaySecs": 0.0, "reason": "retry 1 of 1, at once"},
+    )
     fake.gang(jid, [{"role": "worker", "index": 1, "state": "failed", "exit": FAILED}], attempt=2)
     ended(fake, jid, notRetried="each was used")
     out = run("job", "tasks", jid).out.splitlines()
     assert out[0] == f"{jid} running, attempt 2"
-    assert out[1].split(None, 2)[1:] == ["1", "failed by worker/1 ([worker]: enough); tried again: retry 1 of 1, at once"]
+    assert out[1].split(None, 2)[1:] == [
+        "1",
+        "failed by worker/1 ([worker]: enough); tried again: retry 1 of 1, at once",
+    ]
     assert out[2].split(None, 2)[1:] == ["2", "ended (exit); not tried again: each was used"]
     assert len(out) == 5
     assert len(run("job", "tasks", jid, "--attempt", "1").out.splitlines()) == 8
     assert run("job", "tasks", jid, "--attempt", "7").code == 125
-    assert run("--json", "job", "tasks", jid, "--attempt", "1").json()["schema"] == "jobscribe.job.tasks/1"
+    assert (
+        run("--json", "job", "tasks", jid, "--attempt", "1").json()["schema"]
+        == "jobscribe.job.tasks/1"
+    )
 
 
 def test_a_run_of_which_nothing_was_placed_says_so(run: Run, fake: Fake) -> None:
@@ -101,33 +173,63 @@ def test_a_run_of_which_nothing_was_placed_says_so(run: Run, fake: Fake) -> None
 # ---- status, cancel
 
 
-def test_a_status_tells_roles_attempts_and_how_to_enter_and_release_what_is_kept(run: Run, jid: str, fake: Fake) -> None:
-    ended(fake, jid, retry={"behavior": "unknown", "delaySecs": 0.0, "reason": "retry 1 of 2, at once"})
+def test_a_status_tells_roles_attempts_and_how_to_enter_and_release_what_is_kept(
+    run: Run, jid: str, fake: Fake
+) -> None:
+    ended(
+        fake,
+        jid,
+        retry={"behavior": "unknown", "delaySecs": 0.0, "reason": "retry 1 of 2, at once"},
+    )
     gang = [{k: v for k, v in t.items() if k != "attempt"} for t in fake.jobs[jid]["gang"]]
     fake.gang(jid, gang, attempt=2, policy={"count": 2, "platform": 3, "conflictSecs": 600.0})
     told = run("job", "status", jid)
     lines = [" ".join(line.split()) for line in told.out.splitlines()]
     for line in (
-        "state running: worker/1 failed (exit code 3) and can be looked at", "waiting debug_hold", "attempt 2 of at most 6",
-        "1 ended (exit); tried again: retry 1 of 2, at once", "roles ps: 2 tasks, 1 running, 1 stopped", "worker: 2 tasks, 1 held, 1 succeeded",
+        "state running: worker/1 failed (exit code 3) and can be looked at",
+        "waiting debug_hold",
+        "attempt 2 of at most 6",
+        "1 ended (exit); tried again: retry 1 of 2, at once",
+        "roles ps: 2 tasks, 1 running, 1 stopped",
+        "worker: 2 tasks, 1 held, 1 succeeded",
     ):
         assert line in lines, lines
-    for text in ("worker/1 is kept for debugging until 1970-01-01T01:00:00Z", f"job shell {jid} --role worker --index 1", f"job release {jid}"):
+    for text in (
+        "worker/1 is kept for debugging until 1970-01-01T01:00:00Z",
+        f"job shell {jid} --role worker --index 1",
+        f"job release {jid}",
+    ):
         assert text in told.err
 
 
-def test_a_status_of_a_run_that_waits_for_others_names_them_and_a_plain_one_is_as_it_was(run: Run, fake: Fake) -> None:
+def test_a_status_of_a_run_that_waits_for_others_names_them_and_a_plain_one_is_as_it_was(
+    run: Run, fake: Fake
+) -> None:
     run("job", "submit", "-q", "--", "x")
     jid = next(iter(fake.jobs))
-    fake.change(jid, queue="dependency", message="waiting for the end of 1 run", after=["EPRSqtUW-i9btqxdR-command"])
+    fake.change(
+        jid,
+        queue="dependency",
+        message="waiting for the end of 1 run",
+        after=["EPRSqtUW-i9btqxdR-command"],
+    )
     out = [" ".join(line.split()) for line in run("job", "status", jid).out.splitlines()]
-    assert "after EPRSqtUW-i9btqxdR-command" in out and not [line for line in out if line.startswith(("roles", "attempt"))]
-    assert [p for p, _ in fake.requests if p == "job-tasks"] == [], "nothing more is asked for a plain run"
+    assert "after EPRSqtUW-i9btqxdR-command" in out and not [
+        line for line in out if line.startswith(("roles", "attempt"))
+    ]
+    assert [p for p, _ in fake.requests if p == "job-tasks"] == [], (
+        "nothing more is asked for a plain run"
+    )
 
 
-def test_a_canceled_run_that_was_only_kept_is_said_to_have_ended_before(run: Run, jid: str, fake: Fake) -> None:
+def test_a_canceled_run_that_was_only_kept_is_said_to_have_ended_before(
+    run: Run, jid: str, fake: Fake
+) -> None:
     fake.change(jid, state="error", over=True, exit=FAILED, reason="exit")
-    assert "it had failed before it was canceled, and ended with the exit that it had" in run("job", "cancel", jid).err
+    assert (
+        "it had failed before it was canceled, and ended with the exit that it had"
+        in run("job", "cancel", jid).err
+    )
     fake.change(jid, state="canceled", reason="cancel")
     assert "before" not in run("job", "cancel", jid).err
 
@@ -135,8 +237,13 @@ def test_a_canceled_run_that_was_only_kept_is_said_to_have_ended_before(run: Run
 # ---- release
 
 
-def test_release_gives_back_what_is_kept_and_says_what_that_was(run: Run, jid: str, fake: Fake) -> None:
-    assert "no task worker/0 is kept for debugging; nothing was changed" in run("job", "release", jid, "--role", "worker", "--index", "0").err
+def test_release_gives_back_what_is_kept_and_says_what_that_was(
+    run: Run, jid: str, fake: Fake
+) -> None:
+    assert (
+        "no task worker/0 is kept for debugging; nothing was changed"
+        in run("job", "release", jid, "--role", "worker", "--index", "0").err
+    )
     assert fake.jobs[jid]["gang"][3]["state"] == "held"
     assert "released worker/1" in run("job", "release", jid).err
     assert fake.jobs[jid]["gang"][3]["state"] == "failed"
@@ -146,8 +253,16 @@ def test_release_gives_back_what_is_kept_and_says_what_that_was(run: Run, jid: s
 
 
 def test_release_of_one_task_leaves_the_others(run: Run, jid: str, fake: Fake) -> None:
-    fake.gang(jid, [{"role": "a", "index": i, "state": "held", "exit": FAILED, "heldUntil": 60.0} for i in range(3)])
-    assert run("--json", "job", "release", jid, "--role", "a", "--index", "1").json()["released"] == ["a/1"]
+    fake.gang(
+        jid,
+        [
+            {"role": "a", "index": i, "state": "held", "exit": FAILED, "heldUntil": 60.0}
+            for i in range(3)
+        ],
+    )
+    assert run("--json", "job", "release", jid, "--role", "a", "--index", "1").json()[
+        "released"
+    ] == ["a/1"]
     assert [t["state"] for t in fake.jobs[jid]["gang"]] == ["held", "failed", "held"]
 
 
@@ -165,15 +280,33 @@ def test_logs_are_those_of_the_task_that_is_named(run: Run, jid: str, fake: Fake
     assert run("job", "logs", jid, "--index", "1").code == 2
 
 
-def test_who_follows_one_task_reads_it_to_its_end_while_the_others_and_later_attempts_go_on(run: Run, jid: str, fake: Fake) -> None:
+def test_who_follows_one_task_reads_it_to_its_end_while_the_others_and_later_attempts_go_on(
+    run: Run, jid: str, fake: Fake
+) -> None:
     fake.change(jid, telling=("ps", 0))
     fake.jobs[jid]["gang"][0]["stdout"] = b"first of ps "
 
     def goes_on() -> None:
-        # another task stands for the run now, and another attempt begins: neither is what is followed
-        fake.gang(jid, [{"role": "ps", "index": 0, "state": "running", "stdout": b"second attempt, of ps, and long"}], attempt=2)
+        # another task stands for the run now, and another attempt begins: neither is what is
+        # followed
+        fake.gang(
+            jid,
+            [
+                {
+                    "role": "ps",
+                    "index": 0,
+                    "state": "running",
+                    "stdout": b"second attempt, of ps, and long",
+                }
+            ],
+            attempt=2,
+        )
         with fake._lock:
-            first = next(t for t in fake.jobs[jid]["gang"] if (t["attempt"], t["role"], t["index"]) == (1, "ps", 0))
+            first = next(
+                t
+                for t in fake.jobs[jid]["gang"]
+                if (t["attempt"], t["role"], t["index"]) == (1, "ps", 0)
+            )
             first["stdout"] += b"and its end"
             first["state"] = "failed"
 
@@ -196,46 +329,88 @@ def script(tmp_path: Path, fake: Fake, jid: str) -> Path:
     """The evidence of worker/1, here, with a script that is no more than one."""
     folder = tmp_path / "evi'dence"
     folder.mkdir()
-    (folder / "script.sh").write_text('[ "$1" = --shell ] || exit 9\nexport WHO=worker1\ncd /\nexec /bin/sh\n')
+    (folder / "script.sh").write_text(
+        '[ "$1" = --shell ] || exit 9\nexport WHO=worker1\ncd /\nexec /bin/sh\n'
+    )
     fake.jobs[jid]["gang"][3].update(evidence=str(folder), host=socket.gethostname())
     return folder / "script.sh"
 
 
-def test_the_command_line_that_enters_a_task_is_printed_for_a_shell(run: Run, jid: str, script: Path) -> None:
+def test_the_command_line_that_enters_a_task_is_printed_for_a_shell(
+    run: Run, jid: str, script: Path
+) -> None:
     told = run("job", "shell", jid, "--print")
     assert shlex.split(told.out) == ["/bin/sh", str(script), "--shell"]
-    done = subprocess.run(["/bin/sh", "-c", told.out], input="echo $WHO; pwd", capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        ["/bin/sh", "-c", told.out],
+        input="echo $WHO; pwd",
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
     assert done.stdout.split() == ["worker1", "/"]
     value = run("--json", "job", "shell", jid, "--print").json()
-    assert (value["role"], value["index"], value["argv"]) == ("worker", 1, ["/bin/sh", str(script), "--shell"])
+    assert (value["role"], value["index"], value["argv"]) == (
+        "worker",
+        1,
+        ["/bin/sh", str(script), "--shell"],
+    )
     assert run("--json", "job", "shell", jid).code == 2
 
 
-def test_entering_becomes_the_shell_with_its_exit_code(started: Any, jid: str, script: Path) -> None:
+def test_entering_becomes_the_shell_with_its_exit_code(
+    started: Any, jid: str, script: Path
+) -> None:
     process = started("job", "shell", jid, stdin=subprocess.PIPE)
     out, err = process.communicate(b"echo $WHO\nexit 7\n", timeout=60)
     assert (process.returncode, out) == (7, b"worker1\n")
     assert b"task worker/1" in err and b"kept for debugging" in err
 
 
-@pytest.mark.parametrize(("tasks", "args", "said"), [
-    ([], [], "placed yet"), ([("a", 0, "running"), ("a", 1, "running")], [], "choose one"), ([("a", 0, "running")], ["--role", "b"], "there are a/0"),
-    ([("a", 0, "running"), ("a", 1, "running")], ["--role", "a"], "a/0, a/1"), ([("a", 0, "placed")], [], "it has not started yet"),
-])
-def test_a_task_that_cannot_be_told_or_is_not_there(run: Run, jid: str, fake: Fake, tasks: Any, args: list[str], said: str) -> None:
-    fake.gang(jid, [{"role": r, "index": i, "state": s, "host": socket.gethostname()} for r, i, s in tasks])
+@pytest.mark.parametrize(
+    ("tasks", "args", "said"),
+    [
+        ([], [], "placed yet"),
+        ([("a", 0, "running"), ("a", 1, "running")], [], "choose one"),
+        ([("a", 0, "running")], ["--role", "b"], "there are a/0"),
+        ([("a", 0, "running"), ("a", 1, "running")], ["--role", "a"], "a/0, a/1"),
+        ([("a", 0, "placed")], [], "it has not started yet"),
+    ],
+)
+def test_a_task_that_cannot_be_told_or_is_not_there(
+    run: Run, jid: str, fake: Fake, tasks: Any, args: list[str], said: str
+) -> None:
+    fake.gang(
+        jid,
+        [{"role": r, "index": i, "state": s, "host": socket.gethostname()} for r, i, s in tasks],
+    )
     fake.change(jid, attempt=1 if tasks else 0)
     told = run("job", "shell", jid, *args)
     assert told.code == 125 and said in told.err, told
 
 
-@pytest.mark.parametrize(("tasks", "meant"), [
-    ([("a", 0, "running"), ("a", 1, "held"), ("a", 2, "failed")], 1), ([("a", 0, "running"), ("a", 1, "failed")], 1), ([("a", 0, "running")], 0),
-])
+@pytest.mark.parametrize(
+    ("tasks", "meant"),
+    [
+        ([("a", 0, "running"), ("a", 1, "held"), ("a", 2, "failed")], 1),
+        ([("a", 0, "running"), ("a", 1, "failed")], 1),
+        ([("a", 0, "running")], 0),
+    ],
+)
 def test_without_a_name_the_task_that_is_kept_or_failed_or_the_only_one_is_meant(
-    run: Run, jid: str, fake: Fake, tasks: Any, meant: int,
+    run: Run,
+    jid: str,
+    fake: Fake,
+    tasks: Any,
+    meant: int,
 ) -> None:
-    fake.gang(jid, [{"role": r, "index": i, "state": s, "exit": FAILED if s == "held" else None} for r, i, s in tasks])
+    fake.gang(
+        jid,
+        [
+            {"role": r, "index": i, "state": s, "exit": FAILED if s == "held" else None}
+            for r, i, s in tasks
+        ],
+    )
     assert run("--json", "job", "shell", jid, "--print").json()["index"] == meant
 
 
@@ -246,26 +421,58 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
     assert "is on node7" in told.err and "/bin/sh /far/away/script.sh --shell" in told.err
 
 
-@pytest.mark.parametrize(("key", "state", "how"), [
-    ("docker.sequential.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-s-LoIEQ6fa /bin/sh /far/away/script.sh --shell"),
-    ("docker.sequential.LoIEQ6fa@h1", "failed", "while that runs ('jobscribe agent list' shows it), on h1: docker exec -it srj-s-LoIEQ6fa "),
-    ("docker.container.LoIEQ6fa@h1", "failed", "srj-t-1 on h1, runs no more; make one like it from the `docker run`"),
-    ("docker.container.LoIEQ6fa@h1", "running", "on h1: docker exec -it srj-t-1 /bin/sh /far/away/script.sh --shell"),
-    ("docker.container.LoIEQ6fa@h1", "held", "srj-t-1 on h1, runs no more; make one like it from the `docker run`"),
-])
-def test_a_task_in_a_container_is_entered_there(run: Run, jid: str, fake: Fake, key: str, state: str, how: str) -> None:
-    fake.jobs[jid]["gang"][3].update(agentKey=key, state=state, container="srj-t-1", evidence="/far/away")
+@pytest.mark.parametrize(
+    ("key", "state", "how"),
+    [
+        (
+            "docker.sequential.LoIEQ6fa@h1",
+            "running",
+            "on h1: docker exec -it srj-s-LoIEQ6fa /bin/sh /far/away/script.sh --shell",
+        ),
+        (
+            "docker.sequential.LoIEQ6fa@h1",
+            "failed",
+            "while that runs ('jobscribe agent list' shows it), on h1: docker exec -it srj-s-LoIEQ6fa ",
+        ),
+        (
+            "docker.container.LoIEQ6fa@h1",
+            "failed",
+            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+        ),
+        (
+            "docker.container.LoIEQ6fa@h1",
+            "running",
+            "on h1: docker exec -it srj-t-1 /bin/sh /far/away/script.sh --shell",
+        ),
+        (
+            "docker.container.LoIEQ6fa@h1",
+            "held",
+            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+        ),
+    ],
+)
+def test_a_task_in_a_container_is_entered_there(
+    run: Run, jid: str, fake: Fake, key: str, state: str, how: str
+) -> None:
+    fake.jobs[jid]["gang"][3].update(
+        agentKey=key, state=state, container="srj-t-1", evidence="/far/away"
+    )
     told = run("job", "shell", jid, "--role", "worker", "--index", "1")
     assert told.code == 125 and how in told.err, told.err
 
 
-def test_another_unix_user_is_told_who_may(run: Run, jid: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_unix_user_is_told_who_may(
+    run: Run, jid: str, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root as well: what it would write there would not be the job's."""
     import pwd
 
     me = os.geteuid()
     owner = pwd.getpwuid(me).pw_name
-    for other, how in ((me + 4711, f"sudo -u {owner} /bin/sh"), (0, f"runuser -u {owner} -- /bin/sh")):
+    for other, how in (
+        (me + 4711, f"sudo -u {owner} /bin/sh"),
+        (0, f"runuser -u {owner} -- /bin/sh"),
+    ):
         if other == me:
             os.chown(script, 65534, 65534)
             owner, how = (name := pwd.getpwuid(65534).pw_name), f"runuser -u {name} -- /bin/sh"

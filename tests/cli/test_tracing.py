@@ -1,4 +1,6 @@
-"""What `trace` prints and exports: the order of events and lines, what was waited for, bars of phases, and Chrome's trace format."""
+"""What `trace` prints and exports: the order of events and lines, what was waited for, bars of
+phases, and Chrome's trace format.
+"""
 
 import itertools
 import json
@@ -6,30 +8,68 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jobscribe.cli.trace.command import _told, ordered
 from jobscribe.cli.trace.perfetto import chrome_trace
 from jobscribe.cli.trace.phase_bars import DRAWN, WIDTH, picture
-from jobscribe.cli.trace.command import _told, ordered
 
 T = 1_700_000_000.0
 
 
-def item(position: int, secs: float, cause: int | None = None, component: str = "supervisor") -> dict[str, Any]:
+def item(
+    position: int, secs: float, cause: int | None = None, component: str = "supervisor"
+) -> dict[str, Any]:
     return {
-        "at": T + secs, "position": position, "source": "job/j", "component": component, "text": f"{'':36}event {position}",
-        "cause": None if cause is None else {"position": cause}, "event": {},
+        "at": T + secs,
+        "position": position,
+        "source": "job/j",
+        "component": component,
+        "text": f"{'':36}event {position}",
+        "cause": None if cause is None else {"position": cause},
+        "event": {},
     }
 
 
 def line(secs: float, text: str, source: str = "log/supervisor.log", **more: Any) -> dict[str, Any]:
-    return {"at": T + secs, "source": source, "text": text, "component": "supervisor", "exact": False, "orderAt": T + secs, **more}
+    return {
+        "at": T + secs,
+        "source": source,
+        "text": text,
+        "component": "supervisor",
+        "exact": False,
+        "orderAt": T + secs,
+        **more,
+    }
 
 
-def phase(name: str, since: float, until: float | None, track: str = "run 1", component: str = "supervisor") -> dict[str, Any]:
-    return {"name": name, "component": component, "track": track, "since": T + since, "until": None if until is None else T + until, "position": 1}
+def phase(
+    name: str,
+    since: float,
+    until: float | None,
+    track: str = "run 1",
+    component: str = "supervisor",
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "component": component,
+        "track": track,
+        "since": T + since,
+        "until": None if until is None else T + until,
+        "position": 1,
+    }
 
 
 def answer(**more: Any) -> dict[str, Any]:
-    return {"id": "j", "items": [], "lines": [], "phases": [], "waits": [], "matches": [], "others": [], **more}
+    return {
+        "id": "j",
+        "items": [],
+        "lines": [],
+        "phases": [],
+        "waits": [],
+        "matches": [],
+        "others": [],
+        **more,
+    }
 
 
 # ---- order
@@ -40,17 +80,34 @@ def texts(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[str]
 
 
 def test_within_a_second_of_text_lines_the_front_end_comes_first_and_then_the_events() -> None:
-    lines = [line(0, "agent", "agent/k/agent.log"), line(0, "supervisor"), line(0, "front", "log/server.log"), line(1, "later")]
-    assert texts([item(1, 0.9), item(2, 1.1)], lines) == ["front", "event 1", "supervisor", "agent", "event 2", "later"]
+    lines = [
+        line(0, "agent", "agent/k/agent.log"),
+        line(0, "supervisor"),
+        line(0, "front", "log/server.log"),
+        line(1, "later"),
+    ]
+    assert texts([item(1, 0.9), item(2, 1.1)], lines) == [
+        "front",
+        "event 1",
+        "supervisor",
+        "agent",
+        "event 2",
+        "later",
+    ]
 
 
 def test_lines_that_say_more_than_the_second_stand_where_they_were_written() -> None:
-    lines = [line(0.5, "agent", "agent/k/agent.log", exact=True), line(0.95, "front", "log/server.log", exact=True)]
+    lines = [
+        line(0.5, "agent", "agent/k/agent.log", exact=True),
+        line(0.95, "front", "log/server.log", exact=True),
+    ]
     assert texts([item(1, 0.2), item(2, 0.9)], lines) == ["event 1", "agent", "event 2", "front"]
 
 
 def test_a_line_of_a_clock_that_is_ahead_stands_where_it_must_have_been() -> None:
-    assert texts([item(1, 5), item(2, 8)], [line(9, "started", "agent/k/agent.log", orderAt=T + 6)]) == ["event 1", "started", "event 2"]
+    assert texts(
+        [item(1, 5), item(2, 8)], [line(9, "started", "agent/k/agent.log", orderAt=T + 6)]
+    ) == ["event 1", "started", "event 2"]
 
 
 def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
@@ -63,41 +120,73 @@ def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
 def test_what_was_waited_for_stands_between_the_events() -> None:
     waits = [{"before": 2, "text": "4.2 s queued: op_slot of user"}]
     assert list(_told("j", answer(items=[item(1, 0), item(2, 4.2)], waits=waits))) == [
-        "job/j", f"  {'':36}event 1", "    ... 4.2 s queued: op_slot of user", f"  {'':36}event 2",
+        "job/j",
+        f"  {'':36}event 1",
+        "    ... 4.2 s queued: op_slot of user",
+        f"  {'':36}event 2",
     ]
 
 
 def test_several_matches_are_told_with_what_each_is() -> None:
     matches = [
-        {"what": "slurm", "name": "77", "jid": "u-s-b", "status": "running"}, {"what": "slurm", "name": "77", "jid": "u-s-a", "status": "error"},
+        {"what": "slurm", "name": "77", "jid": "u-s-b", "status": "running"},
+        {"what": "slurm", "name": "77", "jid": "u-s-a", "status": "error"},
     ]
-    told = list(_told("77", answer(matches=matches, items=[item(2, 0)], others=[answer(items=[item(1, 0)])])))
+    told = list(
+        _told(
+            "77", answer(matches=matches, items=[item(2, 0)], others=[answer(items=[item(1, 0)])])
+        )
+    )
     assert told[:3] == [
-        "77 is the name, or the beginning of the name, of 2, newest first:", "  Slurm job 77 of u-s-b, running", "  Slurm job 77 of u-s-a, error",
+        "77 is the name, or the beginning of the name, of 2, newest first:",
+        "  Slurm job 77 of u-s-b, running",
+        "  Slurm job 77 of u-s-a, error",
     ]
     assert [t.strip() for t in told[3:] if "event" in t] == ["event 2", "event 1"]
     told = list(_told("77", answer(matches=matches * 3, moreMatches=True)))
-    assert told[0].startswith("77 is the name, or the beginning of the name, of 6 and more") and "give more" in told[-1]
+    assert (
+        told[0].startswith("77 is the name, or the beginning of the name, of 6 and more")
+        and "give more" in told[-1]
+    )
     assert list(_told("77", answer(matches=matches[:1]))) == ["  Slurm job 77 of u-s-b, running"]
-    assert list(_told("u-s-a", answer(matches=[{"what": "job", "name": "u-s-a", "jid": "u-s-a"}]))) == []
+    assert (
+        list(_told("u-s-a", answer(matches=[{"what": "job", "name": "u-s-a", "jid": "u-s-a"}])))
+        == []
+    )
 
 
 def test_phases_are_bars_on_one_scale() -> None:
-    drawn = picture([
-        phase("queued", 0, 5), phase("execution", 5, 10, "run 1 attempt 1 main/0"), phase("end", 10, 10), phase("in Slurm's queue", 10, None),
-    ])
+    drawn = picture(
+        [
+            phase("queued", 0, 5),
+            phase("execution", 5, 10, "run 1 attempt 1 main/0"),
+            phase("end", 10, 10),
+            phase("in Slurm's queue", 10, None),
+        ]
+    )
     assert drawn[0] == "phases, 10.000 s in all"
     bars = [d.split("|")[1] for d in drawn[1:]]
     half = WIDTH // 2
     assert bars[0] == "#" * half + " " * half and bars[1] == " " * half + "#" * half
-    assert all(len(b) == WIDTH and "#" in b for b in bars), "nothing is too short to be seen, and nothing is drawn beside the scale"
-    assert [d.split("|")[2].strip() for d in drawn[1:]] == ["5.000 s", "5.000 s", "0.000 s", "lasts"]
+    assert all(len(b) == WIDTH and "#" in b for b in bars), (
+        "nothing is too short to be seen, and nothing is drawn beside the scale"
+    )
+    assert [d.split("|")[2].strip() for d in drawn[1:]] == [
+        "5.000 s",
+        "5.000 s",
+        "0.000 s",
+        "lasts",
+    ]
     assert drawn[2].lstrip().startswith("execution main/0") and picture([]) == []
 
 
 def test_of_very_many_phases_the_longest_are_drawn() -> None:
     drawn = picture([phase(f"p{n}", n, n + 1 + n % 7) for n in range(200)])
-    assert len(drawn) == DRAWN + 1 and drawn[0].endswith(f"(the {DRAWN} longest of 200)") and all("7.000 s" in d for d in drawn[1:])
+    assert (
+        len(drawn) == DRAWN + 1
+        and drawn[0].endswith(f"(the {DRAWN} longest of 200)")
+        and all("7.000 s" in d for d in drawn[1:])
+    )
 
 
 # ---- Chrome's trace format
@@ -111,9 +200,16 @@ def check_format(made: dict[str, Any]) -> list[dict[str, Any]]:
     slices: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for e in events:
         assert e["ph"] in ("M", "X", "i", "s", "f") and isinstance(e["name"], str) and e["name"]
-        assert type(e["pid"]) is int and type(e["tid"]) is int and type(e["ts"]) is int and e["ts"] >= 0
+        assert (
+            type(e["pid"]) is int
+            and type(e["tid"]) is int
+            and type(e["ts"]) is int
+            and e["ts"] >= 0
+        )
         if e["ph"] == "M":
-            assert e["name"] in ("process_name", "process_sort_index", "thread_name") and set(e["args"]) <= {"name", "sort_index"}
+            assert e["name"] in ("process_name", "process_sort_index", "thread_name") and set(
+                e["args"]
+            ) <= {"name", "sort_index"}
             continue
         assert e["pid"] in processes and (e["pid"], e["tid"]) in named
         if e["ph"] == "X":
@@ -123,38 +219,71 @@ def check_format(made: dict[str, Any]) -> list[dict[str, Any]]:
             assert e["s"] == "t"
     for those in slices.values():
         those.sort()
-        assert all(a[1] <= b[0] for a, b in itertools.pairwise(those)), "slices of one track neither overlap nor cross"
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(those)), (
+            "slices of one track neither overlap nor cross"
+        )
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert begins.keys() == ends.keys() and len(begins) == sum(e["ph"] == "s" for e in events)
     for id_, begin in begins.items():
         end = ends[id_]
-        assert end["bp"] == "e" and begin["ts"] <= end["ts"] and (begin["name"], begin["cat"]) == (end["name"], end["cat"])
+        assert (
+            end["bp"] == "e"
+            and begin["ts"] <= end["ts"]
+            and (begin["name"], begin["cat"]) == (end["name"], end["cat"])
+        )
         for e in (begin, end):
-            assert any(since <= e["ts"] <= until for since, until in slices[e["pid"], e["tid"]]), "an arrow begins and ends at a slice"
+            assert any(since <= e["ts"] <= until for since, until in slices[e["pid"], e["tid"]]), (
+                "an arrow begins and ends at a slice"
+            )
     return events
 
 
 def test_a_trace_is_slices_points_and_arrows() -> None:
-    made = chrome_trace(answer(
-        items=[item(1, 0), item(2, 1, cause=1), item(3, 2, cause=2, component="command"), item(4, 2.5)],
-        lines=[line(0.5, "a line")],
-        phases=[phase("queued", 0, 1), phase("execution", 1, None, "run 1 attempt 1 main/0", "command")],
-    ))
+    made = chrome_trace(
+        answer(
+            items=[
+                item(1, 0),
+                item(2, 1, cause=1),
+                item(3, 2, cause=2, component="command"),
+                item(4, 2.5),
+            ],
+            lines=[line(0.5, "a line")],
+            phases=[
+                phase("queued", 0, 1),
+                phase("execution", 1, None, "run 1 attempt 1 main/0", "command"),
+            ],
+        )
+    )
     events = check_format(made)
     assert made["otherData"] == {"id": "j", "origin": T}
     slices = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
     assert slices["queued"] == (0, 1_000_000) and slices["execution"] == (1_000_000, 1_500_000)
-    assert [e["name"] for e in events if e["ph"] == "i"] == ["event 4", "a line"] and sum(e["ph"] == "s" for e in events) == 2
-    assert {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"} == {"supervisor": 2, "command": 4}
+    assert [e["name"] for e in events if e["ph"] == "i"] == ["event 4", "a line"] and sum(
+        e["ph"] == "s" for e in events
+    ) == 2
+    assert {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"} == {
+        "supervisor": 2,
+        "command": 4,
+    }
 
 
 def test_events_of_one_moment_and_of_a_clock_that_was_set_back_keep_the_rules() -> None:
-    check_format(chrome_trace(answer(
-        items=[item(1, 5), item(2, 5, cause=1), item(3, 1, cause=2), item(4, 5, cause=99), item(5, 5, cause=4)],
-        phases=[phase("a", 0, 3), phase("b", 2, 1), phase("c", 0, 0), phase("d", 9, None)],
-        others=[answer(items=[item(6, 5), item(7, 5, cause=6)], phases=[phase("a", 0, 3)])],
-    )))
+    check_format(
+        chrome_trace(
+            answer(
+                items=[
+                    item(1, 5),
+                    item(2, 5, cause=1),
+                    item(3, 1, cause=2),
+                    item(4, 5, cause=99),
+                    item(5, 5, cause=4),
+                ],
+                phases=[phase("a", 0, 3), phase("b", 2, 1), phase("c", 0, 0), phase("d", 9, None)],
+                others=[answer(items=[item(6, 5), item(7, 5, cause=6)], phases=[phase("a", 0, 3)])],
+            )
+        )
+    )
     check_format(chrome_trace(answer()))
 
 
@@ -177,4 +306,7 @@ def test_a_beginning_of_several_jobs_is_refused_where_one_is_wanted(name: str) -
     matches = [{"what": "job", "name": f"u-s-{n}", "jid": f"u-s-{n}"} for n in "xy"]
     with pytest.raises(Refusal, match=f"{name} is the beginning of several jobs: u-s-x, u-s-y"):
         _jid(name, {"matches": matches, "job": {"jid": "u-s-x"}})
-    assert _jid(name, {"matches": matches[:1], "job": {"jid": "u-s-x"}}) == "u-s-x" and _jid(name, {"job": None}) is None
+    assert (
+        _jid(name, {"matches": matches[:1], "job": {"jid": "u-s-x"}}) == "u-s-x"
+        and _jid(name, {"job": None}) is None
+    )

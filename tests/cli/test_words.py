@@ -10,20 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.cli.demo import computations, child_processes as descendants
+from jobscribe.cli.demo import child_processes as descendants
+from jobscribe.cli.demo import computations
 from jobscribe.cli.terminal import screen
 from jobscribe.cli.terminal.quantities import BYTES, SECS, duration, moment
 from jobscribe.cli.terminal.screen import REPEAT_SECS, Screen, clean
 
 
-@pytest.mark.parametrize(("text", "secs"), [
-    ("30", 30.0), ("1.5", 1.5), ("10m", 600.0), ("2H", 7200.0), ("1d", 86400.0), ("0", 0.0), ("10:00", 600.0), ("1-00:00:00", 86400.0),
-])
+@pytest.mark.parametrize(
+    ("text", "secs"),
+    [
+        ("30", 30.0),
+        ("1.5", 1.5),
+        ("10m", 600.0),
+        ("2H", 7200.0),
+        ("1d", 86400.0),
+        ("0", 0.0),
+        ("10:00", 600.0),
+        ("1-00:00:00", 86400.0),
+    ],
+)
 def test_durations(text: str, secs: float) -> None:
     assert SECS.convert(text, None, None) == secs
 
 
-@pytest.mark.parametrize(("text", "count"), [("0", 0), ("4096", 4096), ("1k", 1024), ("1.5M", 3 * 2**19), ("2G", 2**31)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 0), ("4096", 4096), ("1k", 1024), ("1.5M", 3 * 2**19), ("2G", 2**31)]
+)
 def test_sizes(text: str, count: int) -> None:
     assert BYTES.convert(text, None, None) == count
 
@@ -34,7 +47,16 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         SECS.convert(text, None, None)
 
 
-@pytest.mark.parametrize(("secs", "text"), [(0.42, "0.42 s"), (12.34, "12.3 s"), (200, "3 m 20 s"), (7500, "2 h 5 m"), (273600, "3 d 4 h")])
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (0.42, "0.42 s"),
+        (12.34, "12.3 s"),
+        (200, "3 m 20 s"),
+        (7500, "2 h 5 m"),
+        (273600, "3 d 4 h"),
+    ],
+)
 def test_durations_for_people(secs: float, text: str) -> None:
     assert duration(secs) == text
 
@@ -55,25 +77,46 @@ def test_cleaned_text_keeps_what_people_write() -> None:
     assert clean("\x1b[2J\x9b2J\u202e") == "?[2J?2J?"
 
 
-def test_a_log_gets_what_is_new_at_once_and_the_same_with_other_seconds_seldom(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_what_is_new_at_once_and_the_same_with_other_seconds_seldom(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said, now = Screen(json=False), 100.0
     monkeypatch.setattr(screen.time, "monotonic", lambda: now)
     for second in range(1, 26):
         now += 1.0
-        said.progress(f"a1 waits for {duration(float(second))}: the {'agent' if second < 15 else 'slot'}", float(second))
+        said.progress(
+            f"a1 waits for {duration(float(second))}: the {'agent' if second < 15 else 'slot'}",
+            float(second),
+        )
     lines = [line.partition(" waits for ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["2.00 s: the agent", f"{duration(2 + REPEAT_SECS)}: the agent", "15.0 s: the slot", f"{duration(15 + REPEAT_SECS)}: the slot"]
+    assert lines == [
+        "2.00 s: the agent",
+        f"{duration(2 + REPEAT_SECS)}: the agent",
+        "15.0 s: the slot",
+        f"{duration(15 + REPEAT_SECS)}: the slot",
+    ]
 
 
-@pytest.mark.parametrize(("line", "permille"), [
-    ("       0  0.065651733   -3.2595015", 0), ("    7500   0.1   -3.2", 500), ("   15000 0.1", 1000), ("99999 -1", 1000),
-    ("Step Temp E_pair", None), ("302 atoms in group lower", None), ("", None), ("  12", None),
-])
+@pytest.mark.parametrize(
+    ("line", "permille"),
+    [
+        ("       0  0.065651733   -3.2595015", 0),
+        ("    7500   0.1   -3.2", 500),
+        ("   15000 0.1", 1000),
+        ("99999 -1", 1000),
+        ("Step Temp E_pair", None),
+        ("302 atoms in group lower", None),
+        ("", None),
+        ("  12", None),
+    ],
+)
 def test_the_progress_of_lammps_is_read_from_its_output(line: str, permille: int | None) -> None:
     assert computations.lammps().permille(line) == permille
 
 
-def test_without_lammps_and_without_root_numpy_is_used_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lammps_and_without_root_numpy_is_used_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(computations, "LAMMPS", "/nowhere/lmp")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: object())
@@ -83,7 +126,9 @@ def test_without_lammps_and_without_root_numpy_is_used_and_said(tmp_path: Path, 
     assert "using numpy instead" in said[0]
 
 
-def test_packages_that_cannot_be_installed_lead_to_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_cannot_be_installed_lead_to_numpy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apt = tmp_path / "apt-get"
     apt.write_text("#!/bin/sh\necho E: no such package; exit 100\n")
     apt.chmod(0o755)
@@ -96,7 +141,9 @@ def test_packages_that_cannot_be_installed_lead_to_numpy(tmp_path: Path, monkeyp
     assert "apt-get exited with 100: E: no such package" in said[-1]
 
 
-def test_neither_of_the_two_is_an_error_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_of_the_two_is_an_error_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(computations, "LAMMPS", "/nowhere/lmp")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: None)
@@ -108,7 +155,14 @@ def test_neither_of_the_two_is_an_error_with_its_reason(tmp_path: Path, monkeypa
 def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     heat = computations.heat(None)
-    done = subprocess.run([*heat.command[:-1], "0.3"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*heat.command[:-1], "0.3"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     known = [p for p in map(heat.permille, done.stdout.splitlines()) if p is not None]
     assert known == sorted(known)
     assert known[-1] == 1000
@@ -130,7 +184,9 @@ while not all(Path("{tmp_path}", n).exists() and Path("{tmp_path}", n).read_text
     time.sleep(0.01)
 print(descendants.stop_all(0.5))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert int(done.stdout) >= 1
     for name in ("deaf", "orphan"):
         pid = int((tmp_path / name).read_text())

@@ -13,7 +13,9 @@ def _fake_module() -> Any:
     """The module beside this file, under a name of its own: tests are no package."""
     name = "jobscribe_fake_supervisor"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("fake_supervisor.py"))
+        spec = importlib.util.spec_from_file_location(
+            name, Path(__file__).with_name("fake_supervisor.py")
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module

@@ -1,6 +1,8 @@
-"""A supervisor that runs nothing: the HTTP interface over plain dictionaries, with the failures that a real one cannot be told to have.
+"""A supervisor that runs nothing: the HTTP interface over plain dictionaries, with the failures
+that a real one cannot be told to have.
 
-It runs on an event loop in a thread of its own, so that plain and asynchronous clients, threads and subprocesses can all talk to it.
+It runs on an event loop in a thread of its own, so that plain and asynchronous clients, threads and
+subprocesses can all talk to it.
 """
 
 import asyncio
@@ -19,10 +21,10 @@ import tornado.netutil
 import tornado.web
 
 from jobscribe.protocol.api.job_arrays import index_of, parse_indices
-from jobscribe.schema.jobs.description import described, runs
+from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import CODES
 from jobscribe.schema.fields import BadDescription
-from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.schema.jobs.description import described, runs
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.runs.plan import plan
 
@@ -32,11 +34,15 @@ UID = "EPRSqtUW"
 
 def error(code: str, sentence: str) -> tuple[int, bytes]:
     c = CODES[code]
-    return c.http, json.dumps({"state": "error", "code": code, "error": sentence, "advice": c.advice, "retry": c.retry}).encode()
+    return c.http, json.dumps(
+        {"state": "error", "code": code, "error": sentence, "advice": c.advice, "retry": c.retry}
+    ).encode()
 
 
 class FakeSupervisor:
-    """`jobs` maps a computeJid to what the interface says of it; tests change it from outside with `change`."""
+    """`jobs` maps a computeJid to what the interface says of it; tests change it from outside with
+    `change`.
+    """
 
     def __init__(self, root: Path, *, token: str = TOKEN) -> None:
         self.root, self.token = root, token
@@ -45,16 +51,19 @@ class FakeSupervisor:
         #: what `job-why` says instead
         self.why: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
-        #: (path, answer) in order: the next request to the path gets this instead; b"" as body cuts the connection
+        #: (path, answer) in order: the next request to the path gets this instead; b"" as body cuts
+        #: the connection
         self.failures: list[tuple[str, tuple[int, bytes]]] = []
         #: after so many events a stream is cut, counted down; negative: never
         self.cut_after = -1
         #: what a stream sends before it is cut, in the middle of a block
         self.cut_with = b""
         self.streams_opened: list[dict[str, str]] = []
-        #: what any run's file holds, and after how many bytes its reading breaks off; negative: never
+        #: what any run's file holds, and after how many bytes its reading breaks off; negative:
+        #: never
         self.file, self.file_cut_after = b"", -1
-        #: names and contents of the files of any run, where they are more than one; how many a page has
+        #: names and contents of the files of any run, where they are more than one; how many a page
+        #: has
         self.files: dict[str, bytes] = {}
         self.files_page = 2
         #: files of the one library there is, and bytes that one may have
@@ -66,7 +75,9 @@ class FakeSupervisor:
         #: indices of which an array's run is refused
         self.refused_indices: set[int] = set()
         #: who may sign in: name to (password, code); and who is in
-        self.accounts: dict[str, tuple[str | None, str | None]] = {"joe": ("correct horse", "123456")}
+        self.accounts: dict[str, tuple[str | None, str | None]] = {
+            "joe": ("correct horse", "123456")
+        }
         self.signed_in: str | None = None
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
@@ -85,7 +96,9 @@ class FakeSupervisor:
 
     def publish(self) -> None:
         path = self.root / "client.json.new"
-        path.write_text(json.dumps({"url": self.url, "token": self.token, "uid": UID, "pid": os.getpid()}))
+        path.write_text(
+            json.dumps({"url": self.url, "token": self.token, "uid": UID, "pid": os.getpid()})
+        )
         path.chmod(0o600)
         path.replace(self.root / "client.json")
 
@@ -104,8 +117,19 @@ class FakeSupervisor:
         return f"http://127.0.0.1:{self.port}"
 
     def _listen(self, port: int) -> None:
-        own = [("/api/events", _Events), ("/api/run-file", _File), ("/api/lib-file", _Library), ("/api/lib-files", _Library), ("/api/apps", _Apps)]
-        app = tornado.web.Application([*((path, handler, {"fake": self}) for path, handler in own), ("/api/(.*)", _Api, {"fake": self})])
+        own = [
+            ("/api/events", _Events),
+            ("/api/run-file", _File),
+            ("/api/lib-file", _Library),
+            ("/api/lib-files", _Library),
+            ("/api/apps", _Apps),
+        ]
+        app = tornado.web.Application(
+            [
+                *((path, handler, {"fake": self}) for path, handler in own),
+                ("/api/(.*)", _Api, {"fake": self}),
+            ]
+        )
         self._server = tornado.httpserver.HTTPServer(app)
         sockets = tornado.netutil.bind_sockets(port, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
@@ -133,7 +157,9 @@ class FakeSupervisor:
 
     # ---- what tests say
 
-    def fail(self, path: str, code: str, sentence: str = "as the test wants it", times: int = 1) -> None:
+    def fail(
+        self, path: str, code: str, sentence: str = "as the test wants it", times: int = 1
+    ) -> None:
         self.failures += [(path, error(code, sentence))] * times
 
     def cut(self, path: str, times: int = 1) -> None:
@@ -153,13 +179,19 @@ class FakeSupervisor:
         with self._lock:
             position = len(self.events) + 1
             event = {"type": type_, "at": 1.0}
-            self.events.append({"position": position, "stream": f"job/{jid}", "version": position, "event": event})
+            self.events.append(
+                {"position": position, "stream": f"job/{jid}", "version": position, "event": event}
+            )
             return position
 
-    def end(self, jid: str, *, code: int | None = 0, signal: int | None = None, state: str | None = None) -> None:
+    def end(
+        self, jid: str, *, code: int | None = 0, signal: int | None = None, state: str | None = None
+    ) -> None:
         exit_ = {"code": code, "signal": signal, "source": "keeper"}
         final = state or ("completed" if code == 0 else "error")
-        self.change(jid, state=final, over=True, exit=exit_, reason="exit" if signal is None else "signal")
+        self.change(
+            jid, state=final, over=True, exit=exit_, reason="exit" if signal is None else "signal"
+        )
 
     def submitted(self) -> list[dict[str, Any]]:
         return [r["run"] for p, r in self.requests if p == "run-simulation"]
@@ -177,17 +209,31 @@ class FakeSupervisor:
         return self._submit(body["run"], body["reqId"])
 
     def _sbatch_login_status(self, body: dict[str, Any]) -> dict[str, Any]:
-        about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "access": "ssh", "user": self.signed_in}
+        about = {
+            "cluster": body["cluster"] or "alpha",
+            "host": "login.example.org",
+            "access": "ssh",
+            "user": self.signed_in,
+        }
         return {"state": "ok", "ready": self.signed_in is not None, "sentence": None, **about}
 
     def _sbatch_logout(self, body: dict[str, Any]) -> dict[str, Any]:
         was, self.signed_in = self.signed_in, None
         about = {"cluster": body["cluster"] or "alpha", "host": "login.example.org", "user": was}
-        return {"state": "ok", **about, "signedOut": was is not None, "agentEnded": was != "lost", "runs": 2 if was == "ann" else 0}
+        return {
+            "state": "ok",
+            **about,
+            "signedOut": was is not None,
+            "agentEnded": was != "lost",
+            "runs": 2 if was == "ann" else 0,
+        }
 
     def _sbatch_login(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.signed_in not in (None, body["username"]):
-            raise Refused("signedInAlready", f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha")
+            raise Refused(
+                "signedInAlready",
+                f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha",
+            )
         if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
             raise Refused("signInRefused", "login.example.org has not accepted the password")
         self.signed_in = body["username"]
@@ -213,13 +259,22 @@ class FakeSupervisor:
             reply = self._submit(of_index, f"{body['reqId']}.{n}")
             states[reply["state"]] = states.get(reply["state"], 0) + 1
         return {
-            "state": "ok", "group": f"{spec['uid']}-{spec['simulationId']}", "simulationId": spec["simulationId"],
-            "computeModel": spec["computeModel"], "indices": body["indices"], "count": len(refused) + sum(states.values()),
-            "accepted": sum(states.values()), "states": states, "refusedCount": len(refused), "refused": refused[:2],
+            "state": "ok",
+            "group": f"{spec['uid']}-{spec['simulationId']}",
+            "simulationId": spec["simulationId"],
+            "computeModel": spec["computeModel"],
+            "indices": body["indices"],
+            "count": len(refused) + sum(states.values()),
+            "accepted": sum(states.values()),
+            "states": states,
+            "refusedCount": len(refused),
+            "refused": refused[:2],
         }
 
     def _of_group(self, body: dict[str, Any]) -> list[str]:
-        found = [jid for jid in self.jobs if jid.startswith(f"{body['uid']}-{body['simulationId']}-")]
+        found = [
+            jid for jid in self.jobs if jid.startswith(f"{body['uid']}-{body['simulationId']}-")
+        ]
         if not found:
             raise Refused("notFound", f"there are no runs of simulation {body['simulationId']}")
         return sorted(found, key=lambda jid: (len(jid), jid))
@@ -228,15 +283,38 @@ class FakeSupervisor:
         found = self._of_group(body)
         states = [self.jobs[jid]["state"] for jid in found]
         busy = sum(not self.jobs[jid]["over"] for jid in found)
-        wanted = {None: set(states), "failed": {"error", "canceled"}}.get(body["status"], {body["status"]})
-        rows = [jid for jid in found if self.jobs[jid]["state"] in wanted and (len(jid), jid) > (len(body["after"] or ""), body["after"] or "")]
+        wanted = {None: set(states), "failed": {"error", "canceled"}}.get(
+            body["status"], {body["status"]}
+        )
+        rows = [
+            jid
+            for jid in found
+            if self.jobs[jid]["state"] in wanted
+            and (len(jid), jid) > (len(body["after"] or ""), body["after"] or "")
+        ]
         page = rows[: min(body["limit"], 3)]
         return {
-            "group": f"{body['uid']}-{body['simulationId']}", "simulationId": body["simulationId"], "total": len(found),
-            "counts": {s: states.count(s) for s in ("pending", "running", "completed", "canceled", "error")}, "over": not busy, "busy": busy,
-            "exits": [], "next": page[-1] if page and len(rows) > len(page) else None, "runs": [
-                {"computeJid": jid, "computeJobSerial": j["serial"], "index": index_of(jid)[1], "state": j["state"], "over": j["over"],
-                 "reason": j["reason"], "error": None, "exit": j["exit"] and {k: j["exit"].get(k) for k in ("code", "signal")}}
+            "group": f"{body['uid']}-{body['simulationId']}",
+            "simulationId": body["simulationId"],
+            "total": len(found),
+            "counts": {
+                s: states.count(s) for s in ("pending", "running", "completed", "canceled", "error")
+            },
+            "over": not busy,
+            "busy": busy,
+            "exits": [],
+            "next": page[-1] if page and len(rows) > len(page) else None,
+            "runs": [
+                {
+                    "computeJid": jid,
+                    "computeJobSerial": j["serial"],
+                    "index": index_of(jid)[1],
+                    "state": j["state"],
+                    "over": j["over"],
+                    "reason": j["reason"],
+                    "error": None,
+                    "exit": j["exit"] and {k: j["exit"].get(k) for k in ("code", "signal")},
+                }
                 for jid, j in ((jid, self.jobs[jid]) for jid in page)
             ],
         }
@@ -249,8 +327,13 @@ class FakeSupervisor:
         for jid in hit:
             self.jobs[jid].update(state="canceled", over=True, reason="cancel", exit=None)
         return {
-            "state": "ok", "group": f"{body['uid']}-{body['simulationId']}", "asked": len(hit), "canceled": len(hit), "over": 0,
-            "missing": 0 if named is None else len(named) - len(found), "repeated": False,
+            "state": "ok",
+            "group": f"{body['uid']}-{body['simulationId']}",
+            "asked": len(hit),
+            "canceled": len(hit),
+            "over": 0,
+            "missing": 0 if named is None else len(named) - len(found),
+            "repeated": False,
         }
 
     def _run_description(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +342,12 @@ class FakeSupervisor:
             made = runs(described(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
         except BadDescription as e:
             refused = Refused("badRequest", e.sentence)
-            refused.answer = (400, json.dumps({**json.loads(refused.answer[1]), "problems": msgspec.to_builtins(e.problems)}).encode())
+            refused.answer = (
+                400,
+                json.dumps(
+                    {**json.loads(refused.answer[1]), "problems": msgspec.to_builtins(e.problems)}
+                ).encode(),
+            )
             raise refused from None
         jobs: dict[str, list[dict[str, Any]]] = {}
         for job in made:
@@ -267,7 +355,13 @@ class FakeSupervisor:
                 if "refuse-me" in spec["command"]:
                     answer = json.loads(error("dependencyNever", "this one not")[1])
                 else:
-                    answer = {k: v for k, v in self._submit(spec, f"{body['reqId']}.{job.job.name}.{n}").items() if k in ("computeJid", "computeJobSerial", "state")}
+                    answer = {
+                        k: v
+                        for k, v in self._submit(
+                            spec, f"{body['reqId']}.{job.job.name}.{n}"
+                        ).items()
+                        if k in ("computeJid", "computeJobSerial", "state")
+                    }
                 jobs.setdefault(job.job.name, []).append(answer)
         return {"state": "ok", "jobs": jobs, "warnings": []}
 
@@ -275,7 +369,15 @@ class FakeSupervisor:
         spec = msgspec.convert(body["run"], RunSpec)
         if any(r.cpu > 100 for r in spec.roles):
             raise Refused("resourceExceeded", "one of its roles asks for too many cores")
-        shown: dict[str, Any] = msgspec.to_builtins(plan((Node(host="node1", address="10.0.0.1", cpu=100, memory_mb=2**20),), spec, "/run", "EPRSqtUW-simulat1-command", 7))
+        shown: dict[str, Any] = msgspec.to_builtins(
+            plan(
+                (Node(host="node1", address="10.0.0.1", cpu=100, memory_mb=2**20),),
+                spec,
+                "/run",
+                "EPRSqtUW-simulat1-command",
+                7,
+            )
+        )
         return shown
 
     def _submit(self, spec: dict[str, Any], req_id: str) -> dict[str, Any]:
@@ -283,36 +385,87 @@ class FakeSupervisor:
         if not any(j["reqId"] == req_id for j in self.jobs.values()):
             self._serial += 1
             self.jobs[jid] = {
-                "reqId": req_id, "spec": spec, "state": "pending", "serial": self._serial, "over": False, "exit": None, "reason": None,
-                "stdout": b"", "stderr": b"", "dropped": 0, "message": "waits for a CPU slot", "known": True,
+                "reqId": req_id,
+                "spec": spec,
+                "state": "pending",
+                "serial": self._serial,
+                "over": False,
+                "exit": None,
+                "reason": None,
+                "stdout": b"",
+                "stderr": b"",
+                "dropped": 0,
+                "message": "waits for a CPU slot",
+                "known": True,
             }
             self.on_submit(jid, spec)
         return self._status(jid)
 
     def _run_files(self, body: dict[str, Any]) -> dict[str, Any]:
-        names = sorted((n for n in self.files if n.split("/") > body["after"].split("/")), key=lambda n: n.split("/"))
+        names = sorted(
+            (n for n in self.files if n.split("/") > body["after"].split("/")),
+            key=lambda n: n.split("/"),
+        )
         page = names[: self.files_page]
         rows = [{"name": n, "size": len(self.files[n]), "mtime": 1700000000.5} for n in page]
         serial = self.jobs[body["computeJid"]]["serial"]
-        return {"computeJid": body["computeJid"], "computeJobSerial": serial, "files": rows, "skipped": 0,
-                "next": page[-1] if len(names) > len(page) else None}
+        return {
+            "computeJid": body["computeJid"],
+            "computeJobSerial": serial,
+            "files": rows,
+            "skipped": 0,
+            "next": page[-1] if len(names) > len(page) else None,
+        }
 
     # ---- runs with roles
 
-    def gang(self, jid: str, tasks: list[dict[str, Any]], attempt: int = 1, policy: dict[str, Any] | None = None) -> None:
-        """From now on the run has these tasks; what is not given of one is what a task has that has just been placed."""
+    def gang(
+        self,
+        jid: str,
+        tasks: list[dict[str, Any]],
+        attempt: int = 1,
+        policy: dict[str, Any] | None = None,
+    ) -> None:
+        """From now on the run has these tasks; what is not given of one is what a task has that has
+        just been placed.
+        """
         whole = [
-            {"role": "main", "index": 0, "state": "placed", "exit": None, "address": "127.0.0.1", "host": "here", "ports": {}, "gpus": [],
-             "pid": None, "startedAt": None, "endedAt": None, "heldUntil": None, "evidence": "/nowhere", "attempt": attempt,
-             "stdout": b"", "stderr": b"", **t} for t in tasks
+            {
+                "role": "main",
+                "index": 0,
+                "state": "placed",
+                "exit": None,
+                "address": "127.0.0.1",
+                "host": "here",
+                "ports": {},
+                "gpus": [],
+                "pid": None,
+                "startedAt": None,
+                "endedAt": None,
+                "heldUntil": None,
+                "evidence": "/nowhere",
+                "attempt": attempt,
+                "stdout": b"",
+                "stderr": b"",
+                **t,
+            }
+            for t in tasks
         ]
         with self._lock:
             job = self.jobs[jid]
             job["gang"] = [t for t in job.get("gang", []) if t["attempt"] != attempt] + whole
             attempts = [a for a in job.get("attempts", []) if a["number"] != attempt]
-            job["attempts"] = [*attempts, {
-                "number": attempt, "endedAt": None, "reason": None, "decided": None, "retry": None, "notRetried": None,
-            }]
+            job["attempts"] = [
+                *attempts,
+                {
+                    "number": attempt,
+                    "endedAt": None,
+                    "reason": None,
+                    "decided": None,
+                    "retry": None,
+                    "notRetried": None,
+                },
+            ]
             job.update(attempt=attempt, policy=policy)
 
     def _roles(self, job: dict[str, Any]) -> dict[str, dict[str, int]] | None:
@@ -331,28 +484,57 @@ class FakeSupervisor:
         if wanted and wanted not in {a["number"] for a in job["attempts"]}:
             raise Refused("notFound", f"the run has no attempt {wanted}")
         return {
-            "computeJid": jid, "computeJobSerial": job["serial"], "state": job["state"], "attempt": wanted, "roles": self._roles(job),
-            "policy": job.get("policy"), "attempts": job.get("attempts", []), "tasks": [
+            "computeJid": jid,
+            "computeJobSerial": job["serial"],
+            "state": job["state"],
+            "attempt": wanted,
+            "roles": self._roles(job),
+            "policy": job.get("policy"),
+            "attempts": job.get("attempts", []),
+            "tasks": [
                 {k: v for k, v in t.items() if k not in ("attempt", "stdout", "stderr")}
-                for t in job.get("gang", []) if t["attempt"] == wanted
+                for t in job.get("gang", [])
+                if t["attempt"] == wanted
             ],
         }
 
     def _run_release(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
         for t in self.jobs[jid].get("gang", []):
-            if t["state"] == "held" and body["role"] in (None, t["role"]) and body["index"] in (None, t["index"]):
+            if (
+                t["state"] == "held"
+                and body["role"] in (None, t["role"])
+                and body["index"] in (None, t["index"])
+            ):
                 t["state"] = "failed"
         return self._status(jid)
 
     def _status(self, jid: str) -> dict[str, Any]:
         job = self.jobs[jid]
         return {
-            "state": job["state"], "computeJid": jid, "computeJobSerial": job["serial"], "computeJobHash": "x", "computeJobQueued": 1.5,
-            "computeJobStart": None, "computeJobEnd": None, "elapsedTime": None, "reason": job["reason"], "error": None,
-            "queueState": job.get("queue", "cpu_slot"), "known": job["known"], "roles": self._roles(job),
-            "jobStatusMessage": job["message"] if job["state"] == "pending" or "queue" in job else None, "waitsFor": job.get("after", []),
-            "exit": job["exit"], "over": job["over"], "attempt": job.get("attempt", 1), "runDir": f"/run/{jid}", "position": 1, "nextRequestSeconds": 1,
+            "state": job["state"],
+            "computeJid": jid,
+            "computeJobSerial": job["serial"],
+            "computeJobHash": "x",
+            "computeJobQueued": 1.5,
+            "computeJobStart": None,
+            "computeJobEnd": None,
+            "elapsedTime": None,
+            "reason": job["reason"],
+            "error": None,
+            "queueState": job.get("queue", "cpu_slot"),
+            "known": job["known"],
+            "roles": self._roles(job),
+            "jobStatusMessage": job["message"]
+            if job["state"] == "pending" or "queue" in job
+            else None,
+            "waitsFor": job.get("after", []),
+            "exit": job["exit"],
+            "over": job["over"],
+            "attempt": job.get("attempt", 1),
+            "runDir": f"/run/{jid}",
+            "position": 1,
+            "nextRequestSeconds": 1,
         }
 
     def _find(self, body: dict[str, Any]) -> str:
@@ -367,17 +549,41 @@ class FakeSupervisor:
     def _run_cancel(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
         if self.jobs[jid]["state"] in ("pending", "running") and not self.jobs[jid].get("deaf"):
-            self.jobs[jid].update(state="canceled", over=True, reason="cancel", exit={"signal": 15, "source": "keeper"})
+            self.jobs[jid].update(
+                state="canceled",
+                over=True,
+                reason="cancel",
+                exit={"signal": 15, "source": "keeper"},
+            )
         return self._status(jid)
 
     def _job_list(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [
-            {"jid": jid, "uid": jid[:8], "status": j["state"], "state": j["state"], "serial": j["serial"], "simulationType": "command", "kind": "sequential",
-             "driver": "local", "busy": not j["over"], "queuedAt": j.get("queuedAt", 1.5), "startedAt": None, "endedAt": None, "reason": j["reason"],
-             "position": i, "command": " ".join(j["spec"]["command"]) or None, "name": j["spec"]["simName"]}
+            {
+                "jid": jid,
+                "uid": jid[:8],
+                "status": j["state"],
+                "state": j["state"],
+                "serial": j["serial"],
+                "simulationType": "command",
+                "kind": "sequential",
+                "driver": "local",
+                "busy": not j["over"],
+                "queuedAt": j.get("queuedAt", 1.5),
+                "startedAt": None,
+                "endedAt": None,
+                "reason": j["reason"],
+                "position": i,
+                "command": " ".join(j["spec"]["command"]) or None,
+                "name": j["spec"]["simName"],
+            }
             for i, (jid, j) in enumerate(self.jobs.items(), 1)
         ][::-1]
-        rows = [r for r in rows if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])]
+        rows = [
+            r
+            for r in rows
+            if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])
+        ]
         rows = [r for r in rows if body["before"] is None or r["position"] < body["before"]]
         page = rows[: body["limit"]]
         return {"jobs": page, "next": page[-1]["position"] if len(page) == body["limit"] else None}
@@ -390,20 +596,32 @@ class FakeSupervisor:
         data = whole[start : start + min(body["limit"], 7)]
         over = job["over"] if task is None else task["state"] not in ("placed", "running")
         end = over and start + len(data) >= len(whole)
-        whose = {} if task is None else {f"X-Jobscribe-{k.title()}": str(task[k]) for k in ("attempt", "role", "index")}
+        whose = (
+            {}
+            if task is None
+            else {f"X-Jobscribe-{k.title()}": str(task[k]) for k in ("attempt", "role", "index")}
+        )
         return data, {
             **whose,
-            "X-Jobscribe-Offset": str(start), "X-Jobscribe-Next-Offset": str(start + len(data)),
-            "X-Jobscribe-Dropped": str(job["dropped"]), "X-Jobscribe-End": "true" if end and not job.get("never_ends") else "false",
+            "X-Jobscribe-Offset": str(start),
+            "X-Jobscribe-Next-Offset": str(start + len(data)),
+            "X-Jobscribe-Dropped": str(job["dropped"]),
+            "X-Jobscribe-End": "true" if end and not job.get("never_ends") else "false",
             "X-Run-Over": str(over),
         }
 
     def _task_of_log(self, job: dict[str, Any], body: dict[str, Any]) -> dict[str, Any] | None:
-        """Without a role, the one that stands for the attempt: that is `telling`, a task of the latest one."""
+        """Without a role, the one that stands for the attempt: that is `telling`, a task of the
+        latest one.
+        """
         if not job.get("gang"):
             return None
         number = body["attempt"] or job["attempt"]
-        seat = (body["role"], body["index"]) if body["role"] is not None else job.get("telling", ("main", 0))
+        seat = (
+            (body["role"], body["index"])
+            if body["role"] is not None
+            else job.get("telling", ("main", 0))
+        )
         found = [t for t in job["gang"] if (t["attempt"], t["role"], t["index"]) == (number, *seat)]
         if not found:
             raise Refused("notFound", f"the run has no task {seat[0]}/{seat[1]}")
@@ -411,19 +629,44 @@ class FakeSupervisor:
 
     def _job_story(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
-        return {"computeJid": jid, "events": self.events, "lines": [f"{e['position']} {e['event']['type']}" for e in self.events]}
+        return {
+            "computeJid": jid,
+            "events": self.events,
+            "lines": [f"{e['position']} {e['event']['type']}" for e in self.events],
+        }
 
     def _job_why(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
         return {
-            "computeJid": jid, "state": self.jobs[jid]["state"], "cause": "exit", "sentence": "it ended by itself with exit code 3",
-            "reason": "exit", "confidence": "certain", "attempt": 1, "role": "main", "index": 0, "faulthandler": None, "traceback": None,
-            "evidence": ["exit: exit code 3 (said by the keeper)"], "not": ["a time limit"], "lastLines": "one\ntwo \x1b[2J",
-            "logs": ["/evidence/stdout.log"], "try": ["Correct the input.", "jobscribe job logs --stderr " + jid],
+            "computeJid": jid,
+            "state": self.jobs[jid]["state"],
+            "cause": "exit",
+            "sentence": "it ended by itself with exit code 3",
+            "reason": "exit",
+            "confidence": "certain",
+            "attempt": 1,
+            "role": "main",
+            "index": 0,
+            "faulthandler": None,
+            "traceback": None,
+            "evidence": ["exit: exit code 3 (said by the keeper)"],
+            "not": ["a time limit"],
+            "lastLines": "one\ntwo \x1b[2J",
+            "logs": ["/evidence/stdout.log"],
+            "try": ["Correct the input.", "jobscribe job logs --stderr " + jid],
             "diagnosis": {
-                "code": 9000, "phrase": "failed", "type": "user", "whose": "of the job", "behavior": "permanent",
-                "again": "trying again does not help", "reason": "It said so.", "solutions": ["Correct the input."],
-                "hint": "disk full", "matched": "two \x1b[2J", "excerpt": "one\ntwo \x1b[2J", "task": "worker-1",
+                "code": 9000,
+                "phrase": "failed",
+                "type": "user",
+                "whose": "of the job",
+                "behavior": "permanent",
+                "again": "trying again does not help",
+                "reason": "It said so.",
+                "solutions": ["Correct the input."],
+                "hint": "disk full",
+                "matched": "two \x1b[2J",
+                "excerpt": "one\ntwo \x1b[2J",
+                "task": "worker-1",
             },
             **self.why,
         }
@@ -439,10 +682,24 @@ class FakeSupervisor:
 
     def _trace(self, body: dict[str, Any]) -> dict[str, Any]:
         found = [jid for jid in self.jobs if jid.startswith(body["id"])]
-        near = "".join(f"; near it: job {jid}" for jid in list(self.jobs)[:1] if jid.startswith(body["id"][:-2]))
+        near = "".join(
+            f"; near it: job {jid}"
+            for jid in list(self.jobs)[:1]
+            if jid.startswith(body["id"][:-2])
+        )
         if len(found) != 1:
-            raise Refused("badRequest" if found else "notFound", f"{len(found)} jobs begin with {body['id']}{near}")
-        item = {"at": 1.5, "source": "job/" + found[0], "text": "requested", "component": "supervisor", "position": 1, "cause": None}
+            raise Refused(
+                "badRequest" if found else "notFound",
+                f"{len(found)} jobs begin with {body['id']}{near}",
+            )
+        item = {
+            "at": 1.5,
+            "source": "job/" + found[0],
+            "text": "requested",
+            "component": "supervisor",
+            "position": 1,
+            "cause": None,
+        }
         return {"id": body["id"], "job": {"jid": found[0]}, "items": [item]}
 
 
@@ -490,7 +747,9 @@ class _Api(_Handler):
             deadline = time.monotonic() + body.get("waitSecs", 0)
             if path == "job-log" and "X-Jobscribe-Role" in answer[1]:
                 # who waits for output waits for that of the task that was meant when he asked
-                said = {k: answer[1]["X-Jobscribe-" + k.title()] for k in ("attempt", "role", "index")}
+                said = {
+                    k: answer[1]["X-Jobscribe-" + k.title()] for k in ("attempt", "role", "index")
+                }
                 body |= said | {"attempt": int(said["attempt"]), "index": int(said["index"])}
             while not _worth_saying(path, answer) and time.monotonic() < deadline:
                 await asyncio.sleep(0.005)
@@ -525,7 +784,12 @@ class _Events(_Handler):
             self.say(*planned)
             return
         fake = self.fake
-        fake.streams_opened.append({"after": self.get_query_argument("after"), "last": self.request.headers.get("Last-Event-ID", "")})
+        fake.streams_opened.append(
+            {
+                "after": self.get_query_argument("after"),
+                "last": self.request.headers.get("Last-Event-ID", ""),
+            }
+        )
         after = int(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after"))
         after = len(fake.events) if after < 0 else after
         self.set_header("Content-Type", "text/event-stream")
@@ -541,7 +805,9 @@ class _Events(_Handler):
                     return
                 fake.cut_after -= fake.cut_after > 0
                 after = event["position"]
-                self.write(f"id: {after}\nevent: {event['event']['type']}\ndata: {json.dumps(event)}\n\n")
+                self.write(
+                    f"id: {after}\nevent: {event['event']['type']}\ndata: {json.dumps(event)}\n\n"
+                )
                 await self.flush()
             await asyncio.sleep(0.005)
 
@@ -567,7 +833,12 @@ class _File(_Handler):
             return
         whole = fake.files.get(body["name"], fake.file)
         data = whole[body["offset"] : end]
-        for name, value in (("Content-Length", len(data)), ("X-Jobscribe-Size", len(whole)), ("ETag", '"e"'), ("Last-Modified", "now")):
+        for name, value in (
+            ("Content-Length", len(data)),
+            ("X-Jobscribe-Size", len(whole)),
+            ("ETag", '"e"'),
+            ("Last-Modified", "now"),
+        ):
             self.set_header(name, str(value))
         if fake.file_cut_after >= 0:
             self.write(data[: fake.file_cut_after])
@@ -589,7 +860,10 @@ class _Library(_Handler):
             self.say(*error("tooLarge", "as the test wants it"))
 
     def get(self) -> None:
-        files = [{"name": n, "size": len(d), "sha256": "s", "mtime": 1.5} for n, d in self.fake.library.items()]
+        files = [
+            {"name": n, "size": len(d), "sha256": "s", "mtime": 1.5}
+            for n, d in self.fake.library.items()
+        ]
         self.finish(json.dumps({"files": files}))
 
     def put(self) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.async_operator_calls import AsyncOperating
-from jobscribe.client.transport.async_file_transfer import AsyncFileReader
-from jobscribe.client.async_client import AsyncClient, AsyncJob
 from jobscribe.client.api.errors import ClientError
-from jobscribe.client.sync_client import Client, Job
+from jobscribe.client.async_client import AsyncClient, AsyncJob
+from jobscribe.client.async_operator_calls import AsyncOperating
 from jobscribe.client.operator_calls import Operating
+from jobscribe.client.sync_client import Client, Job
+from jobscribe.client.transport.async_file_transfer import AsyncFileReader
 from jobscribe.client.transport.file_transfer import FileReader
 
 Fake = Any
@@ -95,8 +95,13 @@ async def test_followed_logs_end_with_the_run(fake: Fake) -> None:
         job = await client.run(["x"])
         fake.write(job.jid, "stdout", b"some output, in pieces")
         loop = asyncio.get_running_loop()
-        loop.call_later(0.2, lambda: (fake.write(job.jid, "stdout", b" and more"), fake.end(job.jid)))
-        assert b"".join([p.data async for p in job.logs(follow=True)]) == b"some output, in pieces and more"
+        loop.call_later(
+            0.2, lambda: (fake.write(job.jid, "stdout", b" and more"), fake.end(job.jid))
+        )
+        assert (
+            b"".join([p.data async for p in job.logs(follow=True)])
+            == b"some output, in pieces and more"
+        )
 
 
 async def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(fake: Fake) -> None:
@@ -112,7 +117,8 @@ async def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(fake
         fake.fail("events", "draining")
         assert await asyncio.wait_for(positions(events, 1), 20) == [6]
         await events.aclose()  # type: ignore[attr-defined]
-        # Tornado may drop whole events that came together with the cut; they are sent again, so the second place may be earlier.
+        # Tornado may drop whole events that came together with the cut; they are sent again, so the
+        # second place may be earlier.
         assert [s["last"] for s in fake.streams_opened][::2] == ["0", "5"]
 
 
@@ -161,7 +167,9 @@ async def test_what_is_known_can_be_asked(fake: Fake) -> None:
 
 
 def public(type_: type) -> dict[str, Any]:
-    return {name: value for name, value in inspect.getmembers_static(type_) if not name.startswith("_")}
+    return {
+        name: value for name, value in inspect.getmembers_static(type_) if not name.startswith("_")
+    }
 
 
 def shape(member: Any) -> Any:
@@ -169,15 +177,30 @@ def shape(member: Any) -> Any:
     if isinstance(member, property):
         return []
     function = member.__func__ if isinstance(member, classmethod) else member
-    return [(p.name, p.kind, p.default) for p in list(inspect.signature(function).parameters.values())[1:]]
+    return [
+        (p.name, p.kind, p.default)
+        for p in list(inspect.signature(function).parameters.values())[1:]
+    ]
 
 
-@pytest.mark.parametrize(("plain", "asynchronous"), [(Client, AsyncClient), (Job, AsyncJob), (Operating, AsyncOperating), (FileReader, AsyncFileReader)])
-async def test_the_asynchronous_client_has_every_method_of_the_plain_one_with_the_same_parameters(plain: type, asynchronous: type) -> None:
+@pytest.mark.parametrize(
+    ("plain", "asynchronous"),
+    [
+        (Client, AsyncClient),
+        (Job, AsyncJob),
+        (Operating, AsyncOperating),
+        (FileReader, AsyncFileReader),
+    ],
+)
+async def test_the_asynchronous_client_has_every_method_of_the_plain_one_with_the_same_parameters(
+    plain: type, asynchronous: type
+) -> None:
     theirs = public(asynchronous)
     for name, member in public(plain).items():
         assert name in theirs, f"{asynchronous.__name__} has no {name}"
-        assert shape(theirs[name]) == shape(member), f"{asynchronous.__name__}.{name} takes something else"
+        assert shape(theirs[name]) == shape(member), (
+            f"{asynchronous.__name__}.{name} takes something else"
+        )
     assert set(theirs) - set(public(plain)) <= {"to"}
 
 
@@ -191,7 +214,11 @@ async def test_what_apps_answer_and_which_there_are(fake: Fake) -> None:
 
 async def test_a_copy_acts_as_another_user(fake: Fake) -> None:
     async with await made(fake) as client, client.copy(uid="another1") as other:
-        assert (await other.uid(), await other.url(), await other.token()) == ("another1", fake.url, fake.token)
+        assert (await other.uid(), await other.url(), await other.token()) == (
+            "another1",
+            fake.url,
+            fake.token,
+        )
         job = await other.run(["date"])
         assert job.jid.startswith("another1-")
 

@@ -4,16 +4,24 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.api.errors import ClientError
+from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
 
 Fake = Any
-PIPELINE = {"jobs": [{"name": "b", "command": "refuse-me", "after": ["a"]}, {"name": "a", "command": "true", "array": "0-2"}]}
+PIPELINE = {
+    "jobs": [
+        {"name": "b", "command": "refuse-me", "after": ["a"]},
+        {"name": "a", "command": "true", "array": "0-2"},
+    ]
+}
 
 
 def told(jobs: dict[str, list[Any]]) -> dict[str, list[str]]:
-    return {name: [r.code if isinstance(r, ClientError) else r.jid for r in runs] for name, runs in jobs.items()}
+    return {
+        name: [r.code if isinstance(r, ClientError) else r.jid for r in runs]
+        for name, runs in jobs.items()
+    }
 
 
 def expected(fake: Fake) -> dict[str, list[str]]:
@@ -26,7 +34,9 @@ def test_the_runs_of_each_job_by_its_name(fake: Fake) -> None:
         fake.cut("run-description")
         assert told(client.submit_description(pipeline)) == expected(fake)
         assert len(fake.jobs) == 3
-        job = client.submit_description({"name": "x", "command": "true"}, req_id="request-0001")["x"][0]
+        job = client.submit_description({"name": "x", "command": "true"}, req_id="request-0001")[
+            "x"
+        ][0]
         assert not isinstance(job, ClientError)
         assert (job.status().state, fake.requests[-2][1]["reqId"]) == ("pending", "request-0001")
 
@@ -48,7 +58,10 @@ def test_all_problems_reach_the_caller(fake: Fake) -> None:
     with Client.from_root(fake.root) as client:
         with pytest.raises(ClientError) as e:
             client.submit_description({"name": "x", "comand": "true"})
-        assert (e.value.code, [p["path"] for p in e.value.more["problems"]]) == ("badRequest", ["comand", ""])
+        assert (e.value.code, [p["path"] for p in e.value.more["problems"]]) == (
+            "badRequest",
+            ["comand", ""],
+        )
         assert e.value.body()["problems"] == e.value.more["problems"]
         assert client.plan(client.spec(["date"]))["tasks"][0]["directory"] == "/run"
     assert fake.jobs == {}

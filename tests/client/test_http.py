@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.transport.address import in_root
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.sync_client import Client
+from jobscribe.client.transport.address import in_root
 
 Fake = Any
 
@@ -49,47 +49,78 @@ def test_a_command_gets_a_slot_of_its_own_each_time(client: Client, fake: Fake) 
     a, b = client.run(["date"], time_limit_secs=5.0, env={"A": "1"}), client.run(["date"])
     assert a.jid != b.jid
     spec = fake.submitted()[0]
-    assert (spec["command"], spec["timeLimitSecs"], spec["env"], spec["uid"]) == (["date"], 5.0, {"A": "1"}, client.uid)
+    assert (spec["command"], spec["timeLimitSecs"], spec["env"], spec["uid"]) == (
+        ["date"],
+        5.0,
+        {"A": "1"},
+        client.uid,
+    )
     assert {p for p, _ in fake.requests} == {"run-simulation"}
 
 
 def test_what_has_no_shape_is_refused_before_it_is_sent(client: Client, fake: Fake) -> None:
-    for command, options in ((["a\0b"], {}), ([], {}), (["a"], {"time_limit_secs": -1.0}), (["a"], {"no_such_option": 1})):
+    for command, options in (
+        (["a\0b"], {}),
+        ([], {}),
+        (["a"], {"time_limit_secs": -1.0}),
+        (["a"], {"no_such_option": 1}),
+    ):
         with pytest.raises(ClientError) as e:
             client.run(command, **options)
         assert e.value.code == "badRequest"
     assert fake.requests == []
 
 
-@pytest.mark.parametrize(("command", "words"), [
-    ("echo hi", ["not str", "['echo', 'hi']", "['sh', '-c', 'echo hi']"]), (b"echo", ["not bytes"]), (["sleep", 5], ["word 1", "str(5)"]), (5, ["not int"]),
-])
-def test_a_command_that_is_no_list_of_texts_is_refused_with_what_is_meant(client: Client, fake: Fake, command: Any, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("echo hi", ["not str", "['echo', 'hi']", "['sh', '-c', 'echo hi']"]),
+        (b"echo", ["not bytes"]),
+        (["sleep", 5], ["word 1", "str(5)"]),
+        (5, ["not int"]),
+    ],
+)
+def test_a_command_that_is_no_list_of_texts_is_refused_with_what_is_meant(
+    client: Client, fake: Fake, command: Any, words: list[str]
+) -> None:
     with pytest.raises(TypeError) as e:
         client.run(command)
     assert [word for word in words if word not in str(e.value)] == []
     assert fake.requests == []
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"cpu": 2}, ["task={'cpu': 2}"]), ({"time_limt_secs": 2}, ["did you mean 'time_limit_secs'?", "there are: simulation_type, "]),
-    ({"task": {"cpus": 2}}, ["task has no option 'cpus'", "did you mean 'cpu'?", "memory_mb"]),
-])
-def test_an_option_that_there_is_not_is_answered_with_those_that_there_are(client: Client, options: dict[str, Any], words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cpu": 2}, ["task={'cpu': 2}"]),
+        (
+            {"time_limt_secs": 2},
+            ["did you mean 'time_limit_secs'?", "there are: simulation_type, "],
+        ),
+        ({"task": {"cpus": 2}}, ["task has no option 'cpus'", "did you mean 'cpu'?", "memory_mb"]),
+    ],
+)
+def test_an_option_that_there_is_not_is_answered_with_those_that_there_are(
+    client: Client, options: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(ClientError) as e:
         client.run(["date"], **options)
     assert e.value.code == "badRequest"
     assert [word for word in words if word not in e.value.sentence] == []
 
 
-def test_an_answer_that_says_so_is_asked_for_again_with_the_same_reqid(client: Client, fake: Fake) -> None:
+def test_an_answer_that_says_so_is_asked_for_again_with_the_same_reqid(
+    client: Client, fake: Fake
+) -> None:
     fake.fail("run-simulation", "storageUnavailable", times=3)
     job = client.run(["date"])
     assert job.jid in fake.jobs
     assert fake.failures == []
 
 
-def test_a_request_whose_answer_was_lost_is_not_carried_out_twice(client: Client, fake: Fake) -> None:
+def test_a_request_whose_answer_was_lost_is_not_carried_out_twice(
+    client: Client, fake: Fake
+) -> None:
     client.run(["warm", "up"])
     fake.cut("run-simulation", times=2)
     job = client.run(["date"])
@@ -103,7 +134,10 @@ def test_an_answer_that_is_final_is_raised_at_once_as_it_is(client: Client, fake
     fake.fail("run-simulation", "runDirUnwritable", "the run directory cannot be written")
     with pytest.raises(ClientError) as e:
         client.run(["date"])
-    assert (e.value.code, e.value.sentence) == ("runDirUnwritable", "the run directory cannot be written")
+    assert (e.value.code, e.value.sentence) == (
+        "runDirUnwritable",
+        "the run directory cannot be written",
+    )
     assert "writable" in e.value.advice
     assert fake.submitted() == []
 
@@ -121,7 +155,13 @@ def test_the_budget_ends_the_trying(fake: Fake) -> None:
 
 def test_a_connection_that_was_closed_while_idle_is_no_trouble(fake: Fake) -> None:
     troubles: list[object] = []
-    with Client(fake.url, fake.token, "EPRSqtUW", budget_secs=0.0, on_trouble=lambda e, s: troubles.append(e)) as client:
+    with Client(
+        fake.url,
+        fake.token,
+        "EPRSqtUW",
+        budget_secs=0.0,
+        on_trouble=lambda e, s: troubles.append(e),
+    ) as client:
         client.jobs()
         fake.drop_connections()
         client.jobs()
@@ -133,7 +173,9 @@ def test_a_restart_on_another_port_is_survived(client: Client, fake: Fake) -> No
     old = fake.port
     fake.stop()
     result: list[Any] = []
-    with elsewhere(lambda c: result.append((c.wait(job.jid, timeout=30).shell_code, c.url)), client):
+    with elsewhere(
+        lambda c: result.append((c.wait(job.jid, timeout=30).shell_code, c.url)), client
+    ):
         fake.start()
         assert fake.port != old
         until(lambda: any(p == "run-status" for p, _ in fake.requests))
@@ -150,7 +192,12 @@ def test_a_new_token_on_the_old_port_is_looked_up(client: Client, fake: Fake) ->
 
 def test_a_wrong_token_is_refused_and_not_tried_again(fake: Fake) -> None:
     troubles: list[object] = []
-    with Client(fake.url, "wrong" * 5, "EPRSqtUW", on_trouble=lambda e, s: troubles.append(e)) as client, pytest.raises(ClientError) as e:
+    with (
+        Client(
+            fake.url, "wrong" * 5, "EPRSqtUW", on_trouble=lambda e, s: troubles.append(e)
+        ) as client,
+        pytest.raises(ClientError) as e,
+    ):
         client.jobs()
     assert e.value.code == "unauthenticated"
     assert troubles == []
@@ -164,7 +211,9 @@ def test_no_supervisor_says_which_root_and_what_to_do(tmp_path: Path) -> None:
     assert "jobscribe up" in e.value.advice
 
 
-def test_the_root_of_somebody_else_is_said_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_of_somebody_else_is_said_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -173,7 +222,10 @@ def test_the_root_of_somebody_else_is_said_and_not_tried_again(tmp_path: Path, m
     with pytest.raises(ClientError) as e:
         Client.from_source(in_root(tmp_path), on_trouble=lambda e, s: troubles.append(e)).jobs()
     assert (e.value.code, troubles) == ("foreignRoot", [])
-    assert "belongs to somebody else" in e.value.sentence and "as the user who owns the root" in e.value.advice
+    assert (
+        "belongs to somebody else" in e.value.sentence
+        and "as the user who owns the root" in e.value.advice
+    )
 
 
 def test_nobody_at_the_address_is_unreachable(fake: Fake) -> None:
@@ -184,7 +236,9 @@ def test_nobody_at_the_address_is_unreachable(fake: Fake) -> None:
     assert fake.url in e.value.sentence
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"url":1}', '{"url":"http://x","token":"t","uid":"tooLongUid"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"url":1}', '{"url":"http://x","token":"t","uid":"tooLongUid"}']
+)
 def test_an_address_file_that_is_none_is_said(tmp_path: Path, content: str) -> None:
     (tmp_path / "client.json").write_text(content)
     with pytest.raises(ClientError) as e:
@@ -192,7 +246,9 @@ def test_an_address_file_that_is_none_is_said(tmp_path: Path, content: str) -> N
     assert e.value.code == "noSupervisor"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8001", "ftp://x", "http://", "http://x/path", "http://x:port"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8001", "ftp://x", "http://", "http://x/path", "http://x:port"]
+)
 def test_an_address_that_is_none_is_said(url: str) -> None:
     with pytest.raises(ClientError) as e:
         Client(url, "t", "EPRSqtUW").jobs()
@@ -250,7 +306,9 @@ def test_logs_are_read_to_what_is_there(client: Client, fake: Fake) -> None:
     assert b"".join(p.data for p in job.logs("stderr")) == b""
 
 
-def test_followed_logs_come_as_they_are_written_and_end_with_the_run(client: Client, fake: Fake) -> None:
+def test_followed_logs_come_as_they_are_written_and_end_with_the_run(
+    client: Client, fake: Fake
+) -> None:
     job = client.run(["x"])
     got: list[bytes] = []
     with elsewhere(lambda c: got.extend(p.data for p in c.logs(job.jid, follow=True)), client):
@@ -281,7 +339,9 @@ def test_what_was_dropped_is_told(client: Client, fake: Fake) -> None:
     assert next(iter(job.logs())).dropped == 1000
 
 
-def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(client: Client, fake: Fake) -> None:
+def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(
+    client: Client, fake: Fake
+) -> None:
     for _ in range(5):
         fake.happen("TaskPlaced")
     fake.cut_after, fake.cut_with = 3, b"id: 4\nevent: TaskPlaced\n"
@@ -297,7 +357,9 @@ def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(client: Cl
     assert [s["last"] for s in fake.streams_opened] == ["0", "3", "5"]
 
 
-def test_events_from_now_on_miss_none_when_the_stream_is_cut_before_the_first(client: Client, fake: Fake) -> None:
+def test_events_from_now_on_miss_none_when_the_stream_is_cut_before_the_first(
+    client: Client, fake: Fake
+) -> None:
     fake.happen("before")
     fake.cut_after = 0
     got: list[Any] = []
@@ -317,11 +379,16 @@ def test_a_stream_that_says_nothing_is_taken_for_cut(client: Client, fake: Fake)
 
 
 def test_events_with_a_wrong_token_are_refused(fake: Fake) -> None:
-    with closing(Client(fake.url, "wrong" * 5, "EPRSqtUW")) as client, pytest.raises(ClientError, match="unauthenticated"):
+    with (
+        closing(Client(fake.url, "wrong" * 5, "EPRSqtUW")) as client,
+        pytest.raises(ClientError, match="unauthenticated"),
+    ):
         next(client.events())
 
 
-def test_an_interrupted_request_leaves_no_answer_for_the_next_one(client: Client, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_request_leaves_no_answer_for_the_next_one(
+    client: Client, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = client.run(["date"])
     http = client._connection._http
     assert http is not None
@@ -348,6 +415,8 @@ def test_pages_lead_to_all_jobs(client: Client, fake: Fake) -> None:
 
 def test_an_answer_with_new_fields_is_understood(client: Client, fake: Fake) -> None:
     job = client.run(["x"])
-    fake.change(job.jid, exit={"code": 0, "source": "keeper", "newField": 1}, state="completed", over=True)
+    fake.change(
+        job.jid, exit={"code": 0, "source": "keeper", "newField": 1}, state="completed", over=True
+    )
     assert job.status().exit is not None
     assert json.loads(json.dumps(job.status().raw))["exit"]["newField"] == 1

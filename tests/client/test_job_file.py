@@ -1,4 +1,6 @@
-"""Job files: YAML and JSON become plain data with the line of each path, and whatever the text is, nothing else comes out but problems."""
+"""Job files: YAML and JSON become plain data with the line of each path, and whatever the text is,
+nothing else comes out but problems.
+"""
 
 import io
 import json
@@ -12,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.schema.text.job_text import MAX_BYTES, parsed, read
-from jobscribe.schema.text.document import MAX_DEPTH, MAX_VALUES
-from jobscribe.schema.jobs.description import described
 from jobscribe.schema.fields import MAX_PROBLEMS, BadDescription, Problem
+from jobscribe.schema.jobs.description import described
+from jobscribe.schema.text.document import MAX_DEPTH, MAX_VALUES
+from jobscribe.schema.text.job_text import MAX_BYTES, parsed, read
 
 SOAK = bool(os.environ.get("SOAK"))
 
@@ -43,8 +45,24 @@ words: [true, False, null, ~, Null, "true", 'null', "1"]
 empty:
 """
     assert data(text) == {
-        "on": "yes", "off": ["no", "On", "010", "0x1f", "1_000", "1:30", "2024-01-02", ".5", "+1", ".inf", "<<", "="],
-        "numbers": [0, -7, 12, 1.5, 1000.0, -0.25], "words": [True, False, None, None, None, "true", "null", "1"], "empty": None,
+        "on": "yes",
+        "off": [
+            "no",
+            "On",
+            "010",
+            "0x1f",
+            "1_000",
+            "1:30",
+            "2024-01-02",
+            ".5",
+            "+1",
+            ".inf",
+            "<<",
+            "=",
+        ],
+        "numbers": [0, -7, 12, 1.5, 1000.0, -0.25],
+        "words": [True, False, None, None, None, "true", "null", "1"],
+        "empty": None,
     }
 
 
@@ -56,18 +74,39 @@ def test_a_command_of_many_lines_keeps_every_byte() -> None:
 
 def test_json_with_comments_and_commas() -> None:
     text = '// first\n{"a": [1, 2.5, -3e2, /* two\nlines */ true, null,], // more\n "b": "no // comment, /* no */ ,] \\u00e9\\n\\"", "c": {},\n}\n// last'
-    assert data(text, "x.json") == {"a": [1, 2.5, -300.0, True, None], "b": 'no // comment, /* no */ ,] \xe9\n"', "c": {}}
+    assert data(text, "x.json") == {
+        "a": [1, 2.5, -300.0, True, None],
+        "b": 'no // comment, /* no */ ,] \xe9\n"',
+        "c": {},
+    }
 
 
-@pytest.mark.parametrize("text", ['{"a": {"b": [1, "x", null, false]}}', "[]", '"x"', "3", '{"": "", "a.b": {"c d": "\U0001f600"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": {"b": [1, "x", null, false]}}',
+        "[]",
+        '"x"',
+        "3",
+        '{"": "", "a.b": {"c d": "\U0001f600"}}',
+    ],
+)
 def test_json_is_json(text: str) -> None:
     assert data(text, "x.json") == json.loads(text)
     assert data(text, "x.yaml") == json.loads(text)
 
 
-@pytest.mark.parametrize(("text", "name", "is_json"), [
-    ('{"a": 1, /* */}', "job", True), ('// x\n{"a": 1}', "standard input", True), ("a: 1", "job", False), ('{a: 1}', "x.YML", False), ("a: 1", "x.json", None), ('{a: 1}', "job", None),
-])
+@pytest.mark.parametrize(
+    ("text", "name", "is_json"),
+    [
+        ('{"a": 1, /* */}', "job", True),
+        ('// x\n{"a": 1}', "standard input", True),
+        ("a: 1", "job", False),
+        ("{a: 1}", "x.YML", False),
+        ("a: 1", "x.json", None),
+        ("{a: 1}", "job", None),
+    ],
+)
 def test_which_of_the_two_it_is(text: str, name: str, is_json: bool | None) -> None:
     if is_json is None:
         assert problems(text, name)
@@ -77,23 +116,52 @@ def test_which_of_the_two_it_is(text: str, name: str, is_json: bool | None) -> N
 
 def test_every_path_has_its_line() -> None:
     yaml = "name: x\nroles:\n  ps:\n    tasks: 2\n    command: [a,\n      b]\nafter:\n  - y\n  - job: z\n    on: any\n"
-    lines = {"": 1, "name": 1, "roles": 2, "roles.ps": 3, "roles.ps.tasks": 4, "roles.ps.command": 5, "roles.ps.command[0]": 5,
-             "roles.ps.command[1]": 6, "after": 7, "after[0]": 8, "after[1]": 9, "after[1].job": 9, "after[1].on": 10}
+    lines = {
+        "": 1,
+        "name": 1,
+        "roles": 2,
+        "roles.ps": 3,
+        "roles.ps.tasks": 4,
+        "roles.ps.command": 5,
+        "roles.ps.command[0]": 5,
+        "roles.ps.command[1]": 6,
+        "after": 7,
+        "after[0]": 8,
+        "after[1]": 9,
+        "after[1].job": 9,
+        "after[1].on": 10,
+    }
     assert parsed(yaml.encode(), "x.yaml").lines == lines
     as_json = '{"name": "x",\n"roles": {\n"ps": {"tasks":\n2}},\n"a b": [1,\n2]}'
     assert parsed(as_json.encode(), "x.json").lines == {
-        "": 1, "name": 1, "roles": 2, "roles.ps": 3, "roles.ps.tasks": 3, '["a b"]': 5, '["a b"][0]': 5, '["a b"][1]': 6,
+        "": 1,
+        "name": 1,
+        "roles": 2,
+        "roles.ps": 3,
+        "roles.ps.tasks": 3,
+        '["a b"]': 5,
+        '["a b"][0]': 5,
+        '["a b"][1]': 6,
     }
 
 
 def test_problems_of_the_description_have_file_and_line() -> None:
-    tree = parsed(b"jobs:\n- name: x\n  command: a\n- name: y\n  roles:\n    a:\n      command: x\n      minFailed: 2\n  tmeLimit: 3\n- {}\n", "f.yaml")
+    tree = parsed(
+        b"jobs:\n- name: x\n  command: a\n- name: y\n  roles:\n    a:\n      command: x\n      minFailed: 2\n  tmeLimit: 3\n- {}\n",
+        "f.yaml",
+    )
     with pytest.raises(BadDescription) as e:
         described(tree.data)
     assert [(p.file, p.line, p.path) for p in tree.located(e.value.problems)] == [
-        ("f.yaml", 8, "jobs[1].roles.a.minFailed"), ("f.yaml", 9, "jobs[1].tmeLimit"), ("f.yaml", 10, "jobs[2].name"), ("f.yaml", 10, "jobs[2]"),
+        ("f.yaml", 8, "jobs[1].roles.a.minFailed"),
+        ("f.yaml", 9, "jobs[1].tmeLimit"),
+        ("f.yaml", 10, "jobs[2].name"),
+        ("f.yaml", 10, "jobs[2]"),
     ]
-    assert tree.located(e.value.problems)[1].sentence() == "f.yaml:9: jobs[1].tmeLimit: there is no such key; right: `timeLimit`"
+    assert (
+        tree.located(e.value.problems)[1].sentence()
+        == "f.yaml:9: jobs[1].tmeLimit: there is no such key; right: `timeLimit`"
+    )
 
 
 def test_a_byte_order_mark_and_windows_line_ends() -> None:
@@ -104,7 +172,9 @@ def test_a_byte_order_mark_and_windows_line_ends() -> None:
 # ---- what is not read
 
 
-BILLION = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+BILLION = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
 
 
 def test_a_billion_laughs_are_not_built() -> None:
@@ -115,13 +185,29 @@ def test_a_billion_laughs_are_not_built() -> None:
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize(("text", "word"), [
-    ("a: &x 1\n", "an anchor"), ("a: *x\n", "an alias"), ("a: !!python/object/apply:os.system [id]\n", "is a tag"),
-    ("a: !!str 1\n", "is a tag"), ("!t\na: 1\n", "is a tag"), ("b: !<x> 1\n", "is a tag"), ("? [a]\n: 1\n", "a key is"), ("{a: 1}: 2\n", "a key is"),
-    ("a: 1\n---\nb: 1\n", "a second document"), ("a: b: c\n", "not YAML"), ("a: [1\n", "not YAML"), ("a: 'x\n", "not YAML"), ("a:\n\t- b\n", "not YAML"),
-    ("a: \x07\n", "control character"), ('a: "\\UFFFFFFFF"\n', "an escape"),
-    ("a: 99999999999999999999999\n", "64 bits"), ("a: 1e999\n", "64 bits"), ("a: " + "9" * 5000 + "\n", "64 bits"),
-])
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a: &x 1\n", "an anchor"),
+        ("a: *x\n", "an alias"),
+        ("a: !!python/object/apply:os.system [id]\n", "is a tag"),
+        ("a: !!str 1\n", "is a tag"),
+        ("!t\na: 1\n", "is a tag"),
+        ("b: !<x> 1\n", "is a tag"),
+        ("? [a]\n: 1\n", "a key is"),
+        ("{a: 1}: 2\n", "a key is"),
+        ("a: 1\n---\nb: 1\n", "a second document"),
+        ("a: b: c\n", "not YAML"),
+        ("a: [1\n", "not YAML"),
+        ("a: 'x\n", "not YAML"),
+        ("a:\n\t- b\n", "not YAML"),
+        ("a: \x07\n", "control character"),
+        ('a: "\\UFFFFFFFF"\n', "an escape"),
+        ("a: 99999999999999999999999\n", "64 bits"),
+        ("a: 1e999\n", "64 bits"),
+        ("a: " + "9" * 5000 + "\n", "64 bits"),
+    ],
+)
 def test_yaml_that_is_refused(text: str, word: str) -> None:
     found = problems(text)
     assert word in found[0].problem, found
@@ -129,7 +215,10 @@ def test_yaml_that_is_refused(text: str, word: str) -> None:
 
 
 def test_half_a_character_is_no_text_of_a_command() -> None:
-    for text, name in (('{"name": "x", "command": "\\ud800"}', "x.json"), ('name: x\ncommand: "\\ud800"', "x.yaml")):
+    for text, name in (
+        ('{"name": "x", "command": "\\ud800"}', "x.json"),
+        ('name: x\ncommand: "\\ud800"', "x.yaml"),
+    ):
         with pytest.raises(BadDescription, match="lone surrogate"):
             described(data(text, name))
 
@@ -138,13 +227,37 @@ def test_an_alias_as_key_ends_it() -> None:
     assert [p.problem for p in problems("*x : 1\n")] == ['"*x" is an alias', "a key is an alias"]
 
 
-@pytest.mark.parametrize(("text", "line", "word"), [
-    ("", 1, "end of the file"), ("{", 1, "end of the file"), ('{\n"a"', 2, "end of the file"), ('{"a": 1} x', 1, "after the end"), ('{"a": 1}{}', 1, "after the end"),
-    ('{\n"a" 1}', 2, '"1"'), ('{"a": 1\n"b": 2}', 2, "b"), ("{,}", 1, '","'), ("[1,,2]", 1, '","'), ("[1}", 1, '"}"'), ('{"a": 1]', 1, '"]"'), ("{1: 2}", 1, '"1"'),
-    ("{a: 1}", 1, '"a"'), ("{'a': 1}", 1, "'"), ('{"a": NaN}', 1, "NaN"), ('{"a": 01}', 1, "01"), ('{"a": .5}', 1, ".5"), ('{"a": True}', 1, "True"), ('{"a":\n"x\ny"}', 2, "no end"),
-    ('{"a": "\\q"}', 1, "cannot be read"), ('{"a": "x', 1, "no end"), ("/* x", 1, "comment"), ('{"a": / 1}', 1, '"/"'), ('{"a":\n1e999}', 2, "64 bits"),
-    ('{"a": 123456789012345678901}', 1, "64 bits"), ("{\xa0}", 1, "\\xa0"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("", 1, "end of the file"),
+        ("{", 1, "end of the file"),
+        ('{\n"a"', 2, "end of the file"),
+        ('{"a": 1} x', 1, "after the end"),
+        ('{"a": 1}{}', 1, "after the end"),
+        ('{\n"a" 1}', 2, '"1"'),
+        ('{"a": 1\n"b": 2}', 2, "b"),
+        ("{,}", 1, '","'),
+        ("[1,,2]", 1, '","'),
+        ("[1}", 1, '"}"'),
+        ('{"a": 1]', 1, '"]"'),
+        ("{1: 2}", 1, '"1"'),
+        ("{a: 1}", 1, '"a"'),
+        ("{'a': 1}", 1, "'"),
+        ('{"a": NaN}', 1, "NaN"),
+        ('{"a": 01}', 1, "01"),
+        ('{"a": .5}', 1, ".5"),
+        ('{"a": True}', 1, "True"),
+        ('{"a":\n"x\ny"}', 2, "no end"),
+        ('{"a": "\\q"}', 1, "cannot be read"),
+        ('{"a": "x', 1, "no end"),
+        ("/* x", 1, "comment"),
+        ('{"a": / 1}', 1, '"/"'),
+        ('{"a":\n1e999}', 2, "64 bits"),
+        ('{"a": 123456789012345678901}', 1, "64 bits"),
+        ("{\xa0}", 1, "\\xa0"),
+    ],
+)
 def test_json_that_is_refused(text: str, line: int, word: str) -> None:
     found = problems(text, "x.json")
     assert (found[0].line, word in found[0].problem) == (line, True), found
@@ -152,9 +265,12 @@ def test_json_that_is_refused(text: str, line: int, word: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
 def test_a_key_that_is_there_twice_is_named_with_both_lines(name: str) -> None:
-    text = '{"roles": {\n"a": {"tasks": 1},\n"b": {},\n"a": {"tasks": 2, "tasks": 3}},\n"roles": {}}'
+    text = (
+        '{"roles": {\n"a": {"tasks": 1},\n"b": {},\n"a": {"tasks": 2, "tasks": 3}},\n"roles": {}}'
+    )
     assert [(p.line, p.path, p.problem) for p in problems(text, name)] == [
-        (4, "roles.a", '"a" is there twice, first in line 2'), (4, "roles.a.tasks", '"tasks" is there twice, first in line 2'),
+        (4, "roles.a", '"a" is there twice, first in line 2'),
+        (4, "roles.a.tasks", '"tasks" is there twice, first in line 2'),
         (5, "roles", '"roles" is there twice, first in line 1'),
     ]
 
@@ -168,7 +284,9 @@ def test_what_is_too_deep_or_too_many_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [MAX_BYTES + 1, 10 * 2**20])
-def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_refused_before_it_is_read(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "big.yaml"
     path.write_bytes(b"#" * size)
     with pytest.raises(BadDescription) as e:
@@ -186,7 +304,15 @@ def test_the_largest_file_that_is_read(tmp_path: Path) -> None:
     assert len(read(str(path)).data["a"]) == MAX_BYTES - 9
 
 
-@pytest.mark.parametrize(("raw", "line", "word"), [(b"a: 1\nb: \0", 2, "NUL"), (b"a: 1\n\nb: \xff", 3, "UTF-8"), ("a: 1".encode("utf-16"), 1, "NUL"), ("é: 1".encode("latin-1"), 1, "UTF-8")])
+@pytest.mark.parametrize(
+    ("raw", "line", "word"),
+    [
+        (b"a: 1\nb: \0", 2, "NUL"),
+        (b"a: 1\n\nb: \xff", 3, "UTF-8"),
+        ("a: 1".encode("utf-16"), 1, "NUL"),
+        ("é: 1".encode("latin-1"), 1, "UTF-8"),
+    ],
+)
 def test_bytes_that_are_no_text(raw: bytes, line: int, word: str) -> None:
     assert [(p.line, word in p.problem) for p in problems(raw)] == [(line, True)]
 
@@ -195,11 +321,28 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.yaml", tmp_path):
         with pytest.raises(BadDescription) as e:
             read(str(path))
-        assert (e.value.problems[0].file, "cannot be read" in e.value.problems[0].problem) == (str(path), True)
+        assert (e.value.problems[0].file, "cannot be read" in e.value.problems[0].problem) == (
+            str(path),
+            True,
+        )
 
 
-WORST = [b"[" * MAX_BYTES, b"{" * MAX_BYTES, b"- " * (MAX_BYTES // 2), b"? " * (MAX_BYTES // 2), b"[a," * (MAX_BYTES // 3), b"a\n" * (MAX_BYTES // 2), b":" * MAX_BYTES, b"'" * MAX_BYTES,
-         b"#\n" * (MAX_BYTES // 2), b"a: " + b"x " * (MAX_BYTES // 2 - 2), b"/*" * (MAX_BYTES // 2), b"//\n" * (MAX_BYTES // 3), b'"' + b"\\\\" * (MAX_BYTES // 2 - 1), b"9" * MAX_BYTES]
+WORST = [
+    b"[" * MAX_BYTES,
+    b"{" * MAX_BYTES,
+    b"- " * (MAX_BYTES // 2),
+    b"? " * (MAX_BYTES // 2),
+    b"[a," * (MAX_BYTES // 3),
+    b"a\n" * (MAX_BYTES // 2),
+    b":" * MAX_BYTES,
+    b"'" * MAX_BYTES,
+    b"#\n" * (MAX_BYTES // 2),
+    b"a: " + b"x " * (MAX_BYTES // 2 - 2),
+    b"/*" * (MAX_BYTES // 2),
+    b"//\n" * (MAX_BYTES // 3),
+    b'"' + b"\\\\" * (MAX_BYTES // 2 - 1),
+    b"9" * MAX_BYTES,
+]
 
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
@@ -214,16 +357,64 @@ def test_a_megabyte_of_anything_is_over_soon(raw: bytes, name: str) -> None:
     assert time.monotonic() - begun < 20
 
 
-_pieces = st.sampled_from([
-    "a", "name", ":", ": ", " ", "\n", "\n  ", "- ", "[", "]", "{", "}", ",", '"', "'", "#", "&a", "*a", "!", "!!str", "|", ">", "---", "...", "%", "?", "1", "1e9", "null", "//", "/*", "*/",
-    "\t", "\\", "\\u00", "\\ud800", "\x85", "\u2028", "\ufeff", "é", "<<", "@", "`",
-])
+_pieces = st.sampled_from(
+    [
+        "a",
+        "name",
+        ":",
+        ": ",
+        " ",
+        "\n",
+        "\n  ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        '"',
+        "'",
+        "#",
+        "&a",
+        "*a",
+        "!",
+        "!!str",
+        "|",
+        ">",
+        "---",
+        "...",
+        "%",
+        "?",
+        "1",
+        "1e9",
+        "null",
+        "//",
+        "/*",
+        "*/",
+        "\t",
+        "\\",
+        "\\u00",
+        "\\ud800",
+        "\x85",
+        "\u2028",
+        "\ufeff",
+        "é",
+        "<<",
+        "@",
+        "`",
+    ]
+)
 
 
 @settings(max_examples=20_000 if SOAK else 300, deadline=None)
 @pytest.mark.timeout(7200 if SOAK else 120)
-@given(st.binary(max_size=60) | st.lists(_pieces, max_size=30).map(lambda p: "".join(p).encode()), st.sampled_from(["x.yaml", "x.json", "x"]))
-def test_whatever_the_bytes_are_nothing_but_data_or_problems_comes_out(raw: bytes, name: str) -> None:
+@given(
+    st.binary(max_size=60) | st.lists(_pieces, max_size=30).map(lambda p: "".join(p).encode()),
+    st.sampled_from(["x.yaml", "x.json", "x"]),
+)
+def test_whatever_the_bytes_are_nothing_but_data_or_problems_comes_out(
+    raw: bytes, name: str
+) -> None:
     try:
         tree = parsed(raw, name)
     except BadDescription as e:
@@ -237,10 +428,24 @@ def test_whatever_the_bytes_are_nothing_but_data_or_problems_comes_out(raw: byte
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6), inner, max_size=4), max_leaves=12,
-))
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
 def test_what_was_written_as_json_is_read_back(value: Any) -> None:
     text = json.dumps(value, indent=1)
     assert data(text, "x.json") == value

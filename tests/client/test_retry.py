@@ -54,7 +54,9 @@ def test_a_pause_is_only_for_answers_that_did_not_wait() -> None:
     assert pause.after(0.0) == SHORTEST_PAUSE
 
 
-@pytest.mark.parametrize("raw", [b"", b"<html>", b"[]", b'{"state":"error"}', b"\xff", b'{"code":"badRequest"}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"<html>", b"[]", b'{"state":"error"}', b"\xff", b'{"code":"badRequest"}']
+)
 def test_an_error_that_no_supervisor_wrote_is_said_to_be_one(raw: bytes) -> None:
     error = from_reply(502, raw)
     assert error.code == "notASupervisor"
@@ -63,7 +65,13 @@ def test_an_error_that_no_supervisor_wrote_is_said_to_be_one(raw: bytes) -> None
 
 
 def test_an_error_of_the_supervisor_crosses_unchanged() -> None:
-    body = {"state": "error", "code": "anotherRun", "error": "busy", "advice": "wait", "retry": False}
+    body = {
+        "state": "error",
+        "code": "anotherRun",
+        "error": "busy",
+        "advice": "wait",
+        "retry": False,
+    }
     error = ClientError("anotherRun", "busy", "wait", False)
     assert error.body() == body
     assert own("unreachable", "x").body()["retry"] is True

@@ -1,4 +1,6 @@
-"""The parser of server-sent events: whatever the cuts between the chunks, the same events come out, each once and whole."""
+"""The parser of server-sent events: whatever the cuts between the chunks, the same events come out,
+each once and whole.
+"""
 
 import itertools
 
@@ -12,13 +14,17 @@ from jobscribe.client.api.errors import ClientError
 from jobscribe.client.api.server_sent_events import Message, Parser
 
 STREAM = (
-    "id: 7\nevent: RunRequested\ndata: {\"position\":7,\"stream\":\"job/a\",\"version\":1,\"event\":{\"type\":\"RunRequested\"}}\n\n"
+    'id: 7\nevent: RunRequested\ndata: {"position":7,"stream":"job/a","version":1,"event":{"type":"RunRequested"}}\n\n'
     ": nothing new\n\n"
     "id: 8\r\ndata: first ünd\r\ndata: second\r\n\r\n"
     "id: 9\r\rdata:no space\rid: 10\r\r"
 ).encode()
 MESSAGES = [
-    Message("7", "RunRequested", '{"position":7,"stream":"job/a","version":1,"event":{"type":"RunRequested"}}'),
+    Message(
+        "7",
+        "RunRequested",
+        '{"position":7,"stream":"job/a","version":1,"event":{"type":"RunRequested"}}',
+    ),
     Message("8", "message", "first ünd\nsecond"),
     Message("10", "message", "no space"),
 ]

@@ -1,12 +1,15 @@
-"""Runs with roles through both clients: tasks, release, and a follower that stays with the task it began with."""
+"""Runs with roles through both clients: tasks, release, and a follower that stays with the task it
+began with.
+"""
 
 import asyncio
 import threading
 from typing import Any
 
 import pytest
-from jobscribe.client.async_client import AsyncClient
+
 from jobscribe.client.api.errors import ClientError
+from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
 
 Fake = Any
@@ -16,7 +19,13 @@ Fake = Any
 def jid(fake: Fake) -> str:
     with Client.from_root(fake.root) as client:
         jid = client.run(["x"]).jid
-    fake.gang(jid, [{"role": "a", "index": i, "state": "held" if i else "running", "stdout": b"%d" % i} for i in range(3)])
+    fake.gang(
+        jid,
+        [
+            {"role": "a", "index": i, "state": "held" if i else "running", "stdout": b"%d" % i}
+            for i in range(3)
+        ],
+    )
     fake.change(jid, state="running", telling=("a", 0), after=["EPRSqtUW-i9btqxdR-command"])
     return jid
 
@@ -24,7 +33,17 @@ def jid(fake: Fake) -> str:
 def test_a_state_has_roles_and_what_is_waited_for(fake: Fake, jid: str) -> None:
     with Client.from_root(fake.root) as client:
         state = client.status(jid)
-        assert state.roles == {"a": {"tasks": 3, "placed": 0, "running": 1, "held": 2, "succeeded": 0, "failed": 0, "stopped": 0}}
+        assert state.roles == {
+            "a": {
+                "tasks": 3,
+                "placed": 0,
+                "running": 1,
+                "held": 2,
+                "succeeded": 0,
+                "failed": 0,
+                "stopped": 0,
+            }
+        }
         assert state.waits_for == ["EPRSqtUW-i9btqxdR-command"]
         assert client.run(["x"]).status().roles is None
 
@@ -56,11 +75,24 @@ def test_tasks_and_release_asynchronously(fake: Fake, jid: str) -> None:
     assert asyncio.run(talk()) == ["running", "failed", "failed"]
 
 
-def test_a_reader_stays_with_the_attempt_and_the_task_of_its_first_bytes(fake: Fake, jid: str) -> None:
+def test_a_reader_stays_with_the_attempt_and_the_task_of_its_first_bytes(
+    fake: Fake, jid: str
+) -> None:
     fake.jobs[jid]["gang"][0]["stdout"] = b"of attempt 1"
     with Client.from_root(fake.root) as client:
         parts = client.logs(jid, follow=True)
         got = next(parts).data
         threading.Timer(0.2, lambda: fake.jobs[jid]["gang"][0].update(state="failed")).start()
-        fake.gang(jid, [{"role": "a", "index": 0, "state": "running", "stdout": b"of attempt 2, which is longer"}], attempt=2)
+        fake.gang(
+            jid,
+            [
+                {
+                    "role": "a",
+                    "index": 0,
+                    "state": "running",
+                    "stdout": b"of attempt 2, which is longer",
+                }
+            ],
+            attempt=2,
+        )
         assert got + b"".join(p.data for p in parts) == b"of attempt 1"

@@ -1,4 +1,6 @@
-"""Calls of apps, files and libraries by the plain client, against a supervisor that fails, refuses and breaks off."""
+"""Calls of apps, files and libraries by the plain client, against a supervisor that fails, refuses
+and breaks off.
+"""
 
 import json
 from collections.abc import Iterator
@@ -29,20 +31,32 @@ def code_of(work: Any) -> str:
 
 
 def test_what_an_app_answers_comes_as_it_is(client: Client, fake: Fake) -> None:
-    assert client.call("stateless_compute", "myapp", method="idealWeight", args={"height": 2}) == b'{"said":  [1, null]}'
+    assert (
+        client.call("stateless_compute", "myapp", method="idealWeight", args={"height": 2})
+        == b'{"said":  [1, null]}'
+    )
     (body,) = asked(fake, "call")
-    assert (body["uid"], body["jobCmd"], body["simulationType"], body["args"]) == (client.uid, "stateless_compute", "myapp", {"height": 2})
+    assert (body["uid"], body["jobCmd"], body["simulationType"], body["args"]) == (
+        client.uid,
+        "stateless_compute",
+        "myapp",
+        {"height": 2},
+    )
 
 
 @pytest.mark.parametrize("code", ["deadline", "tooManyRequests", "notReady", "appFailed"])
-def test_a_call_is_not_sent_again_where_that_would_only_add_to_the_trouble(client: Client, fake: Fake, code: str) -> None:
+def test_a_call_is_not_sent_again_where_that_would_only_add_to_the_trouble(
+    client: Client, fake: Fake, code: str
+) -> None:
     fake.fail("call", code)
     assert code_of(lambda: client.call("stateless_compute", "myapp", method="m")) == code
     assert len(fake.failures) == 0 and asked(fake, "call") == []
 
 
 @pytest.mark.parametrize("code", ["agentUnavailable", "draining", "storageUnavailable"])
-def test_a_call_is_sent_again_where_its_agent_or_the_supervisor_is_away_for_a_moment(client: Client, fake: Fake, code: str) -> None:
+def test_a_call_is_sent_again_where_its_agent_or_the_supervisor_is_away_for_a_moment(
+    client: Client, fake: Fake, code: str
+) -> None:
     fake.fail("call", code, times=2)
     assert client.call("stateless_compute", "myapp", method="m") == b'{"said":  [1, null]}'
 

@@ -1,7 +1,9 @@
-"""What every AgentDriver promises, asked of each: the local one and that for clusters with real processes, that for containers, the fake one.
+"""What every AgentDriver promises, asked of each: the local one and that for clusters with real
+processes, that for containers, the fake one.
 
-That for containers has a daemon on paper here; tests/docker asks all of this again with a real one. That for clusters has real keepers,
-as this machine's own user, and commands of Slurm that say yes to everything.
+That for containers has a daemon on paper here; tests/docker asks all of this again with a real one.
+That for clusters has real keepers, as this machine's own user, and commands of Slurm that say yes
+to everything.
 """
 
 import asyncio
@@ -18,16 +20,16 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.contracts import AgentDriver, AgentSpec, Capacity
+from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.fake import FakeDriver, Place
 from jobscribe.drivers.local_agents import LocalDriver
-from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.drivers.sbatch.driver import SbatchDriver
+from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Direct, Log
@@ -36,7 +38,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))  # what plays a D
 
 from fake_docker import FakeDocker
 
-KEY, OTHER = AgentKey("local", "sequential", "DriverU1", "localhost"), AgentKey("local", "parallel", "DriverU1", "localhost")
+KEY, OTHER = (
+    AgentKey("local", "sequential", "DriverU1", "localhost"),
+    AgentKey("local", "parallel", "DriverU1", "localhost"),
+)
 SLOTS = Capacity(sequential=3, parallel=2)
 
 
@@ -47,10 +52,26 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
 class Ground:
     """Where drivers are made, and what is known about it without asking them."""
 
-    def __init__(self, make: Callable[[], AgentDriver], write: Callable[[AgentKey, str, bytes], None], reboot: Callable[[dict], dict],
-                 cripple: Callable[[AgentDriver], None], slots: Capacity = SLOTS, rounds: int = 5) -> None:
-        """rounds: how often is tried what may go well by luck; few where a start waits until its agent is there."""
-        self._make, self.write, self.reboot, self.cripple, self.slots, self.rounds = make, write, reboot, cripple, slots, rounds
+    def __init__(
+        self,
+        make: Callable[[], AgentDriver],
+        write: Callable[[AgentKey, str, bytes], None],
+        reboot: Callable[[dict], dict],
+        cripple: Callable[[AgentDriver], None],
+        slots: Capacity = SLOTS,
+        rounds: int = 5,
+    ) -> None:
+        """rounds: how often is tried what may go well by luck; few where a start waits until its
+        agent is there.
+        """
+        self._make, self.write, self.reboot, self.cripple, self.slots, self.rounds = (
+            make,
+            write,
+            reboot,
+            cripple,
+            slots,
+            rounds,
+        )
         self.made: list[AgentDriver] = []
         self.handles: list[dict[str, Any]] = []
 
@@ -92,26 +113,49 @@ def _local(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     def cripple(driver: AgentDriver) -> None:
         monkeypatch.setattr(sys, "executable", str(root / "no-such-python"))
 
-    return Ground(lambda: LocalDriver(root, address, cpu_slots=SLOTS, agent_settings={"loginSecs": 0}), write, lambda h: {**h, "bootId": "another"}, cripple)
+    return Ground(
+        lambda: LocalDriver(root, address, cpu_slots=SLOTS, agent_settings={"loginSecs": 0}),
+        write,
+        lambda h: {**h, "bootId": "another"},
+        cripple,
+    )
 
 
 def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     environment = LocalChannel._environment
-    # without the profile of whoever runs the tests: what it does is slow, and may hold locks when it is killed
-    monkeypatch.setattr(LocalChannel, "_environment", lambda channel: environment(channel) | {"HOME": "/", "SHELL": "/bin/sh"})
-    (root / "agents.json").write_text(json.dumps({"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None}))
+    # without the profile of whoever runs the tests: what it does is slow, and may hold locks when
+    # it is killed
+    monkeypatch.setattr(
+        LocalChannel,
+        "_environment",
+        lambda channel: environment(channel) | {"HOME": "/", "SHELL": "/bin/sh"},
+    )
+    (root / "agents.json").write_text(
+        json.dumps({"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None})
+    )
     commands = root / "bin"
     commands.mkdir()
     for name in ("sbatch", "squeue", "sacct", "scancel", "sinfo", "scontrol"):
         (commands / name).write_text("#!/bin/sh\nexit 0\n")
         (commands / name).chmod(0o755)
-    cluster = Cluster(name="localhost", folder=str(root), environment={"PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin"}, runs=7)
+    cluster = Cluster(
+        name="localhost",
+        folder=str(root),
+        environment={"PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin"},
+        runs=7,
+    )
     log = Log("supervisor", Redactor(), Direct())
 
     def make() -> AgentDriver:
         return SbatchDriver(
-            Clusters(clusters=(cluster,)), root, str(root / "user"), deployment="contract", log=log, redactor=log.redactor,
-            address=lambda: json.loads((root / "agents.json").read_bytes()), agent_settings={"loginSecs": 0},
+            Clusters(clusters=(cluster,)),
+            root,
+            str(root / "user"),
+            deployment="contract",
+            log=log,
+            redactor=log.redactor,
+            address=lambda: json.loads((root / "agents.json").read_bytes()),
+            agent_settings={"loginSecs": 0},
             keeper_settings={"lease": {"renewSecs": 0.2, "leftSecs": 2.0}},
         )
 
@@ -123,7 +167,14 @@ def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     def cripple(driver: AgentDriver) -> None:
         monkeypatch.setattr(sys, "executable", str(root / "no-such-python"))
 
-    return Ground(make, write, lambda h: {**h, "bootId": "another"}, cripple, Capacity(sequential=0, parallel=7), rounds=5 if os.environ.get("SOAK") else 2)
+    return Ground(
+        make,
+        write,
+        lambda h: {**h, "bootId": "another"},
+        cripple,
+        Capacity(sequential=0, parallel=7),
+        rounds=5 if os.environ.get("SOAK") else 2,
+    )
 
 
 class _Nobody:
@@ -133,18 +184,35 @@ class _Nobody:
         return
 
 
-def containers(root: Path, address: str, image: str, kill: Callable[[str], None], forget: Callable[[], None]) -> Ground:
-    """Containers of one host. kill: what a reboot does to one; forget: the image is not there any more."""
+def containers(
+    root: Path, address: str, image: str, kill: Callable[[str], None], forget: Callable[[], None]
+) -> Ground:
+    """Containers of one host. kill: what a reboot does to one; forget: the image is not there any
+    more.
+    """
     pool = Pool(
-        hosts=(PoolHost(name="localhost", address=address, cpu=2, memory_mb=4096, sequential=3, parallel=2),), image=image, pull="never",
-        unix_users=(100_000, 100_009) if os.geteuid() == 0 else None, log_driver="json-file",
+        hosts=(
+            PoolHost(
+                name="localhost", address=address, cpu=2, memory_mb=4096, sequential=3, parallel=2
+            ),
+        ),
+        image=image,
+        pull="never",
+        unix_users=(100_000, 100_009) if os.geteuid() == 0 else None,
+        log_driver="json-file",
     )
     log = Log("supervisor", Redactor(), Direct())
 
     def make() -> AgentDriver:
         driver = DockerDriver(
-            pool, root, str(root / "user"), deployment="contract", address=lambda: {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None},
-            log=log, redactor=log.redactor, spokesman=_Nobody(),  # type: ignore[arg-type]
+            pool,
+            root,
+            str(root / "user"),
+            deployment="contract",
+            address=lambda: {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None},
+            log=log,
+            redactor=log.redactor,
+            spokesman=_Nobody(),  # type: ignore[arg-type]
         )
         driver.watch()
         return driver
@@ -173,13 +241,17 @@ def _daemon_on_paper(root: Path) -> Iterator[Ground]:
 
     fake.happened = ends_when_told  # type: ignore[method-assign]
     try:
-        yield containers(root, fake.address, "lab:1", lambda id_: fake.finish(id_, 255), fake.images.clear)
+        yield containers(
+            root, fake.address, "lab:1", lambda id_: fake.finish(id_, 255), fake.images.clear
+        )
     finally:
         fake.close()
 
 
 @pytest.fixture(params=["fake", "local", "docker", "sbatch"])
-async def ground(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+async def ground(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-driver-", dir="/tmp"))
     with contextlib.ExitStack() as stack:
         match request.param:
@@ -203,7 +275,11 @@ async def left_as_found(ground: Ground, root: Path) -> AsyncIterator[None]:
         await last.stop(handle, 1.0)
     for driver in ground.made:
         await driver.close()
-    left = {p.pid for p in processes.table().values() if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")}
+    left = {
+        p.pid
+        for p in processes.table().values()
+        if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")
+    }
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(root)
@@ -278,7 +354,9 @@ async def test_a_stop_right_after_the_start_ends_it_too(ground: Ground) -> None:
         assert (await driver.find(handle)).state == "gone"
 
 
-async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_ended(ground: Ground) -> None:
+async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_ended(
+    ground: Ground,
+) -> None:
     driver = ground.driver()
     handle = await ground.started(driver)
     await driver.stop(handle, 1.0)
@@ -301,7 +379,13 @@ async def test_handles_of_an_earlier_version_are_answered(ground: Ground) -> Non
     # what a stop may find first: most of these do not say enough to end anything
     lacking = [
         {k: v for k, v in handle.items() if k not in drop}
-        for drop in (("pid", "startTicks", "number", "folder"), ("pid",), ("startTicks",), ("bootId", "boot"), ("number",))
+        for drop in (
+            ("pid", "startTicks", "number", "folder"),
+            ("pid",),
+            ("startTicks",),
+            ("bootId", "boot"),
+            ("number",),
+        )
     ]
     for one in lacking:
         assert (await driver.find(one)).state in ("alive", "gone", "unknown")

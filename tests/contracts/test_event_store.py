@@ -1,4 +1,6 @@
-"""What every event store promises (see db/store/contract.py), for the real one, the one in memory, and both on a disk that fails."""
+"""What every event store promises (see db/store/contract.py), for the real one, the one in memory,
+and both on a disk that fails.
+"""
 
 import queue
 from collections.abc import Callable
@@ -7,12 +9,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobscribe.db.store.group_commit import Point
-from jobscribe.db.events.events import AgentStarted, Event, RunEnded, StopRequested, SupervisorStarted, TaskPlaced, TaskStarted, agent_stream, job_stream
-from jobscribe.db.store.failing_store import FailingStore, Faults
-from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.events.events import (
+    AgentStarted,
+    Event,
+    RunEnded,
+    StopRequested,
+    SupervisorStarted,
+    TaskPlaced,
+    TaskStarted,
+    agent_stream,
+    job_stream,
+)
 from jobscribe.db.sqlite.store import SqliteStore
-from jobscribe.db.store.contract import Appended, Batch, Conflict, EventStore, IndexRow, Name, Receipt, Write
+from jobscribe.db.store.contract import (
+    Appended,
+    Batch,
+    Conflict,
+    EventStore,
+    IndexRow,
+    Name,
+    Receipt,
+    Write,
+)
+from jobscribe.db.store.failing_store import FailingStore, Faults
+from jobscribe.db.store.group_commit import Point
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 
@@ -39,12 +60,18 @@ class Bed:
             case "memory":
                 return MemoryStore(self.calls.put, point=self.faults)
             case "failing sqlite":
-                return FailingStore(lambda point: SqliteStore(self.path, self.calls.put, point=point), self.faults)
+                return FailingStore(
+                    lambda point: SqliteStore(self.path, self.calls.put, point=point), self.faults
+                )
             case "failing memory":
-                return FailingStore(lambda point: MemoryStore(self.calls.put, point=point), self.faults)
+                return FailingStore(
+                    lambda point: MemoryStore(self.calls.put, point=point), self.faults
+                )
         raise AssertionError(self.kind)
 
-    def append(self, *writes: Write, index: tuple[IndexRow, ...] = (), receipts: tuple[Receipt, ...] = ()) -> None:
+    def append(
+        self, *writes: Write, index: tuple[IndexRow, ...] = (), receipts: tuple[Receipt, ...] = ()
+    ) -> None:
         self.store.append(Batch(writes=writes, index=index, receipts=receipts), self.results.append)
 
     def settle(self, count: int) -> list[Appended | Refusal]:
@@ -77,10 +104,22 @@ def write(stream: str, expected: int, *numbers: int) -> Write:
     return Write(stream, expected, tuple(event(n) for n in numbers))
 
 
-def row(jid: str, *, status: str = "pending", busy: bool = True, uid: str | None = None) -> IndexRow:
+def row(
+    jid: str, *, status: str = "pending", busy: bool = True, uid: str | None = None
+) -> IndexRow:
     return IndexRow(
-        jid=jid, uid=uid or jid[:8], status=status, serial=3, simulation_type="command", kind="sequential", driver="local", busy=busy,
-        queued_at=1.5, started_at=2.5, ended_at=None, reason=None,
+        jid=jid,
+        uid=uid or jid[:8],
+        status=status,
+        serial=3,
+        simulation_type="command",
+        kind="sequential",
+        driver="local",
+        busy=busy,
+        queued_at=1.5,
+        started_at=2.5,
+        ended_at=None,
+        reason=None,
     )
 
 
@@ -102,8 +141,17 @@ def test_an_empty_store_has_nothing(bed: Bed) -> None:
 def test_positions_count_over_all_streams_and_versions_within_one(bed: Bed) -> None:
     assert bed.now(write("a", 0, 1, 2), write("b", 0, 3)) == Appended(1, 3)
     assert bed.now(write("a", 2, 4)) == Appended(4, 4)
-    assert [(s.position, s.version, s.event.session) for s in bed.store.read("a")] == [(1, 1, 1), (2, 2, 2), (4, 3, 4)]
-    assert [(s.position, s.stream, s.version) for s in bed.store.read_all()] == [(1, "a", 1), (2, "a", 2), (3, "b", 1), (4, "a", 3)]
+    assert [(s.position, s.version, s.event.session) for s in bed.store.read("a")] == [
+        (1, 1, 1),
+        (2, 2, 2),
+        (4, 3, 4),
+    ]
+    assert [(s.position, s.stream, s.version) for s in bed.store.read_all()] == [
+        (1, "a", 1),
+        (2, "a", 2),
+        (3, "b", 1),
+        (4, "a", 3),
+    ]
     assert bed.store.head() == 4
 
 
@@ -118,7 +166,15 @@ def test_reads_begin_after_what_the_reader_has(bed: Bed) -> None:
 
 def test_what_is_read_is_what_was_written(bed: Bed) -> None:
     token = Token(JIDS[0], 7, 1, "main", 0)
-    written = TaskStarted(at=1.25, token=token, pid=3, start_ticks=2**40, started_at=1e9, host="h", boot_id="ä\n\"\\\x7f\u2028")
+    written = TaskStarted(
+        at=1.25,
+        token=token,
+        pid=3,
+        start_ticks=2**40,
+        started_at=1e9,
+        host="h",
+        boot_id='ä\n"\\\x7f\u2028',
+    )
     bed.now(Write("a", 0, (written,)))
     assert bed.store.read("a")[0].event == written
 
@@ -135,10 +191,16 @@ def test_a_batch_may_write_a_stream_twice(bed: Bed) -> None:
 def test_a_wrong_version_is_a_conflict_and_nothing_of_the_batch_is_there(bed: Bed) -> None:
     bed.now(write("a", 0, 1))
     for expected in (0, 2, 5):
-        result = bed.now(write("b", 0, 9), write("a", expected, 9), receipts=(Receipt(uid="u", req_id="r", jid="j", serial=1, at=1.0),))
+        result = bed.now(
+            write("b", 0, 9),
+            write("a", expected, 9),
+            receipts=(Receipt(uid="u", req_id="r", jid="j", serial=1, at=1.0),),
+        )
         assert isinstance(result, Conflict)
         assert (result.stream, result.expected, result.actual) == ("a", expected, 1)
-    assert bed.store.read("b") == [] and bed.store.head() == 1 and bed.store.receipt("u", "r") is None
+    assert (
+        bed.store.read("b") == [] and bed.store.head() == 1 and bed.store.receipt("u", "r") is None
+    )
 
 
 def test_a_conflict_refuses_that_batch_alone(bed: Bed) -> None:
@@ -164,7 +226,9 @@ def test_batches_may_be_decided_ahead_of_the_disk(bed: Bed) -> None:
     assert sessions(bed.store.read("a")) == list(range(300))
 
 
-def test_versions_of_more_streams_than_are_remembered_are_still_known(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_more_streams_than_are_remembered_are_still_known(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobscribe.db.sqlite.writer.VERSIONS_KEPT", 3)
     for n in range(30):
         bed.append(write(f"s{n}", 0, n))
@@ -204,7 +268,11 @@ def test_listeners_hear_every_event_once_in_order_and_before_its_done(bed: Bed) 
 
 def test_what_a_listener_hears_is_durable_already(bed: Bed) -> None:
     missing: list[int] = []
-    bed.store.listen(lambda events: missing.extend(s.position for s in events if bed.store.read_all(s.position - 1, 1) != [s]))
+    bed.store.listen(
+        lambda events: missing.extend(
+            s.position for s in events if bed.store.read_all(s.position - 1, 1) != [s]
+        )
+    )
     for n in range(20):
         bed.append(write("a", n, n))
     bed.settle(20)
@@ -240,14 +308,30 @@ def test_one_who_is_told_and_raises_does_not_keep_the_others_from_being_told(bed
 
 def test_index_rows_get_the_position_of_the_last_event_of_their_job(bed: Bed) -> None:
     a, b = JIDS[:2]
-    bed.now(write(job_stream(a), 0, 1), write(job_stream(b), 0, 2, 3), write("system", 0, 4), index=(row(a), row(b)))
+    bed.now(
+        write(job_stream(a), 0, 1),
+        write(job_stream(b), 0, 2, 3),
+        write("system", 0, 4),
+        index=(row(a), row(b)),
+    )
     assert {r.jid: r.position for r in bed.store.jobs()} == {a: 1, b: 3}
     bed.now(write(job_stream(a), 1, 5), index=(row(a, status="completed", busy=False),))
     (first, second) = bed.store.jobs()
     assert (first.jid, first.position, first.status, first.busy) == (a, 5, "completed", False)
     assert second == IndexRow(
-        jid=b, uid=b[:8], status="pending", serial=3, simulation_type="command", kind="sequential", driver="local", busy=True,
-        queued_at=1.5, started_at=2.5, ended_at=None, reason=None, position=3,
+        jid=b,
+        uid=b[:8],
+        status="pending",
+        serial=3,
+        simulation_type="command",
+        kind="sequential",
+        driver="local",
+        busy=True,
+        queued_at=1.5,
+        started_at=2.5,
+        ended_at=None,
+        reason=None,
+        position=3,
     )
 
 
@@ -260,7 +344,10 @@ def test_an_index_row_without_an_event_of_its_job_is_refused(bed: Bed) -> None:
 def test_jobs_are_listed_newest_first_by_every_filter(bed: Bed) -> None:
     for n, jid in enumerate(JIDS):
         status = ("pending", "running", "completed", "error")[n % 4]
-        bed.append(write(job_stream(jid), 0, n), index=(row(jid, status=status, busy=n % 2 == 0, uid="even" if n % 2 == 0 else "odd"),))
+        bed.append(
+            write(job_stream(jid), 0, n),
+            index=(row(jid, status=status, busy=n % 2 == 0, uid="even" if n % 2 == 0 else "odd"),),
+        )
     bed.settle(len(JIDS))
 
     def numbers(**by: object) -> list[int]:
@@ -282,7 +369,11 @@ def test_jobs_are_found_by_the_beginning_of_their_jid(bed: Bed) -> None:
     bed.settle(len(JIDS))
     assert [r.jid for r in bed.store.find_jobs("useraaa3")] == [JIDS[3]]
     assert [r.jid for r in bed.store.find_jobs("useraaa", limit=3)] == JIDS[:3]
-    assert bed.store.find_jobs("Useraaa") == [] and bed.store.find_jobs("%") == [] and bed.store.find_jobs("useraaa_") == []
+    assert (
+        bed.store.find_jobs("Useraaa") == []
+        and bed.store.find_jobs("%") == []
+        and bed.store.find_jobs("useraaa_") == []
+    )
 
 
 def numbered(bed: Bed, *models: str, **fields: str) -> list[str]:
@@ -301,32 +392,62 @@ def test_a_group_is_in_the_order_of_its_numbers_page_by_page(bed: Bed) -> None:
     assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-")] == ordered
     assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", limit=4)] == ordered[:4]
     for at, jid in enumerate(ordered):
-        assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", after=jid, limit=2)] == ordered[at + 1 : at + 3]
-    assert [r.jid for r in bed.store.group("useraaa1-simaaaa1-", after="useraaa1-simaaaa1-x_9")] == ordered[3:]
-    assert bed.store.group("useraaa1-simaaaa9-") == [] and bed.store.group("useraaa1-simaaaa1-", limit=0) == []
+        assert [
+            r.jid for r in bed.store.group("useraaa1-simaaaa1-", after=jid, limit=2)
+        ] == ordered[at + 1 : at + 3]
+    assert [
+        r.jid for r in bed.store.group("useraaa1-simaaaa1-", after="useraaa1-simaaaa1-x_9")
+    ] == ordered[3:]
+    assert (
+        bed.store.group("useraaa1-simaaaa9-") == []
+        and bed.store.group("useraaa1-simaaaa1-", limit=0) == []
+    )
 
 
 def test_a_group_is_narrowed_by_status(bed: Bed) -> None:
     numbered(bed, "x_1", "x_2", "x_3")
     done = "useraaa1-simaaaa1-x_2"
     bed.now(write(job_stream(done), 1, 2), index=(row(done, status="error", busy=False),))
-    found = {s: [r.jid[-1] for r in bed.store.group("useraaa1-simaaaa1-", statuses=s)] for s in (("error",), ("pending",), ("error", "pending"), ())}
-    assert found == {("error",): ["2"], ("pending",): ["1", "3"], ("error", "pending"): ["1", "2", "3"], (): []}
-    assert bed.store.group("useraaa1-simaaaa1-", statuses=("error",))[0].position == bed.store.head()
+    found = {
+        s: [r.jid[-1] for r in bed.store.group("useraaa1-simaaaa1-", statuses=s)]
+        for s in (("error",), ("pending",), ("error", "pending"), ())
+    }
+    assert found == {
+        ("error",): ["2"],
+        ("pending",): ["1", "3"],
+        ("error", "pending"): ["1", "2", "3"],
+        (): [],
+    }
+    assert (
+        bed.store.group("useraaa1-simaaaa1-", statuses=("error",))[0].position == bed.store.head()
+    )
     assert bed.store.group("useraaa1-simaaaa1-", statuses=("error",), after=done) == []
 
 
 def test_a_group_is_counted_by_what_its_jobs_have_in_common(bed: Bed) -> None:
     assert bed.store.tally("useraaa1-simaaaa1-") == []
     numbered(bed, *(f"x_{n}" for n in range(5)))
-    ends = [("completed", False, None), ("error", False, "exit"), ("error", True, "exit"), ("error", False, "exit")]
+    ends = [
+        ("completed", False, None),
+        ("error", False, "exit"),
+        ("error", True, "exit"),
+        ("error", False, "exit"),
+    ]
     for n, (status, busy, reason) in enumerate(ends):
         jid = f"useraaa1-simaaaa1-x_{n}"
-        bed.now(write(job_stream(jid), 1, 2), index=(msgspec.structs.replace(row(jid, status=status, busy=busy), reason=reason),))
+        bed.now(
+            write(job_stream(jid), 1, 2),
+            index=(msgspec.structs.replace(row(jid, status=status, busy=busy), reason=reason),),
+        )
     head = bed.store.head()
-    tallies = {(t.status, t.reason, t.busy): (t.count, t.position) for t in bed.store.tally("useraaa1-simaaaa1-")}
+    tallies = {
+        (t.status, t.reason, t.busy): (t.count, t.position)
+        for t in bed.store.tally("useraaa1-simaaaa1-")
+    }
     assert tallies == {
-        ("pending", None, True): (1, 5), ("completed", None, False): (1, head - 3), ("error", "exit", False): (2, head),
+        ("pending", None, True): (1, 5),
+        ("completed", None, False): (1, head - 3),
+        ("error", "exit", False): (2, head),
         ("error", "exit", True): (1, head - 1),
     }
 
@@ -335,7 +456,10 @@ def test_receipts_are_found_by_user_and_request(bed: Bed) -> None:
     receipt = Receipt(uid="useraaa1", req_id="request1", jid=JIDS[1], serial=5, at=9.5)
     bed.now(write("a", 0, 1), receipts=(receipt,))
     assert bed.store.receipt("useraaa1", "request1") == receipt
-    assert bed.store.receipt("useraaa2", "request1") is None and bed.store.receipt("useraaa1", "request2") is None
+    assert (
+        bed.store.receipt("useraaa2", "request1") is None
+        and bed.store.receipt("useraaa1", "request2") is None
+    )
 
 
 def test_a_batch_may_hold_a_receipt_alone(bed: Bed) -> None:
@@ -348,31 +472,64 @@ def test_a_batch_may_hold_a_receipt_alone(bed: Bed) -> None:
 
 
 def asked(req_id: str, n: int = 1) -> StopRequested:
-    return StopRequested(at=float(n), serial=n, reason="cancel", by="useraaa1", grace_secs=1.0, req_id=req_id)
+    return StopRequested(
+        at=float(n), serial=n, reason="cancel", by="useraaa1", grace_secs=1.0, req_id=req_id
+    )
 
 
 def placed(jid: str, op: str, n: int = 1) -> TaskPlaced:
-    return TaskPlaced(at=1.0, token=Token(jid, n, 1, "main", 0), agent_key=AgentKey("local", "sequential", jid[:8], "h"), op_id=op * 32)
+    return TaskPlaced(
+        at=1.0,
+        token=Token(jid, n, 1, "main", 0),
+        agent_key=AgentKey("local", "sequential", jid[:8], "h"),
+        op_id=op * 32,
+    )
 
 
 def test_names_are_found_by_their_beginning_each_once_and_in_order(bed: Bed) -> None:
     a, b = JIDS[1:3]
     bed.now(Write(job_stream(a), 0, (asked("request-1"), placed(a, "x"), asked("request-1"))))
     bed.now(Write(job_stream(b), 0, (asked("request-1"), asked("request-22", 2), placed(b, "X"))))
-    there = [Name("request-1", "request", job_stream(a)), Name("request-1", "request", job_stream(b)), Name("request-22", "request", job_stream(b))]
-    assert bed.store.names("request-") == there and bed.store.names("request-", limit=2) == there[:2]
+    there = [
+        Name("request-1", "request", job_stream(a)),
+        Name("request-1", "request", job_stream(b)),
+        Name("request-22", "request", job_stream(b)),
+    ]
+    assert (
+        bed.store.names("request-") == there and bed.store.names("request-", limit=2) == there[:2]
+    )
     assert bed.store.names("request-2") == there[2:] and bed.store.names("request-1") == there[:2]
-    assert [n.stream for n in bed.store.names("xxxx")] == [job_stream(a)] and [n.stream for n in bed.store.names("XXXX")] == [job_stream(b)]
-    assert bed.store.names("%") == [] and bed.store.names("request_") == [] and bed.store.names("y") == []
+    assert [n.stream for n in bed.store.names("xxxx")] == [job_stream(a)] and [
+        n.stream for n in bed.store.names("XXXX")
+    ] == [job_stream(b)]
+    assert (
+        bed.store.names("%") == []
+        and bed.store.names("request_") == []
+        and bed.store.names("y") == []
+    )
 
 
 def test_names_may_be_those_of_one_user(bed: Bed) -> None:
     key = AgentKey("docker", "parallel", "useraaa2", "h1")
     for jid in JIDS[1:4]:
         bed.now(Write(job_stream(jid), 0, (asked("same-request"),)))
-    bed.now(Write(agent_stream(key), 0, (AgentStarted(at=1.0, agent_key=key, handle={"name": "same-container"}),)))
-    assert [n.stream for n in bed.store.names("same", "useraaa2")] == [agent_stream(key), job_stream(JIDS[2])]
-    assert [n.uid for n in bed.store.names("same")] == ["useraaa2", "useraaa1", "useraaa2", "useraaa3"]
+    bed.now(
+        Write(
+            agent_stream(key),
+            0,
+            (AgentStarted(at=1.0, agent_key=key, handle={"name": "same-container"}),),
+        )
+    )
+    assert [n.stream for n in bed.store.names("same", "useraaa2")] == [
+        agent_stream(key),
+        job_stream(JIDS[2]),
+    ]
+    assert [n.uid for n in bed.store.names("same")] == [
+        "useraaa2",
+        "useraaa1",
+        "useraaa2",
+        "useraaa3",
+    ]
     assert bed.store.names("same", "useraaa9") == [] and bed.store.names("same", "useraaa") == []
 
 
@@ -380,7 +537,13 @@ def test_agents_are_those_that_the_log_knows(bed: Bed) -> None:
     assert bed.store.agents() == []
     for n in (2, 1, 2):
         key = AgentKey("local", "sequential", f"useraaa{n}", "h")
-        bed.now(Write(agent_stream(key), len(bed.store.read(agent_stream(key))), (AgentStarted(at=1.0, agent_key=key, handle={}),)))
+        bed.now(
+            Write(
+                agent_stream(key),
+                len(bed.store.read(agent_stream(key))),
+                (AgentStarted(at=1.0, agent_key=key, handle={}),),
+            )
+        )
     bed.now(write("agent0", 0, 1), write("agents", 0, 1), write("a", 0, 1))
     assert bed.store.agents() == ["local.sequential.useraaa1@h", "local.sequential.useraaa2@h"]
 
@@ -399,11 +562,22 @@ def test_names_come_with_their_events_or_not_at_all(bed: Bed) -> None:
 # ---- what cannot be stored
 
 
-@pytest.mark.parametrize("bad", [
-    RunEnded(at=float("nan"), serial=1, status="completed", reason="exit"),
-    TaskStarted(at=1.0, token=Token("not a jid", 0, 0, "", -1), pid=1, start_ticks=1, started_at=1.0, host="h", boot_id="b"),
-    RunEnded(at=1.0, serial=1, status="completed", reason="\ud800"),
-])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        RunEnded(at=float("nan"), serial=1, status="completed", reason="exit"),
+        TaskStarted(
+            at=1.0,
+            token=Token("not a jid", 0, 0, "", -1),
+            pid=1,
+            start_ticks=1,
+            started_at=1.0,
+            host="h",
+            boot_id="b",
+        ),
+        RunEnded(at=1.0, serial=1, status="completed", reason="\ud800"),
+    ],
+)
 def test_an_event_that_could_not_be_read_back_is_refused_alone(bed: Bed, bad: Event) -> None:
     bed.append(write("a", 0, 1))
     bed.append(Write("b", 0, (bad,)))
@@ -478,7 +652,11 @@ def test_after_a_failed_sync_nothing_is_written_any_more(bed: Bed, at: str) -> N
         bed.store.resume()
     assert bed.now(write("b", 0, 3)).code == "storageUnavailable"
     # nobody was told of it, so nobody is shown it
-    assert bed.store.head() == 1 and sessions(bed.store.read_all()) == [1] and sessions(bed.store.read("a")) == [1]
+    assert (
+        bed.store.head() == 1
+        and sessions(bed.store.read_all()) == [1]
+        and sessions(bed.store.read("a")) == [1]
+    )
 
 
 def test_listeners_hear_nothing_of_a_failed_commit(bed: Bed) -> None:
@@ -508,7 +686,11 @@ def test_a_closed_store_refuses(bed: Bed) -> None:
     bed.store.close()
     assert bed.now(write("a", 0, 1)).code == "storageUnavailable"
     reads = (
-        lambda: bed.store.read("a"), lambda: bed.store.tally("u"), lambda: bed.store.group("u"), lambda: bed.store.names("u"), bed.store.agents,
+        lambda: bed.store.read("a"),
+        lambda: bed.store.tally("u"),
+        lambda: bed.store.group("u"),
+        lambda: bed.store.names("u"),
+        bed.store.agents,
     )
     for call in (bed.store.resume, bed.store.read_all, bed.store.jobs, bed.store.busy_jids, *reads):
         with pytest.raises(Refusal, match="storageUnavailable"):

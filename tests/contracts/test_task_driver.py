@@ -1,6 +1,8 @@
-"""What every TaskDriver promises, asked of each: keepers with real processes behind real connections, containers, and the fake one.
+"""What every TaskDriver promises, asked of each: keepers with real processes behind real
+connections, containers, and the fake one.
 
-Containers are a daemon's on paper, whose "containers" are processes of this machine; and, with SOAK=1, real ones.
+Containers are a daemon's on paper, whose "containers" are processes of this machine; and, with
+SOAK=1, real ones.
 """
 
 import asyncio
@@ -24,27 +26,40 @@ from typing import Any, ClassVar
 import pytest
 import tornado.httpserver
 import tornado.netutil
+
 from jobscribe.db.events.state import AgentRecord
+from jobscribe.drivers.contracts import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.docker.tasks.controller import DockerTasks
-from jobscribe.drivers.contracts import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.drivers.local_agents import LocalDriver
+from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.wire.messages import Box, Execution, PortsProbed, RunStatusUpdate, Shared, Snapshot, TaskRun, TaskSpec
-from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
+from jobscribe.protocol.wire.messages import (
+    Box,
+    Execution,
+    PortsProbed,
+    RunStatusUpdate,
+    Shared,
+    Snapshot,
+    TaskRun,
+    TaskSpec,
+)
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
+from jobscribe.supervisor.connections.hub import Hub
+from jobscribe.supervisor.connections.websocket import application
 from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid
 from jobscribe.supervisor.core.state.world import token_hash
-from jobscribe.supervisor.connections.websocket import application
-from jobscribe.supervisor.connections.hub import Hub
 from jobscribe.supervisor.process.counters import Counters
 
-KEY, OTHER = AgentKey("local", "sequential", "TaskUsr1", "localhost"), AgentKey("local", "sequential", "TaskUsr2", "localhost")
+KEY, OTHER = (
+    AgentKey("local", "sequential", "TaskUsr1", "localhost"),
+    AgentKey("local", "sequential", "TaskUsr2", "localhost"),
+)
 DEADLINE_SECS = 20.0
 _numbers = itertools.count(1)
 
@@ -54,7 +69,8 @@ def token_of(key: AgentKey = KEY, serial: int = 1) -> Token:
 
 
 class Ground:
-    """A task driver with two places, everything that was reported, and what is known of executions without asking.
+    """A task driver with two places, everything that was reported, and what is known of executions
+    without asking.
 
     tasks, silence (nobody answers any more) and stranger are set by who makes the places.
     """
@@ -74,7 +90,9 @@ class Ground:
         self.reports.append((key, message))
 
     def spec(self, token: Token, *command: str) -> TaskSpec:
-        return TaskSpec(command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=Box())
+        return TaskSpec(
+            command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=Box()
+        )
 
     def run_dir(self, token: Token) -> Path:
         return self.root / "user" / token.jid[:8] / token.jid / token.role
@@ -84,8 +102,13 @@ class Ground:
 
     def executions(self, token: Token, key: AgentKey | None = None) -> list[Execution]:
         key = key or self.key
-        return [e for k, m in self.reports if k == key and not isinstance(m, PortsProbed)
-                for e in (m.executions if isinstance(m, Snapshot) else (m.execution,)) if e.token == token]
+        return [
+            e
+            for k, m in self.reports
+            if k == key and not isinstance(m, PortsProbed)
+            for e in (m.executions if isinstance(m, Snapshot) else (m.execution,))
+            if e.token == token
+        ]
 
     async def until(self, true: Callable[[], Any], what: str) -> Any:
         deadline = asyncio.get_running_loop().time() + DEADLINE_SECS
@@ -97,7 +120,8 @@ class Ground:
 
     async def reported(self, token: Token, state: str, key: AgentKey | None = None) -> Execution:
         found: list[Execution] = await self.until(
-            lambda: [e for e in self.executions(token, key) if e.state == state], f"{token} is reported {state}",
+            lambda: [e for e in self.executions(token, key) if e.state == state],
+            f"{token} is reported {state}",
         )
         return found[-1]
 
@@ -106,7 +130,14 @@ class Ground:
         key = key or self.key
         before = len(self.reports)
         self.tasks.find(key)
-        await self.until(lambda: [1 for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot) and m.last], "a snapshot")
+        await self.until(
+            lambda: [
+                1
+                for k, m in self.reports[before:]
+                if k == key and isinstance(m, Snapshot) and m.last
+            ],
+            "a snapshot",
+        )
         pages = [m for k, m in self.reports[before:] if k == key and isinstance(m, Snapshot)]
         return {e.token: e for page in pages for e in page.executions}
 
@@ -131,7 +162,9 @@ class Fake:
 
 
 class Keepers:
-    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who keeps their progress and what they take."""
+    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who
+    keeps their progress and what they take.
+    """
 
     def __init__(self, ground: Ground) -> None:
         self.ground, self.root = ground, ground.root
@@ -147,12 +180,27 @@ class Keepers:
         self.server = tornado.httpserver.HTTPServer(application(self.hub))
         self.server.add_sockets([bound])
         address = self.root / "agents.json"
-        address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{bound.getsockname()[1]}/agent", "agentsCa": None}))
-        self.driver = LocalDriver(self.root, address, cpu_slots=Capacity(), agent_settings={"loginSecs": 0})
-        self.ground.tasks = KeeperTasks(lambda key, message: self.hub.send(key, message) and None, {"local": self.driver}, secrets.token_bytes)
-        self.ground.silence = lambda: [connection.close("silence") for connection in list(self.hub.connections.values())] and self.server.stop()
+        address.write_text(
+            json.dumps(
+                {"agentsUrl": f"ws://127.0.0.1:{bound.getsockname()[1]}/agent", "agentsCa": None}
+            )
+        )
+        self.driver = LocalDriver(
+            self.root, address, cpu_slots=Capacity(), agent_settings={"loginSecs": 0}
+        )
+        self.ground.tasks = KeeperTasks(
+            lambda key, message: self.hub.send(key, message) and None,
+            {"local": self.driver},
+            secrets.token_bytes,
+        )
+        self.ground.silence = lambda: (
+            [connection.close("silence") for connection in list(self.hub.connections.values())]
+            and self.server.stop()
+        )
         for key in (KEY, OTHER):
-            self.handles.append(await self.driver.start(AgentSpec(key=key, agent_id="i" * 32, token="t" * 32)))
+            self.handles.append(
+                await self.driver.start(AgentSpec(key=key, agent_id="i" * 32, token="t" * 32))
+            )
         await self.ground.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
@@ -164,7 +212,9 @@ class Keepers:
     def tell(self, *inputs: Any) -> None:
         for input_ in inputs:
             match input_:
-                case AgentSaid(key=key, message=RunStatusUpdate() | Snapshot() | PortsProbed() as message):
+                case AgentSaid(
+                    key=key, message=RunStatusUpdate() | Snapshot() | PortsProbed() as message
+                ):
                     self.said["snapshots"] += isinstance(message, Snapshot)
                     self.ground.report(key, message)
                 case AgentConnected() | AgentDisconnected():
@@ -189,17 +239,31 @@ class Containers:
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
-        ground.key, ground.other = (AgentKey("docker", "container", k.uid, "a") for k in (KEY, OTHER))
+        ground.key, ground.other = (
+            AgentKey("docker", "container", k.uid, "a") for k in (KEY, OTHER)
+        )
         ground.has_neighbours = False
         ground.stranger = lambda: 30_000
 
     async def begin(self, host: PoolHost, image: str) -> None:
         root = self.ground.root
         root.chmod(0o755)
-        pool = Pool(hosts=(host,), image=image, unix_users=(200_000, 200_099) if os.geteuid() == 0 else None, log_driver="json-file")
+        pool = Pool(
+            hosts=(host,),
+            image=image,
+            unix_users=(200_000, 200_099) if os.geteuid() == 0 else None,
+            log_driver="json-file",
+        )
         log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
         self.driver = DockerDriver(
-            pool, root, str(root / "user"), deployment=secrets.token_hex(4), address=dict, log=log, redactor=Redactor(), spokesman=self,
+            pool,
+            root,
+            str(root / "user"),
+            deployment=secrets.token_hex(4),
+            address=dict,
+            log=log,
+            redactor=Redactor(),
+            spokesman=self,
         )
         self.ground.tasks = self.tasks = DockerTasks(self.driver, log)
         self.driver.watch()
@@ -227,7 +291,9 @@ class Containers:
 
 
 class OnPaper:
-    """A daemon on paper; a container that starts is its task's script, as a process of this machine."""
+    """A daemon on paper; a container that starts is its task's script, as a process of this
+    machine.
+    """
 
     def __init__(self, ground: Ground) -> None:
         self.ground, self.containers = ground, Containers(ground)
@@ -238,13 +304,22 @@ class OnPaper:
         from fake_docker import FakeDocker
 
         self.fake = FakeDocker(self.ground.root)
-        self.fake.on_start = lambda c: threading.Thread(target=self.play, args=(c,), daemon=True).start()
+        self.fake.on_start = lambda c: threading.Thread(
+            target=self.play, args=(c,), daemon=True
+        ).start()
         self.ground.silence = self.silence
-        await self.containers.begin(PoolHost(name="a", address=self.fake.address, cpu=8, memory_mb=8000), "lab:1")
+        await self.containers.begin(
+            PoolHost(name="a", address=self.fake.address, cpu=8, memory_mb=8000), "lab:1"
+        )
 
     def play(self, container: Any) -> None:
         evidence = Path(container.config["Cmd"][0]).parent
-        words = ["/bin/sh", "-c", 'exec >>"$0/stdout.log" 2>>"$0/signal" 3>>"$0/stderr.log"; exec /bin/sh "$0/script.sh"', str(evidence)]
+        words = [
+            "/bin/sh",
+            "-c",
+            'exec >>"$0/stdout.log" 2>>"$0/signal" 3>>"$0/stderr.log"; exec /bin/sh "$0/script.sh"',
+            str(evidence),
+        ]
         process = subprocess.Popen(words, start_new_session=True)
         self.running.append(process)
         told = False
@@ -289,8 +364,13 @@ class RealHost:
             RealHost.shared.append(Hosts())
             await asyncio.to_thread(RealHost.shared[0].up)
         self.host = RealHost.shared[0].hosts["a"]
-        self.ground.silence = lambda: (self.host.freeze(), self.containers.tasks.on_state("a", False, "it does not answer"))
-        await self.containers.begin(PoolHost(name="a", address=f"unix://{self.host.sock}", cpu=2, memory_mb=2000), BASE)
+        self.ground.silence = lambda: (
+            self.host.freeze(),
+            self.containers.tasks.on_state("a", False, "it does not answer"),
+        )
+        await self.containers.begin(
+            PoolHost(name="a", address=f"unix://{self.host.sock}", cpu=2, memory_mb=2000), BASE
+        )
 
     async def close(self) -> None:
         await asyncio.to_thread(self.host.well)
@@ -318,15 +398,23 @@ async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
         yield ground
     finally:
         await places.close()
-        left = [p.pid for p in processes.table().values() if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")]
+        left = [
+            p.pid
+            for p in processes.table().values()
+            if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")
+        ]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(root)
     assert not left
 
 
-@pytest.mark.parametrize(("command", "code"), [(("true",), 0), (("false",), 1), (("no-such-command-anywhere",), 127)])
-async def test_what_was_launched_is_reported_to_its_end(ground: Ground, command: tuple[str, ...], code: int) -> None:
+@pytest.mark.parametrize(
+    ("command", "code"), [(("true",), 0), (("false",), 1), (("no-such-command-anywhere",), 127)]
+)
+async def test_what_was_launched_is_reported_to_its_end(
+    ground: Ground, command: tuple[str, ...], code: int
+) -> None:
     token = token_of()
     ground.launch(token, *command)
     exit_ = (await ground.reported(token, "ended")).exit
@@ -341,7 +429,9 @@ async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Gr
     before = len(ground.executions(token))
     ground.launch(token, "sleep", "600")
     await ground.until(lambda: len(ground.executions(token)) > before, "asking again is answered")
-    assert {(e.pid, e.start_ticks) for e in ground.executions(token) if e.state == "running"} == {(first.pid, first.start_ticks)}
+    assert {(e.pid, e.start_ticks) for e in ground.executions(token) if e.state == "running"} == {
+        (first.pid, first.start_ticks)
+    }
     ground.tasks.stop(ground.key, token, "cancel", 0.5)
     await ground.reported(token, "ended")
 
@@ -365,7 +455,12 @@ async def test_an_end_is_told_again_until_it_is_settled(ground: Ground) -> None:
     ended = await ground.reported(token, "ended")
     for _ in range(2):
         known = (await ground.snapshot())[token]
-        assert known.state == "ended" and known.exit is not None and ended.exit is not None and known.exit.code == ended.exit.code == 1
+        assert (
+            known.state == "ended"
+            and known.exit is not None
+            and ended.exit is not None
+            and known.exit.code == ended.exit.code == 1
+        )
     ground.tasks.settle(ground.key, (token,))
     assert token not in await ground.snapshot()
 
@@ -412,7 +507,9 @@ async def test_a_stop_of_what_has_ended_changes_nothing(ground: Ground) -> None:
     assert known.exit is not None and (known.exit.code, known.exit.stop_reason) == (0, None)
 
 
-async def test_a_snapshot_has_everything_of_its_place_and_nothing_of_another(ground: Ground) -> None:
+async def test_a_snapshot_has_everything_of_its_place_and_nothing_of_another(
+    ground: Ground,
+) -> None:
     mine, theirs = [token_of() for _ in range(5)], token_of(OTHER)
     for token in mine:
         ground.launch(token, "true")
@@ -433,12 +530,16 @@ async def test_evidence_is_read_in_pieces_and_is_empty_where_there_is_none(groun
     assert await ground.tasks.evidence(ground.key, token, "stdout.log", 11, 100) == (b"", 11)
     ground.tasks.settle(ground.key, (token,))
     assert token not in await ground.snapshot()
-    assert await ground.output(token) == b"0123456789\n", "what is settled is forgotten, what it wrote is not"
+    assert await ground.output(token) == b"0123456789\n", (
+        "what is settled is forgotten, what it wrote is not"
+    )
     assert await ground.tasks.evidence(ground.key, unknown, "stdout.log", 0, 4) == (b"", 0)
     assert await ground.tasks.evidence(ground.other, token, "stdout.log", 0, 4) == (b"", 0)
 
 
-async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_gone(ground: Ground) -> None:
+async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_gone(
+    ground: Ground,
+) -> None:
     token = token_of()
     ground.launch(token, "sleep", "600")
     await ground.reported(token, "running")
@@ -458,14 +559,24 @@ async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
     assert refused.value.code == "agentUnavailable"
 
 
-def gang_of(ground: Ground, *commands: tuple[str, ...], **fields: Any) -> tuple[list[Token], Shared, list[TaskRun]]:
+def gang_of(
+    ground: Ground, *commands: tuple[str, ...], **fields: Any
+) -> tuple[list[Token], Shared, list[TaskRun]]:
     """Tasks of one attempt, with what they share."""
     first = token_of()
     tokens = [Token(first.jid, 1, 1, "a", n) for n in range(len(commands))]
     runs = [
-        TaskRun(op_id=op_id(t, "run"), token=t, spec=TaskSpec(
-            command=c, run_dir=str(ground.run_dir(t) / str(t.index)), grace_secs=0.5, **fields,
-        )) for t, c in zip(tokens, commands, strict=True)
+        TaskRun(
+            op_id=op_id(t, "run"),
+            token=t,
+            spec=TaskSpec(
+                command=c,
+                run_dir=str(ground.run_dir(t) / str(t.index)),
+                grace_secs=0.5,
+                **fields,
+            ),
+        )
+        for t, c in zip(tokens, commands, strict=True)
     ]
     return tokens, Shared(env={"JOBSCRIBE_TEST_SHARED": "yes"}, job="{}"), runs
 
@@ -476,9 +587,9 @@ async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None
         ground.tasks.launch_gang(ground.key, shared, runs)
     first, second = [(await ground.reported(t, "ended")).exit for t in tokens[:2]]
     assert first is not None and second is not None and (first.code, second.code) == (0, 1)
-    pids = {(e.pid, e.start_ticks) for e in ground.executions(tokens[2]) if e.state == "running"} or {
-        (e.pid, e.start_ticks) for e in [await ground.reported(tokens[2], "running")]
-    }
+    pids = {
+        (e.pid, e.start_ticks) for e in ground.executions(tokens[2]) if e.state == "running"
+    } or {(e.pid, e.start_ticks) for e in [await ground.reported(tokens[2], "running")]}
     assert len(pids) == 1
     # once more, when two of them are over and settled
     ground.tasks.settle(ground.key, tuple(tokens[:2]))
@@ -493,7 +604,9 @@ async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None
     assert exit_ is not None and exit_.stop_reason == "decided"
 
 
-async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(ground: Ground) -> None:
+async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(
+    ground: Ground,
+) -> None:
     tokens, shared, runs = gang_of(ground, ("echo", "one"), ("echo", "two"))
     ground.tasks.stop(ground.key, tokens[0], "decided", 0.5)
     ground.tasks.launch_gang(ground.key, shared, runs)
@@ -502,23 +615,38 @@ async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_
     assert (await ground.output(tokens[0]), await ground.output(tokens[1])) == (b"", b"two\n")
 
 
-async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(ground: Ground) -> None:
+async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(
+    ground: Ground,
+) -> None:
     taken = ground.stranger()
     for n, ports in enumerate(((), (taken,), (1, taken))):
         op = f"{n}".rjust(32, "p")
         before = len(ground.reports)
         ground.tasks.probe(ground.key, op, ports)
-        found = await ground.until(lambda op=op: [(k, m) for k, m in ground.reports if isinstance(m, PortsProbed) and m.op_id == op], "an answer")
+        found = await ground.until(
+            lambda op=op: [
+                (k, m) for k, m in ground.reports if isinstance(m, PortsProbed) and m.op_id == op
+            ],
+            "an answer",
+        )
         ((key, said),) = found
-        assert key == ground.key and set(said.busy) <= set(ports) and (taken in said.busy) == (ground.has_neighbours and taken in ports)
+        assert (
+            key == ground.key
+            and set(said.busy) <= set(ports)
+            and (taken in said.busy) == (ground.has_neighbours and taken in ports)
+        )
         assert not [m for _, m in ground.reports[before:] if isinstance(m, RunStatusUpdate)]
 
 
-async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(ground: Ground) -> None:
+async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(
+    ground: Ground,
+) -> None:
     ground.silence()
     ground.reports.clear()
     tokens, shared, runs = gang_of(ground, ("true",))
     ground.tasks.probe(ground.key, "p" * 32, (1,))
     ground.tasks.launch_gang(ground.key, shared, runs)
     await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
-    assert not [m for _, m in ground.reports if isinstance(m, PortsProbed)] and not ground.executions(tokens[0])
+    assert not [
+        m for _, m in ground.reports if isinstance(m, PortsProbed)
+    ] and not ground.executions(tokens[0])

@@ -1,7 +1,9 @@
-"""A process that appends to a store and prints what was acknowledged, until it is killed or told to stop.
+"""A process that appends to a store and prints what was acknowledged, until it is killed or told to
+stop.
 
-`ack ROOT`: batches of one to four events over several streams, many in flight; prints `<stream> <version>` for each batch told.
-`full ROOT LIMIT`: may write files of LIMIT bytes only; prints what happened as JSON lines.
+`ack ROOT`: batches of one to four events over several streams, many in flight; prints `<stream>
+<version>` for each batch told. `full ROOT LIMIT`: may write files of LIMIT bytes only; prints what
+happened as JSON lines.
 """
 
 import json
@@ -17,7 +19,10 @@ from jobscribe.protocol.errors import Refusal
 
 
 def events(stream: str, version: int, count: int) -> tuple:
-    return tuple(SupervisorStarted(at=1.0, session=version + n + 1, pid=1, boot_id=stream, version="x" * 200) for n in range(count))
+    return tuple(
+        SupervisorStarted(at=1.0, session=version + n + 1, pid=1, boot_id=stream, version="x" * 200)
+        for n in range(count)
+    )
 
 
 def ack(root: Path) -> None:
@@ -39,7 +44,9 @@ def ack(root: Path) -> None:
             stream, count = f"s{number % 9}", 1 + number % 4
             write = Write(stream, versions[stream], events(stream, versions[stream], count))
             versions[stream] += count
-            store.append(Batch(writes=(write,)), lambda r, s=stream, v=versions[stream]: told(s, v, r))
+            store.append(
+                Batch(writes=(write,)), lambda r, s=stream, v=versions[stream]: told(s, v, r)
+            )
             number, waiting = number + 1, waiting + 1
         calls.get()()
 
@@ -63,7 +70,13 @@ def full(root: Path, limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     while isinstance(result := append(), Appended):
         version = result.last
-    say(refused=result.code, sentence=result.sentence, head=store.head(), version=version, read=len(store.read("s")))
+    say(
+        refused=result.code,
+        sentence=result.sentence,
+        head=store.head(),
+        version=version,
+        read=len(store.read("s")),
+    )
     again = append()
     store.resume()
     still = append()

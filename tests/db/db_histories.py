@@ -1,24 +1,51 @@
-"""Events and histories for property tests: any sequence at all, and the lives of runs as they really go."""
+"""Events and histories for property tests: any sequence at all, and the lives of runs as they
+really go.
+"""
 
 from hypothesis import strategies as st
-from jobscribe.db.events.events import AttemptDecided, AttemptEnded, DependencyEnded, JobEvent, RunEnded, RunPurged, RunRequested, StopRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, TaskSubmitted
+
+from jobscribe.db.events.events import (
+    AttemptDecided,
+    AttemptEnded,
+    DependencyEnded,
+    JobEvent,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    StopRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+)
 from jobscribe.db.events.state import Retrying
-from jobscribe.protocol.clusters.batch import BatchState
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.clusters.batch import BatchState
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 UID, SID = "EPRSuser", "simAAA01"
 JID = f"{UID}-{SID}-command"
 KEY = AgentKey("local", "sequential", UID, "node1")
 
 times = st.floats(min_value=1.6e9, max_value=1.8e9, allow_nan=False).map(lambda t: round(t, 3))
-words = st.text(max_size=12).filter(lambda t: "\x00" not in t and not any("\ud800" <= c <= "\udfff" for c in t))
+words = st.text(max_size=12).filter(
+    lambda t: "\x00" not in t and not any("\ud800" <= c <= "\udfff" for c in t)
+)
 
 
 def spec(jid: str = JID, **fields: object) -> RunSpec:
     uid, sid, model = jid.split("-", 2)
-    values = {"uid": uid, "simulation_id": sid, "compute_model": model, "command": ("true",), "compute_job_hash": "abc123", "driver": "local", **fields}
+    values = {
+        "uid": uid,
+        "simulation_id": sid,
+        "compute_model": model,
+        "command": ("true",),
+        "compute_job_hash": "abc123",
+        "driver": "local",
+        **fields,
+    }
     return RunSpec(**values)
 
 
@@ -27,7 +54,13 @@ def token(serial: int, attempt: int = 1, index: int = 0, jid: str = JID) -> Toke
 
 
 def requested(serial: int, at: float = 1.7e9, jid: str = JID, **fields: object) -> RunRequested:
-    return RunRequested(at=at, serial=serial, spec=spec(jid, **fields), run_dir=f"/r/{serial}", req_id=f"request-{serial}")
+    return RunRequested(
+        at=at,
+        serial=serial,
+        spec=spec(jid, **fields),
+        run_dir=f"/r/{serial}",
+        req_id=f"request-{serial}",
+    )
 
 
 def placed(t: Token, at: float = 1.7e9) -> TaskPlaced:
@@ -35,7 +68,9 @@ def placed(t: Token, at: float = 1.7e9) -> TaskPlaced:
 
 
 def started(t: Token, at: float = 1.7e9, pid: int = 77) -> TaskStarted:
-    return TaskStarted(at=at, token=t, pid=pid, start_ticks=5, started_at=at - 0.5, host="node1", boot_id="boot")
+    return TaskStarted(
+        at=at, token=t, pid=pid, start_ticks=5, started_at=at - 0.5, host="node1", boot_id="boot"
+    )
 
 
 def ended(t: Token, at: float = 1.7e9, **exit_: object) -> TaskEnded:
@@ -45,44 +80,110 @@ def ended(t: Token, at: float = 1.7e9, **exit_: object) -> TaskEnded:
 serials = st.integers(1, 4)
 tokens = st.builds(token, serials, st.integers(1, 3), st.integers(0, 2))
 batches = st.builds(
-    BatchState, cluster=st.just("hpc"), job_id=st.sampled_from(["7", "7_1", "8+0"]), state=st.sampled_from(["PENDING", "RUNNING"]),
-    reason=words, nodes=words, starts_at=st.none() | times, unknown_since=st.none() | times,
+    BatchState,
+    cluster=st.just("hpc"),
+    job_id=st.sampled_from(["7", "7_1", "8+0"]),
+    state=st.sampled_from(["PENDING", "RUNNING"]),
+    reason=words,
+    nodes=words,
+    starts_at=st.none() | times,
+    unknown_since=st.none() | times,
 )
 exits = st.one_of(
-    st.builds(ExitInfo, code=st.integers(0, 255), started_at=st.none() | times, last_lines=st.none() | words),
-    st.builds(ExitInfo, signal=st.integers(1, 64), stop_reason=st.sampled_from([None, "cancel", "timeLimit"])),
+    st.builds(
+        ExitInfo,
+        code=st.integers(0, 255),
+        started_at=st.none() | times,
+        last_lines=st.none() | words,
+    ),
+    st.builds(
+        ExitInfo,
+        signal=st.integers(1, 64),
+        stop_reason=st.sampled_from([None, "cancel", "timeLimit"]),
+    ),
     st.builds(ExitInfo, source=st.sampled_from(["start", "lost"]), detail=words),
-    st.builds(ExitInfo, source=st.just("scheduler"), code=st.none() | st.integers(0, 255), detail=words, batch=batches),
+    st.builds(
+        ExitInfo,
+        source=st.just("scheduler"),
+        code=st.none() | st.integers(0, 255),
+        detail=words,
+        batch=batches,
+    ),
 )
-reasons = st.sampled_from(["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed"])
+reasons = st.sampled_from(
+    ["exit", "signal", "cancel", "timeLimit", "queueLimit", "lost", "startFailed"]
+)
 
 
 retries = st.builds(
-    Retrying, at=times, delay_secs=st.just(1.0), behavior=st.sampled_from(["transient", "conflict", "unknown"]), reason=words,
+    Retrying,
+    at=times,
+    delay_secs=st.just(1.0),
+    behavior=st.sampled_from(["transient", "conflict", "unknown"]),
+    reason=words,
 )
 
 
-def events_of(serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]) -> st.SearchStrategy[JobEvent]:
+def events_of(
+    serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]
+) -> st.SearchStrategy[JobEvent]:
     """Any event of a job, about these runs and tasks."""
     return st.one_of(
         st.builds(
-            requested, serial, times, sim_name=st.none() | words, job_run_mode=st.sampled_from(["sequential", "parallel"]),
+            requested,
+            serial,
+            times,
+            sim_name=st.none() | words,
+            job_run_mode=st.sampled_from(["sequential", "parallel"]),
             time_limit_secs=st.none() | st.just(5.0),
         ),
-        st.builds(placed, task, times), st.builds(started, task, times, st.integers(2, 9)),
+        st.builds(placed, task, times),
+        st.builds(started, task, times, st.integers(2, 9)),
         st.builds(TaskSubmitted, at=times, token=task, batch=batches),
         st.builds(TaskEnded, at=times, token=task, exit=exits),
-        st.builds(StopRequested, at=times, serial=serial, reason=reasons, by=st.just(UID), grace_secs=st.just(3.0), note=words),
+        st.builds(
+            StopRequested,
+            at=times,
+            serial=serial,
+            reason=reasons,
+            by=st.just(UID),
+            grace_secs=st.just(3.0),
+            note=words,
+        ),
         st.builds(RunPurged, at=times, serial=serial),
         st.builds(TaskHeld, at=times, token=task, exit=exits, secs=st.just(60.0)),
         st.builds(
-            AttemptDecided, at=times, serial=serial, attempt=st.integers(1, 3), succeeded=st.booleans(), reason=words,
-            role=st.sampled_from([None, "main"]), index=st.integers(0, 2),
+            AttemptDecided,
+            at=times,
+            serial=serial,
+            attempt=st.integers(1, 3),
+            succeeded=st.booleans(),
+            reason=words,
+            role=st.sampled_from([None, "main"]),
+            index=st.integers(0, 2),
         ),
-        st.builds(DependencyEnded, at=times, serial=serial, compute_jid=st.just(JID), compute_job_serial=serial, status=st.just("error")),
-        st.builds(AttemptEnded, at=times, serial=serial, attempt=st.integers(1, 3), reason=words, retry=st.none() | retries),
         st.builds(
-            RunEnded, at=times, serial=serial, status=st.sampled_from(["completed", "canceled", "error"]), reason=reasons,
+            DependencyEnded,
+            at=times,
+            serial=serial,
+            compute_jid=st.just(JID),
+            compute_job_serial=serial,
+            status=st.just("error"),
+        ),
+        st.builds(
+            AttemptEnded,
+            at=times,
+            serial=serial,
+            attempt=st.integers(1, 3),
+            reason=words,
+            retry=st.none() | retries,
+        ),
+        st.builds(
+            RunEnded,
+            at=times,
+            serial=serial,
+            status=st.sampled_from(["completed", "canceled", "error"]),
+            reason=reasons,
             error=st.none() | words,
         ),
     )
@@ -96,7 +197,10 @@ def life(serial: int, at: float = 1.7e9, jid: str = JID) -> list[JobEvent]:
     """A run from its request to its end."""
     t = token(serial, jid=jid)
     return [
-        requested(serial, at, jid), placed(t, at + 0.001), started(t, at + 0.002), ended(t, at + 1),
+        requested(serial, at, jid),
+        placed(t, at + 0.001),
+        started(t, at + 0.002),
+        ended(t, at + 1),
         AttemptEnded(at=at + 1, serial=serial, attempt=1, reason="exit"),
         RunEnded(at=at + 1, serial=serial, status="completed", reason="exit"),
     ]

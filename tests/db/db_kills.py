@@ -1,6 +1,8 @@
-"""Killing an upkeep command at every step: each time in a child process, which is gone at once, as by SIGKILL.
+"""Killing an upkeep command at every step: each time in a child process, which is gone at once, as
+by SIGKILL.
 
-A step is a call that changes something, of the machine or of SQLite; the child ends before it, or right after it.
+A step is a call that changes something, of the machine or of SQLite; the child ends before it, or
+right after it.
 """
 
 import os
@@ -9,23 +11,44 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from jobscribe.db.maintenance import compaction, derived_tables as deriving, rebuild as rebuilding, file_replacement as replacing, rollback as setting_back
+from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance import derived_tables as deriving
+from jobscribe.db.maintenance import file_replacement as replacing
+from jobscribe.db.maintenance import rebuild as rebuilding
+from jobscribe.db.maintenance import rollback as setting_back
 from jobscribe.db.sqlite import schema
 
 _KILLED = 77
 #: (where it is looked up, name)
 _CALLS = (
-    (os, "open"), (os, "link"), (os, "replace"), (os, "rename"), (os, "unlink"), (os, "fsync"), (os, "pwrite"), (os, "mkdir"),
-    (shutil, "copyfile"), (shutil, "rmtree"),
-    *((module, "insert") for module in (deriving, rebuilding, compaction, setting_back, schema) if hasattr(module, "insert")),
-    (replacing, "finish"), (schema, "create"),
+    (os, "open"),
+    (os, "link"),
+    (os, "replace"),
+    (os, "rename"),
+    (os, "unlink"),
+    (os, "fsync"),
+    (os, "pwrite"),
+    (os, "mkdir"),
+    (shutil, "copyfile"),
+    (shutil, "rmtree"),
+    *(
+        (module, "insert")
+        for module in (deriving, rebuilding, compaction, setting_back, schema)
+        if hasattr(module, "insert")
+    ),
+    (replacing, "finish"),
+    (schema, "create"),
 )
 
 
-def killed_at_every_step(template: Path, place: Path, command: Callable[[Path], object], healed: Callable[[Path], None]) -> int:
-    """Run the command on a copy of the template, killed before and after its first step, its second, ...; returns how many there were.
+def killed_at_every_step(
+    template: Path, place: Path, command: Callable[[Path], object], healed: Callable[[Path], None]
+) -> int:
+    """Run the command on a copy of the template, killed before and after its first step, its
+    second, ...; returns how many there were.
 
-    `healed(place)` is called each time, and once more after the run that nothing stopped. Without SOAK every fifth step is enough.
+    `healed(place)` is called each time, and once more after the run that nothing stopped. Without
+    SOAK every fifth step is enough.
     """
     stride = 1 if os.environ.get("SOAK") else 5
     # (all of them, over some runs of the tests)
@@ -80,5 +103,3 @@ def _arm(step: int) -> None:
 
     for owner, name in _CALLS:
         setattr(owner, name, watched(getattr(owner, name)))
-
-

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobscribe.db.events.events import Event, JobEvent, job_stream
-from jobscribe.db.store.job_index import index_row
 from jobscribe.db.events.job_fold import evolve
-from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.events.state import Job
+from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, EventStore, Receipt, Write
+from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.errors import Refusal
 
 DEADLINE = 20.0
@@ -33,7 +33,11 @@ class Disk:
 
     def append(self, stream: str, events: Sequence[Event], **rest: tuple) -> Appended:
         """Durable when it returns."""
-        result = append(self.store, self.calls, Batch(writes=(Write(stream, self.versions.get(stream, 0), tuple(events)),), **rest))
+        result = append(
+            self.store,
+            self.calls,
+            Batch(writes=(Write(stream, self.versions.get(stream, 0), tuple(events)),), **rest),
+        )
         assert isinstance(result, Appended), result
         self.versions[stream] = self.versions.get(stream, 0) + len(events)
         return result
@@ -55,13 +59,22 @@ class Disk:
             for event in own:
                 job = evolve(job, event)
             self.jobs[jid] = job
-        writes = tuple(Write(job_stream(jid), self.versions.get(job_stream(jid), 0), tuple(own)) for jid, own in events.items())
-        result = append(self.store, self.calls, Batch(writes=writes, index=tuple(index_row(self.jobs[jid]) for jid in events)))
+        writes = tuple(
+            Write(job_stream(jid), self.versions.get(job_stream(jid), 0), tuple(own))
+            for jid, own in events.items()
+        )
+        result = append(
+            self.store,
+            self.calls,
+            Batch(writes=writes, index=tuple(index_row(self.jobs[jid]) for jid in events)),
+        )
         assert isinstance(result, Appended), result
         self.versions |= {w.stream: w.expected_version + len(w.events) for w in writes}
 
 
-def append(store: EventStore, calls: "queue.Queue[Callable[[], None]]", batch: Batch) -> Appended | Refusal:
+def append(
+    store: EventStore, calls: "queue.Queue[Callable[[], None]]", batch: Batch
+) -> Appended | Refusal:
     results: list[Appended | Refusal] = []
     store.append(batch, results.append)
     while not results:

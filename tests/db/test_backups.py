@@ -1,4 +1,6 @@
-"""Backups of a store in use, and putting one back: whole or not at all, and nothing that was given away is given away again."""
+"""Backups of a store in use, and putting one back: whole or not at all, and nothing that was given
+away is given away again.
+"""
 
 import os
 import queue
@@ -11,13 +13,15 @@ import pytest
 from db_histories import JID, UID, life, requested
 from db_kills import killed_at_every_step
 from db_stores import Disk
-from jobscribe.db.maintenance import backup as backups, checkpoints as folding
-from jobscribe.db.sqlite import head_file as witness
+
+from jobscribe.db.events.events import SYSTEM, LogSetBack, SupervisorStarted, job_stream
+from jobscribe.db.maintenance import backup as backups
+from jobscribe.db.maintenance import checkpoints as folding
 from jobscribe.db.maintenance.backup import backup, restore
 from jobscribe.db.maintenance.compaction import compact
-from jobscribe.db.events.events import SYSTEM, LogSetBack, SupervisorStarted, job_stream
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up
+from jobscribe.db.sqlite import head_file as witness
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Receipt, Write
 from jobscribe.protocol.errors import Refusal
@@ -34,13 +38,19 @@ def fill(root: Path) -> Disk:
     disk = Disk(root)
     disk.append(SYSTEM, [SupervisorStarted(at=1.0, session=1, pid=1, boot_id="b", version="9")])
     for jid in JIDS[:2]:
-        disk.tell(jid, *life(1, jid=jid), receipts=(Receipt(uid=UID, req_id="r" + jid[9:17], jid=jid, serial=1, at=1.7e9),))
+        disk.tell(
+            jid,
+            *life(1, jid=jid),
+            receipts=(Receipt(uid=UID, req_id="r" + jid[9:17], jid=jid, serial=1, at=1.7e9),),
+        )
     return disk
 
 
 def events(root: Path) -> list[tuple]:
     with sqlite3.connect(f"file:{root}/events.sqlite?mode=ro", uri=True) as c:
-        out = c.execute("SELECT position, stream, version, type, checksum FROM events ORDER BY position").fetchall()
+        out = c.execute(
+            "SELECT position, stream, version, type, checksum FROM events ORDER BY position"
+        ).fetchall()
     c.close()
     return out
 
@@ -55,9 +65,15 @@ def records(root: Path) -> dict[str, bytes]:
 def test_a_backup_of_a_store_in_use_is_all_of_one_moment(tmp_path: Path) -> None:
     disk = fill(tmp_path / "root")
     done = backup(tmp_path / "root", tmp_path / "b")
-    assert (done.events, done.position, done.size) == (13, 13, (tmp_path / "b" / "events.sqlite").stat().st_size)
+    assert (done.events, done.position, done.size) == (
+        13,
+        13,
+        (tmp_path / "b" / "events.sqlite").stat().st_size,
+    )
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["events.sqlite", "head"]
-    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "b").iterdir()} == {0o600} and (tmp_path / "b").stat().st_mode & 0o777 == 0o700
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "b").iterdir()} == {0o600} and (
+        tmp_path / "b"
+    ).stat().st_mode & 0o777 == 0o700
     disk.tell(JIDS[2], *life(1, jid=JIDS[2]))
     disk.store.close()
     assert events(tmp_path / "b") == events(tmp_path / "root" / "db")[:13]
@@ -67,8 +83,12 @@ def test_a_backup_of_a_store_in_use_is_all_of_one_moment(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(240)
-def test_backups_of_a_store_that_is_being_written_are_whole_and_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer goes on while pages are copied; each backup is a beginning of the log, whole, and newer than the one before."""
+def test_backups_of_a_store_that_is_being_written_are_whole_and_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer goes on while pages are copied; each backup is a beginning of the log, whole, and
+    newer than the one before.
+    """
     monkeypatch.setattr(backups, "STEP", 3)
     calls: queue.Queue = queue.Queue()
     store = SqliteStore(tmp_path / "root" / "db" / "events.sqlite", calls.put)
@@ -106,14 +126,28 @@ def test_backups_of_a_store_that_is_being_written_are_whole_and_keep_nobody_wait
     for n, position in enumerate(made):
         assert events(tmp_path / f"b{n}") == log[:position]
     assert made == sorted(made)
-    went_on = [max(v for n, v in during if n == number) > min(v for n, v in during if n == number) for number in range(4)]
+    went_on = [
+        max(v for n, v in during if n == number) > min(v for n, v in during if n == number)
+        for number in range(4)
+    ]
     assert any(went_on), "nothing was written while pages were copied"
 
 
 def backups_batch(version: int):
     from jobscribe.db.store.contract import Batch
 
-    return Batch(writes=(Write("s", version, tuple(SupervisorStarted(at=1.0, session=n, pid=1, boot_id="b", version="x" * 300) for n in range(20))),))
+    return Batch(
+        writes=(
+            Write(
+                "s",
+                version,
+                tuple(
+                    SupervisorStarted(at=1.0, session=n, pid=1, boot_id="b", version="x" * 300)
+                    for n in range(20)
+                ),
+            ),
+        )
+    )
 
 
 def test_what_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
@@ -165,7 +199,13 @@ def test_a_restored_store_is_what_it_was_and_gives_away_nothing_twice(tmp_path: 
     assert {p: p.read_bytes() for p in root.rglob("*") if p.is_file()} == untouched
     source = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "b").iterdir()}
     done = restore(root, tmp_path / "b", replace=True, now=1.8e9)
-    assert (done.events, done.jobs, done.position, done.lost_up_to, done.records_removed) == (13, 2, 13, 25, 1)
+    assert (done.events, done.jobs, done.position, done.lost_up_to, done.records_removed) == (
+        13,
+        2,
+        13,
+        25,
+        1,
+    )
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "b").iterdir()} == source
     assert done.kept_aside is not None and len(events(Path(done.kept_aside))) == 25
     assert set(records(root)) == {f"{jid}.json" for jid in JIDS[:2]}
@@ -174,11 +214,16 @@ def test_a_restored_store_is_what_it_was_and_gives_away_nothing_twice(tmp_path: 
     disk.open()
     (_, last) = system = disk.store.read(SYSTEM)
     assert last.position == 26 and disk.store.head() == 26
-    assert isinstance(last.event, LogSetBack) and (last.event.position, last.event.lost_up_to) == (13, 25)
+    assert isinstance(last.event, LogSetBack) and (last.event.position, last.event.lost_up_to) == (
+        13,
+        25,
+    )
     assert folding.serial_floor(system) == 5_000_000_001 and folding.set_back(system)
     assert disk.store.receipt(UID, "rsim00000") is not None
     disk.jobs.clear()
-    disk.tell(JIDS[2], requested(1, jid=JIDS[2])) if disk.versions.pop(job_stream(JIDS[2])) else None
+    disk.tell(JIDS[2], requested(1, jid=JIDS[2])) if disk.versions.pop(
+        job_stream(JIDS[2])
+    ) else None
     assert disk.store.head() == 27
     disk.store.close()
     assert check(root).ok
@@ -192,7 +237,9 @@ def test_a_backup_makes_a_new_root(tmp_path: Path) -> None:
     new = tmp_path / "new" / "root"
     assert check(new).ok and set(records(new)) == {f"{jid}.json" for jid in JIDS[:2]}
     assert new.stat().st_mode & 0o777 == (new / "db").stat().st_mode & 0o777 == 0o700
-    assert sorted(p.name for p in (new / "db").iterdir() if p.suffix != ".sqlite-shm" and p.stat().st_size) == ["events.sqlite", "head"]
+    assert sorted(
+        p.name for p in (new / "db").iterdir() if p.suffix != ".sqlite-shm" and p.stat().st_size
+    ) == ["events.sqlite", "head"]
 
 
 def test_what_upkeep_kept_aside_can_be_put_back(tmp_path: Path) -> None:
@@ -206,16 +253,24 @@ def test_what_upkeep_kept_aside_can_be_put_back(tmp_path: Path) -> None:
     assert check(root).ok
 
 
-@pytest.mark.parametrize(("spoil", "what"), [
-    (lambda b: (b / "head").unlink(), "no whole backup"),
-    (lambda b: (b / "events.sqlite").unlink(), "is no backup"),
-    (lambda b: os.truncate(b / "events.sqlite", 8192), "is damaged"),
-    (lambda b: (b / "events.sqlite").write_text("nonsense" * 1000), "is damaged"),
-    (lambda b: change(b, "UPDATE events SET at = at + 1 WHERE position = 5"), "is damaged .position 5"),
-    (lambda b: change(b, "DELETE FROM events WHERE position > 10"), "is damaged .position 13"),
-    (lambda b: change(b, "PRAGMA user_version = 3"), "layout 3"),
-])
-def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_changed(tmp_path: Path, spoil, what: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda b: (b / "head").unlink(), "no whole backup"),
+        (lambda b: (b / "events.sqlite").unlink(), "is no backup"),
+        (lambda b: os.truncate(b / "events.sqlite", 8192), "is damaged"),
+        (lambda b: (b / "events.sqlite").write_text("nonsense" * 1000), "is damaged"),
+        (
+            lambda b: change(b, "UPDATE events SET at = at + 1 WHERE position = 5"),
+            "is damaged .position 5",
+        ),
+        (lambda b: change(b, "DELETE FROM events WHERE position > 10"), "is damaged .position 13"),
+        (lambda b: change(b, "PRAGMA user_version = 3"), "layout 3"),
+    ],
+)
+def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_changed(
+    tmp_path: Path, spoil, what: str
+) -> None:
     root = tmp_path / "root"
     fill(root).store.close()
     backup(root, tmp_path / "b")
@@ -247,11 +302,17 @@ def test_a_store_that_cannot_be_read_any_more_is_replaced_as_well(tmp_path: Path
     backup(root, tmp_path / "b")
     disk.tell(JIDS[2], *life(1, jid=JIDS[2]))
     disk.store.close()
-    for spoil in (lambda db: (db / "events.sqlite").write_text("nonsense" * 5000), lambda db: (db / "events.sqlite").unlink(), lambda db: (db / "head").unlink()):
+    for spoil in (
+        lambda db: (db / "events.sqlite").write_text("nonsense" * 5000),
+        lambda db: (db / "events.sqlite").unlink(),
+        lambda db: (db / "head").unlink(),
+    ):
         place = shutil.copytree(root, tmp_path / "place")
         spoil(place / "db")
         done = restore(place, tmp_path / "b", replace=True)
-        assert done.lost_up_to >= (13 if not (Path(done.kept_aside or "") / "head").exists() else 19)
+        assert done.lost_up_to >= (
+            13 if not (Path(done.kept_aside or "") / "head").exists() else 19
+        )
         report = check(place)
         assert report.ok and report.records_behind == 0, report
         Disk(place).store.close()
@@ -260,7 +321,9 @@ def test_a_store_that_cannot_be_read_any_more_is_replaced_as_well(tmp_path: Path
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("there", [True, False])
-def test_a_restore_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_path: Path, there: bool) -> None:
+def test_a_restore_killed_at_any_step_leaves_the_old_log_or_the_new_one(
+    tmp_path: Path, there: bool
+) -> None:
     root = tmp_path / "root"
     disk = fill(root)
     backup(root, tmp_path / "b")
@@ -283,9 +346,16 @@ def test_a_restore_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_path
             opened.store.close()
         restore(place, tmp_path / "b", replace=True)
         report = check(place)
-        assert report.ok and report.records_behind == 0 and not list((place / "db").glob("being-*")), report
+        assert (
+            report.ok and report.records_behind == 0 and not list((place / "db").glob("being-*"))
+        ), report
 
-    assert killed_at_every_step(left, tmp_path / "place", lambda p: restore(p, tmp_path / "b", replace=True), healed) > 10
+    assert (
+        killed_at_every_step(
+            left, tmp_path / "place", lambda p: restore(p, tmp_path / "b", replace=True), healed
+        )
+        > 10
+    )
     assert outcomes == ({(19, "RunEnded"), (20, "LogSetBack")} if there else {(14, "LogSetBack")})
 
 

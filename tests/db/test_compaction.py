@@ -1,4 +1,6 @@
-"""Compaction: fewer events, the same truth. Positions, versions, records and what comes after them stay as they were."""
+"""Compaction: fewer events, the same truth. Positions, versions, records and what comes after them
+stay as they were.
+"""
 
 import json
 import os
@@ -13,20 +15,36 @@ from db_kills import killed_at_every_step
 from db_stores import Disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.db.maintenance import compaction, checkpoints as folding
-from jobscribe.db.sqlite import opening, head_file as witness
+
 from jobscribe.db.events.agent_fold import evolve_agent
-from jobscribe.db.maintenance.compaction import compact, estimate
-from jobscribe.db.events.events import SYSTEM, AgentGone, AgentStarted, AgentStartRequested, LogSetBack, RunPurged, SupervisorStarted, SupervisorStopped, agent_stream, decode, encode, job_stream
-from jobscribe.db.maintenance.checkpoints import Rules, checkpoint
-from jobscribe.db.maintenance.verification import check, events_of, export
+from jobscribe.db.events.events import (
+    SYSTEM,
+    AgentGone,
+    AgentStarted,
+    AgentStartRequested,
+    LogSetBack,
+    RunPurged,
+    SupervisorStarted,
+    SupervisorStopped,
+    agent_stream,
+    decode,
+    encode,
+    job_stream,
+)
 from jobscribe.db.events.job_fold import evolve, fold
-from jobscribe.db.records.job_record import record_bytes
-from jobscribe.db.maintenance.rebuild import rebuild
-from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
 from jobscribe.db.events.state import AgentRecord, Job
-from jobscribe.db.store.contract import Receipt, Stored
+from jobscribe.db.maintenance import checkpoints as folding
+from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance.checkpoints import Rules, checkpoint
+from jobscribe.db.maintenance.compaction import compact, estimate
+from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.records.event_text import story
+from jobscribe.db.records.job_record import record_bytes
+from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
+from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.sqlite import opening
+from jobscribe.db.store.contract import Receipt, Stored
 from jobscribe.protocol.errors import Refusal
 
 T = 1.7e9
@@ -55,25 +73,47 @@ def again(event):
 @pytest.mark.timeout(900)
 @settings(max_examples=10_000 if SOAK else 300, deadline=None)
 @given(histories, histories, st.integers(0, 5))
-def test_what_is_folded_and_goes_on_adds_up_to_what_it_always_did(before: list, after: list, history: int) -> None:
+def test_what_is_folded_and_goes_on_adds_up_to_what_it_always_did(
+    before: list, after: list, history: int
+) -> None:
     job = fold(JID, before)
-    folded = checkpoint(job_stream(JID), stored(before), Rules(before=1e12, history=history, at=NOW)) if before else None
+    folded = (
+        checkpoint(job_stream(JID), stored(before), Rules(before=1e12, history=history, at=NOW))
+        if before
+        else None
+    )
     if folded is None:
         assert len(before) < 2 or job.busy
         return
     assert not job.busy and folded.count == len(before)
     event = again(folded.row.event)
-    assert event == folded.row.event and (event.events, event.since, event.at) == (len(before), before[0].at, before[-1].at)
+    assert event == folded.row.event and (event.events, event.since, event.at) == (
+        len(before),
+        before[0].at,
+        before[-1].at,
+    )
     assert folded.row.position == folded.row.version == len(before) == event.job.version
     assert evolve(Job(jid=JID), event) == event.job == folding.trimmed(job, history)
-    assert checkpoint(job_stream(JID), [folded.row], Rules(before=1e12, history=history, at=NOW)) is None, "twice is once"
+    assert (
+        checkpoint(job_stream(JID), [folded.row], Rules(before=1e12, history=history, at=NOW))
+        is None
+    ), "twice is once"
     went_on, whole = evolve(Job(jid=JID), event), job
     for later in after:
         went_on, whole = evolve(went_on, later), evolve(whole, later)
-    assert (went_on.version, went_on.busy, went_on.status) == (whole.version, whole.busy, whole.status)
-    assert len(went_on.history) + went_on.history_dropped == len(whole.history) + whole.history_dropped
+    assert (went_on.version, went_on.busy, went_on.status) == (
+        whole.version,
+        whole.busy,
+        whole.status,
+    )
+    assert (
+        len(went_on.history) + went_on.history_dropped == len(whole.history) + whole.history_dropped
+    )
     if event.trimmed:
-        assert whole.history[len(whole.history) - len(went_on.history) :] == went_on.history or job.status == "job_run_purged"
+        assert (
+            whole.history[len(whole.history) - len(went_on.history) :] == went_on.history
+            or job.status == "job_run_purged"
+        )
     else:
         assert went_on == whole and record_bytes(went_on, 9, 1.0) == record_bytes(whole, 9, 1.0)
 
@@ -83,16 +123,35 @@ def test_of_a_purged_job_only_what_it_was_and_how_it_ended_is_kept() -> None:
     job = fold(JID, [*life(6), secret, *life(7)[1:], RunPurged(at=T, serial=7)])
     kept = folding.trimmed(job, 10)
     assert kept.run is not None and job.run is not None
-    assert (kept.run.serial, kept.run.status, kept.run.reason, kept.run.spec.compute_job_hash) == (7, "job_run_purged", "exit", "abc123")
-    assert (kept.run.queued_at, kept.run.started_at, kept.run.ended_at) == (job.run.queued_at, job.run.started_at, job.run.ended_at)
-    assert (kept.run.spec.command, kept.run.spec.data, kept.run.spec.env, kept.run.spec.sim_name) == ((), None, {}, None)
+    assert (kept.run.serial, kept.run.status, kept.run.reason, kept.run.spec.compute_job_hash) == (
+        7,
+        "job_run_purged",
+        "exit",
+        "abc123",
+    )
+    assert (kept.run.queued_at, kept.run.started_at, kept.run.ended_at) == (
+        job.run.queued_at,
+        job.run.started_at,
+        job.run.ended_at,
+    )
+    assert (
+        kept.run.spec.command,
+        kept.run.spec.data,
+        kept.run.spec.env,
+        kept.run.spec.sim_name,
+    ) == ((), None, {}, None)
     assert kept.run.attempts == () and kept.history == () and kept.history_dropped == 1
     assert folding.trimmed(kept, 10) == kept
 
 
 def test_a_job_that_is_busy_or_young_is_left_event_by_event() -> None:
     rules = Rules(before=T + 100, history=10, at=NOW)
-    for events in ([requested(1)], life(1)[:3], life(1, T + 99.5), [*life(1)[:3], requested(2), *life(2)[1:]]):
+    for events in (
+        [requested(1)],
+        life(1)[:3],
+        life(1, T + 99.5),
+        [*life(1)[:3], requested(2), *life(2)[1:]],
+    ):
         assert checkpoint(job_stream(JID), stored(events), rules) is None
     assert checkpoint(job_stream(JID), stored(life(1)), rules) is not None
 
@@ -100,13 +159,25 @@ def test_a_job_that_is_busy_or_young_is_left_event_by_event() -> None:
 def starts(count: int, at: float = T) -> list:
     out: list = []
     for n in range(1, count + 1):
-        out += [AgentStartRequested(at=at + n, agent_key=KEY, token_hash=f"{n:064d}", attempt=n), AgentStarted(at=at + n, agent_key=KEY, handle={"pid": n})]
+        out += [
+            AgentStartRequested(at=at + n, agent_key=KEY, token_hash=f"{n:064d}", attempt=n),
+            AgentStarted(at=at + n, agent_key=KEY, handle={"pid": n}),
+        ]
     return out
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from([*starts(3), AgentGone(at=T + 5, agent_key=KEY, reason="x")]), min_size=2, max_size=12), st.floats(T, T + 10))
-def test_an_agent_is_what_it_was_with_the_tokens_that_may_still_live(events: list, before: float) -> None:
+@given(
+    st.lists(
+        st.sampled_from([*starts(3), AgentGone(at=T + 5, agent_key=KEY, reason="x")]),
+        min_size=2,
+        max_size=12,
+    ),
+    st.floats(T, T + 10),
+)
+def test_an_agent_is_what_it_was_with_the_tokens_that_may_still_live(
+    events: list, before: float
+) -> None:
     folded = checkpoint(AGENT, stored(events, AGENT), Rules(before=before, history=1, at=NOW))
     rest = events if folded is None else [again(folded.row.event), *events[folded.count :]]
     whole = went_on = AgentRecord(key=KEY)
@@ -119,20 +190,38 @@ def test_an_agent_is_what_it_was_with_the_tokens_that_may_still_live(events: lis
 
 
 def test_sessions_and_serials_are_counted_on() -> None:
-    events = [e for n in (1, 2, 3) for e in (SupervisorStarted(at=T + n, session=n, pid=1, boot_id="b", version="1"), SupervisorStopped(at=T + n, session=n, reason="x"))]
+    events = [
+        e
+        for n in (1, 2, 3)
+        for e in (
+            SupervisorStarted(at=T + n, session=n, pid=1, boot_id="b", version="1"),
+            SupervisorStopped(at=T + n, session=n, reason="x"),
+        )
+    ]
     events.insert(3, LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=77, reason="restored"))
     rows = stored(events, SYSTEM)
     folded = checkpoint(SYSTEM, rows, Rules(before=T + 3, history=1, at=NOW))
     assert folded is not None and folded.count == 5
     left = [folded.row, *rows[5:]]
-    assert (folding.last_session(rows), folding.serial_floor(rows)) == (folding.last_session(left), folding.serial_floor(left)) == (3, 77)
+    assert (
+        (folding.last_session(rows), folding.serial_floor(rows))
+        == (folding.last_session(left), folding.serial_floor(left))
+        == (3, 77)
+    )
     assert folding.last_session([folded.row]) == 2 and folding.last_session([]) == 0
 
 
 def test_whose_log_it_is_survives_a_compaction() -> None:
     start = SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="1", root_id="one")
-    stop, back = SupervisorStopped(at=T, session=1, reason="x"), LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=7, reason="restored")
-    for events, restored in (([start, stop], False), ([start, back, start, stop], False), ([start, stop, back], True)):
+    stop, back = (
+        SupervisorStopped(at=T, session=1, reason="x"),
+        LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=7, reason="restored"),
+    )
+    for events, restored in (
+        ([start, stop], False),
+        ([start, back, start, stop], False),
+        ([start, stop, back], True),
+    ):
         rows = stored(events, SYSTEM)
         folded = checkpoint(SYSTEM, rows, Rules(before=T + 1, history=1, at=NOW))
         assert folded is not None
@@ -141,33 +230,57 @@ def test_whose_log_it_is_survives_a_compaction() -> None:
 
 
 def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it() -> None:
-    start, stop = SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="1"), SupervisorStopped(at=T, session=1, reason="x")
+    start, stop = (
+        SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="1"),
+        SupervisorStopped(at=T, session=1, reason="x"),
+    )
     back = LogSetBack(at=T, position=1, lost_up_to=2, serial_floor=7, reason="restored")
     rules = Rules(before=T + 1, history=1, at=NOW)
-    for events, owed in (([start, stop, back], True), ([start, stop, back, start], True), ([start, back, start, stop], False)):
+    for events, owed in (
+        ([start, stop, back], True),
+        ([start, stop, back, start], True),
+        ([start, back, start, stop], False),
+    ):
         rows = stored(events, SYSTEM)
         assert folding.set_back(rows) is owed
         folded = checkpoint(SYSTEM, rows, rules)
-        assert folding.set_back([] if folded is None else [folded.row, *rows[folded.count :]]) is owed
+        assert (
+            folding.set_back([] if folded is None else [folded.row, *rows[folded.count :]]) is owed
+        )
 
 
 # ---- a store
 
 
 def fill(root: Path, *, open_end: bool = True) -> Disk:
-    """Six jobs: ended long ago; of many runs; purged; ended yesterday; running; twice folded by the tests. An agent; the system."""
+    """Six jobs: ended long ago; of many runs; purged; ended yesterday; running; twice folded by the
+    tests. An agent; the system.
+    """
     disk = Disk(root)
-    system = [SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="9"), SupervisorStopped(at=T + 1, session=1, reason="x")]
+    system = [
+        SupervisorStarted(at=T, session=1, pid=1, boot_id="b", version="9"),
+        SupervisorStopped(at=T + 1, session=1, reason="x"),
+    ]
     disk.append(SYSTEM, system)
     disk.append(AGENT, starts(5))
-    disk.tell(JIDS[0], *life(1, T, JIDS[0]), receipts=(Receipt(uid=UID, req_id="request-old", jid=JIDS[0], serial=1, at=NOW - 100),))
+    disk.tell(
+        JIDS[0],
+        *life(1, T, JIDS[0]),
+        receipts=(Receipt(uid=UID, req_id="request-old", jid=JIDS[0], serial=1, at=NOW - 100),),
+    )
     for serial in range(1, 15):
         disk.tell(JIDS[1], *life(serial, T + serial, JIDS[1]))
     for serial in (1, 2):
         disk.tell(JIDS[2], *life(serial, T + serial, JIDS[2]))
     disk.tell(JIDS[2], RunPurged(at=T + 50, serial=2))
-    disk.append(SYSTEM, [SupervisorStarted(at=NOW - 100, session=2, pid=1, boot_id="b", version="9")])
-    disk.tell(JIDS[3], *life(1, NOW - compaction.DAY, JIDS[3]), receipts=(Receipt(uid=UID, req_id="request-1", jid=JIDS[3], serial=1, at=NOW - 50),))
+    disk.append(
+        SYSTEM, [SupervisorStarted(at=NOW - 100, session=2, pid=1, boot_id="b", version="9")]
+    )
+    disk.tell(
+        JIDS[3],
+        *life(1, NOW - compaction.DAY, JIDS[3]),
+        receipts=(Receipt(uid=UID, req_id="request-1", jid=JIDS[3], serial=1, at=NOW - 50),),
+    )
     t = token(1, jid=JIDS[4])
     if open_end:
         disk.tell(JIDS[4], requested(1, T, JIDS[4]), placed(t, T), started(t, T))
@@ -199,10 +312,17 @@ def test_a_compacted_log_says_the_same_with_fewer_events(root: Path) -> None:
     jobs = index.store.jobs()
     index.store.close()
     done = compact(root, now=NOW)
-    assert (done.events_before, done.jobs, done.jobs_folded, done.agents_folded) == (len(old), 5, 3, 1)
+    assert (done.events_before, done.jobs, done.jobs_folded, done.agents_folded) == (
+        len(old),
+        5,
+        3,
+        1,
+    )
     new = rows(root)
     assert done.events_after == len(new) < len(old) / 4
-    assert set(new[:-1]) - {(p, s, v, t) for p, s, v, t in new if t.endswith("Folded")} <= set(old), "what is kept keeps its place"
+    assert set(new[:-1]) - {(p, s, v, t) for p, s, v, t in new if t.endswith("Folded")} <= set(
+        old
+    ), "what is kept keeps its place"
     assert {(p, s, v) for p, s, v, _ in new[:-1]} <= {(p, s, v) for p, s, v, _ in old}
     assert new[-1][0] == old[-1][0] + 1 and new[-1][3] == "LogCompacted"
     report = check(root)
@@ -213,7 +333,10 @@ def test_a_compacted_log_says_the_same_with_fewer_events(root: Path) -> None:
     assert json.loads(after[f"{JIDS[1]}.json"])["historyDropped"] == 3
     disk = Disk(root)
     assert disk.store.jobs() == jobs and disk.store.busy_jids() == [JIDS[4]]
-    assert [disk.store.receipt(UID, r).jid for r in ("request-1", "request-old")] == [JIDS[3], JIDS[0]]
+    assert [disk.store.receipt(UID, r).jid for r in ("request-1", "request-old")] == [
+        JIDS[3],
+        JIDS[0],
+    ]
     assert disk.store.head() == old[-1][0] + 1
     disk.store.close()
     assert read_marker(root / "supervisor-job") == old[-1][0] + 1
@@ -228,21 +351,34 @@ def test_the_old_log_is_kept_aside_and_is_a_backup(root: Path) -> None:
     done = compact(root, now=NOW)
     assert done.kept_aside is not None
     aside = Path(done.kept_aside)
-    assert rows_of(aside / "events.sqlite") == old and (aside / "events.sqlite").stat().st_nlink == 1
-    assert {f.stat().st_mode & 0o777 for f in aside.iterdir()} == {0o600} and aside.stat().st_mode & 0o777 == 0o700
-    assert compact(shutil.copytree(root, root.with_name("other")), now=NOW, keep=False).kept_aside is None
+    assert (
+        rows_of(aside / "events.sqlite") == old and (aside / "events.sqlite").stat().st_nlink == 1
+    )
+    assert {f.stat().st_mode & 0o777 for f in aside.iterdir()} == {
+        0o600
+    } and aside.stat().st_mode & 0o777 == 0o700
+    assert (
+        compact(shutil.copytree(root, root.with_name("other")), now=NOW, keep=False).kept_aside
+        is None
+    )
 
 
 def rows_of(path: Path) -> list[tuple]:
     with sqlite3.connect(path) as c:
-        out = c.execute("SELECT position, stream, version, type FROM events ORDER BY position").fetchall()
+        out = c.execute(
+            "SELECT position, stream, version, type FROM events ORDER BY position"
+        ).fetchall()
     c.close()
     return out
 
 
 def test_twice_is_once(root: Path) -> None:
     compact(root, now=NOW)
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in root.rglob("*") if p.is_file() and p.suffix != ".sqlite-shm"}
+    before = {
+        p: (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in root.rglob("*")
+        if p.is_file() and p.suffix != ".sqlite-shm"
+    }
     again_ = compact(root, now=NOW)
     assert not again_.changed and again_.kept_aside is None
     assert {p.name: p.read_bytes() for p in before} == {p.name: b for p, (b, _) in before.items()}
@@ -280,13 +416,24 @@ def test_everything_goes_on_after_a_compaction(root: Path) -> None:
         disk.tell(jid, *events)
     system = disk.store.read(SYSTEM)
     disk.versions[SYSTEM] = system[-1].version
-    disk.append(SYSTEM, [SupervisorStarted(at=NOW, session=folding.last_session(system) + 1, pid=1, boot_id="b", version="9")])
+    disk.append(
+        SYSTEM,
+        [
+            SupervisorStarted(
+                at=NOW, session=folding.last_session(system) + 1, pid=1, boot_id="b", version="9"
+            )
+        ],
+    )
     assert system[-1].version == 4 and disk.store.read(SYSTEM)[-1].event.session == 3
     # a follower that was cut off in what is folded now goes on behind it, in order
     positions = [s.position for s in disk.store.read_all(0, 10_000)]
     for after in (0, 3, 20, 60, positions[-1] - 1, positions[-1], positions[-1] + 5):
-        assert [s.position for s in disk.store.read_all(after, 10_000)] == [p for p in positions if p > after]
-        assert [s.position for s in disk.store.read_all(after, 3)] == [p for p in positions if p > after][:3]
+        assert [s.position for s in disk.store.read_all(after, 10_000)] == [
+            p for p in positions if p > after
+        ]
+        assert [s.position for s in disk.store.read_all(after, 3)] == [
+            p for p in positions if p > after
+        ][:3]
     (first, *_) = disk.store.read(job_stream(JIDS[1]), after=30)
     assert first.version == 84 and disk.store.read(job_stream(JIDS[1]), after=84)[0].version == 85
     disk.store.close()
@@ -300,7 +447,10 @@ def test_everything_goes_on_after_a_compaction(root: Path) -> None:
 def test_the_story_says_that_earlier_events_were_folded_and_when(root: Path) -> None:
     compact(root, now=NOW)
     (line,) = story(events_of(root, job_stream(JIDS[1])))
-    assert "run 14 is completed (13 runs before it); 84 earlier events were folded into this one on 2024-02-22" in line
+    assert (
+        "run 14 is completed (13 runs before it); 84 earlier events were folded into this one on 2024-02-22"
+        in line
+    )
     assert "the first was of 2023-11-14 22:13:21" in line and "parts of it are not kept" in line
     (line,) = story(events_of(root, AGENT))
     assert "10 earlier events were folded" in line
@@ -308,8 +458,11 @@ def test_the_story_says_that_earlier_events_were_folded_and_when(root: Path) -> 
 
 
 def test_a_damaged_log_is_not_compacted(root: Path) -> None:
-    for statement in ("UPDATE events SET body = replace(body, '1', '2') WHERE position = 40", "DELETE FROM events WHERE position = 40",
-                      "DELETE FROM events WHERE position > 100"):
+    for statement in (
+        "UPDATE events SET body = replace(body, '1', '2') WHERE position = 40",
+        "DELETE FROM events WHERE position = 40",
+        "DELETE FROM events WHERE position > 100",
+    ):
         place = shutil.copytree(root, root.with_name("spoiled"))
         with sqlite3.connect(place / "db" / "events.sqlite") as c:
             c.execute(statement)
@@ -317,29 +470,51 @@ def test_a_damaged_log_is_not_compacted(root: Path) -> None:
         before = {p: p.read_bytes() for p in place.rglob("*") if p.is_file()}
         with pytest.raises(Refusal, match=r"storeDamaged.*jobscribe db repair"):
             compact(place, now=NOW)
-        assert {p: p.read_bytes() for p in before} == before and not list((place / "db").glob("before*"))
+        assert {p: p.read_bytes() for p in before} == before and not list(
+            (place / "db").glob("before*")
+        )
         shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("column", ["position", "version", "body", "checksum"])
-def test_a_gap_is_vouched_for_by_the_row_behind_it(root: Path, monkeypatch: pytest.MonkeyPatch, column: str) -> None:
+def test_a_gap_is_vouched_for_by_the_row_behind_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
     """What is changed or taken out of a compacted log is missed, on either side of every gap."""
     monkeypatch.setattr(opening, "TAIL", 2)
     compact(root, now=NOW)
     positions = [p for p, *_ in rows(root)]
-    changes = {"position": "position - 1", "version": "version + 1000", "body": "replace(body, '1', '2')", "checksum": "zeroblob(16)"}
+    changes = {
+        "position": "position - 1",
+        "version": "version + 1000",
+        "body": "replace(body, '1', '2')",
+        "checksum": "zeroblob(16)",
+    }
     for n, position in enumerate(positions):
-        for statement in (f"UPDATE events SET {column} = {changes[column]} WHERE position = ?", "DELETE FROM events WHERE position = ?"):
-            if column == "position" and statement.startswith("UPDATE") and position - 1 in positions:
+        for statement in (
+            f"UPDATE events SET {column} = {changes[column]} WHERE position = ?",
+            "DELETE FROM events WHERE position = ?",
+        ):
+            if (
+                column == "position"
+                and statement.startswith("UPDATE")
+                and position - 1 in positions
+            ):
                 continue  # the row before it is there
             place = shutil.copytree(root, root.with_name("spoiled"))
             with sqlite3.connect(place / "db" / "events.sqlite") as c:
                 c.execute(statement, (position,))
             c.close()
             report = check(place)
-            assert not report.ok and report.whole_up_to == (positions[n - 1] if n else 0), (position, report)
+            assert not report.ok and report.whole_up_to == (positions[n - 1] if n else 0), (
+                position,
+                report,
+            )
             if report.whole_up_to < positions[-2] and statement.startswith("DELETE"):
-                assert any(f"the next row in the log is at position {positions[n + 1]}" in p.what for p in report.problems), report
+                assert any(
+                    f"the next row in the log is at position {positions[n + 1]}" in p.what
+                    for p in report.problems
+                ), report
             shutil.rmtree(place)
 
 
@@ -374,7 +549,10 @@ def test_a_job_of_many_runs_becomes_one_small_row(tmp_path: Path) -> None:
         assert compact(place, now=NOW).jobs_folded == 1
         ((body,),) = [(b,) for t, b in rows(place, "type, body") if t == "JobFolded"]
         sizes[runs] = len(body)
-        assert json.loads(body)["job"]["history_dropped"] == runs - 11 and json.loads(body)["events"] == 6 * runs
+        assert (
+            json.loads(body)["job"]["history_dropped"] == runs - 11
+            and json.loads(body)["events"] == 6 * runs
+        )
         disk.open()
     disk.store.close()
     assert max(sizes.values()) < 6 * 1024 and max(sizes.values()) - min(sizes.values()) < 100, sizes
@@ -382,7 +560,9 @@ def test_a_job_of_many_runs_becomes_one_small_row(tmp_path: Path) -> None:
 
 def test_a_purged_job_becomes_a_tiny_row_whatever_was_in_it(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    big = requested(1, T, command=(), data={"models": {"x" * 100: ["y" * 1000] * 200}}, env={"A": "z" * 5000})
+    big = requested(
+        1, T, command=(), data={"models": {"x" * 100: ["y" * 1000] * 200}}, env={"A": "z" * 5000}
+    )
     disk.tell(JID, big, *life(1, T)[1:], RunPurged(at=T + 9, serial=1))
     disk.store.close()
     compact(tmp_path, now=NOW)
@@ -395,13 +575,18 @@ def test_a_purged_job_becomes_a_tiny_row_whatever_was_in_it(tmp_path: Path) -> N
 
 @pytest.mark.timeout(900)
 def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_path: Path) -> None:
-    """Whole, with a witness that fits: a supervisor starts on it, nothing is missing, and the compaction can be done again."""
+    """Whole, with a witness that fits: a supervisor starts on it, nothing is missing, and the
+    compaction can be done again.
+    """
     disk = fill(tmp_path / "t")
     disk.store.close()
     rebuild(disk.root)
     clean, place = disk.root, tmp_path / "tried"
     disk = Disk(shutil.copytree(clean, tmp_path / "wal"))
-    disk.jobs[JIDS[3]], disk.versions[job_stream(JIDS[3])] = fold(JIDS[3], life(1, NOW - compaction.DAY, JIDS[3])), 6
+    disk.jobs[JIDS[3]], disk.versions[job_stream(JIDS[3])] = (
+        fold(JIDS[3], life(1, NOW - compaction.DAY, JIDS[3])),
+        6,
+    )
     disk.tell(JIDS[3], *life(2, NOW, JIDS[3]))
     template = shutil.copytree(disk.root, tmp_path / "left")
     disk.store.close()
@@ -412,10 +597,15 @@ def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_p
         report = check(place)
         assert report.ok, report
         opened = Disk(place)
-        found = [(s.position, s.stream, s.version, type(s.event).__name__) for s in opened.store.read_all(0, 10_000)]
+        found = [
+            (s.position, s.stream, s.version, type(s.event).__name__)
+            for s in opened.store.read_all(0, 10_000)
+        ]
         outcomes.add("old" if found == old else "new")
         assert found == old or found[-1][3] == "LogCompacted"
-        assert {r.jid for r in opened.store.jobs()} == set(JIDS[:5]) and opened.store.busy_jids() == [JIDS[4]]
+        assert {r.jid for r in opened.store.jobs()} == set(
+            JIDS[:5]
+        ) and opened.store.busy_jids() == [JIDS[4]]
         writer = RecordWriter(place / "supervisor-job", complain)
         catch_up(opened.store, writer)
         writer.close()
@@ -473,15 +663,29 @@ def test_any_logs_compacted_anywhere_say_the_same_for_ever(tmp_path: Path) -> No
             if chance.random() < 0.15:
                 folded.store.close()
                 # histories are far below this limit, so nothing may be missing
-                compactions += compact(folded.root, older_than_secs=0.0, history=50, now=2e9, keep=False).changed
+                compactions += compact(
+                    folded.root, older_than_secs=0.0, history=50, now=2e9, keep=False
+                ).changed
                 assert check(folded.root).ok, (seed, cycle)
                 folded.open()
-                folded.versions |= {SYSTEM: (folded.store.read(SYSTEM) or [Stored(0, "", 0, None)])[-1].version}
+                folded.versions |= {
+                    SYSTEM: (folded.store.read(SYSTEM) or [Stored(0, "", 0, None)])[-1].version
+                }
         for jid, job in plain.jobs.items():
             went_on = folding.job_of(job_stream(jid), folded.store.read(job_stream(jid)))
-            purged = job.run is not None and "job_run_purged" in (job.status, *(p.status for p in job.history))
-            assert went_on is not None and went_on.version == job.version and (purged or went_on == job), (seed, cycle)
-        assert [r.jid for r in plain.store.jobs()] == [r.jid for r in folded.store.jobs()], (seed, cycle)
+            purged = job.run is not None and "job_run_purged" in (
+                job.status,
+                *(p.status for p in job.history),
+            )
+            assert (
+                went_on is not None
+                and went_on.version == job.version
+                and (purged or went_on == job)
+            ), (seed, cycle)
+        assert [r.jid for r in plain.store.jobs()] == [r.jid for r in folded.store.jobs()], (
+            seed,
+            cycle,
+        )
         for disk in (plain, folded):
             disk.store.close()
         rebuild(folded.root)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from db_stores import Disk
+
 from jobscribe.db.maintenance.verification import check
 
 CHILD = Path(__file__).with_name("db_child.py")
@@ -19,7 +20,9 @@ DEADLINE = 60.0
 
 def child(*arguments: str) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) -> None:
@@ -45,8 +48,12 @@ def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) 
         disk = Disk(tmp_path)
         for stream, version in acked.items():
             found = disk.store.read(stream)
-            assert len(found) >= version, f"cycle {cycle}, seed {seed}: {stream} lost what was acknowledged"
-            assert [s.event.session for s in found] == list(range(1, len(found) + 1)), f"cycle {cycle}, seed {seed}"
+            assert len(found) >= version, (
+                f"cycle {cycle}, seed {seed}: {stream} lost what was acknowledged"
+            )
+            assert [s.event.session for s in found] == list(range(1, len(found) + 1)), (
+                f"cycle {cycle}, seed {seed}"
+            )
         disk.store.close()
     assert sum(acked.values()) > 500
     report = check(tmp_path)
@@ -54,7 +61,9 @@ def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("limit", [150_000, 400_000])
-def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(tmp_path: Path, limit: int) -> None:
+def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(
+    tmp_path: Path, limit: int
+) -> None:
     """Limits lower and higher than the WAL's first checkpoint."""
     process = child("full", str(tmp_path), str(limit))
     out, _ = process.communicate(timeout=DEADLINE)
@@ -62,6 +71,14 @@ def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(tmp_pa
     refused, again, recovered = map(json.loads, out.splitlines())
     assert refused["refused"] == "storageUnavailable" and "SQLITE_" in refused["sentence"]
     assert refused["head"] == refused["version"] == refused["read"] > 50
-    assert again == {"again": "storageUnavailable", "still": "storageUnavailable", "head": refused["head"]}
-    assert recovered == {"recovered": True, "head": refused["head"] + 5, "version": refused["version"]}
+    assert again == {
+        "again": "storageUnavailable",
+        "still": "storageUnavailable",
+        "head": refused["head"],
+    }
+    assert recovered == {
+        "recovered": True,
+        "head": refused["head"] + 5,
+        "version": refused["version"],
+    }
     assert check(tmp_path).ok

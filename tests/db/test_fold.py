@@ -1,9 +1,33 @@
 """The fold is total, bounded, and deaf to late words about earlier runs."""
 
-from db_histories import JID, anything, ended, events_of, histories, life, placed, requested, serials, started, token, tokens
+from db_histories import (
+    JID,
+    anything,
+    ended,
+    events_of,
+    histories,
+    life,
+    placed,
+    requested,
+    serials,
+    started,
+    token,
+    tokens,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.db.events.events import RunEnded, RunRequested, StopRequested, TaskStarted, TaskSubmitted, decode, encode, schema_of, type_of
+
+from jobscribe.db.events.events import (
+    RunEnded,
+    RunRequested,
+    StopRequested,
+    TaskStarted,
+    TaskSubmitted,
+    decode,
+    encode,
+    schema_of,
+    type_of,
+)
 from jobscribe.db.events.job_fold import HISTORY_LENGTH, evolve, fold
 from jobscribe.db.events.state import Job
 
@@ -32,18 +56,32 @@ def test_a_late_word_changes_nothing_but_its_place_in_history(history: list, eve
         return
     after = evolve(job, event)
     serial = getattr(event, "serial", None) or event.token.serial
-    assert after.run == job.run and after.history_dropped == job.history_dropped and after.version == job.version + 1
+    assert (
+        after.run == job.run
+        and after.history_dropped == job.history_dropped
+        and after.version == job.version + 1
+    )
     assert len(after.history) == len(job.history)
     for old, new in zip(job.history, after.history, strict=True):
         if old.serial != serial:
             assert new == old
         else:
-            # only its processes may have ended, or one has a number now by which it can be found and ended
+            # only its processes may have ended, or one has a number now by which it can be found
+            # and ended
             before, now = ({t.token: t for t in p.live_tasks} for p in (old, new))
             told = isinstance(event, TaskStarted | TaskSubmitted)
             assert now.keys() == before.keys() if told else now.keys() <= before.keys()
-            assert all(task == before[token] for token, task in now.items() if not (told and token == event.token))
-            assert (new.status, new.ended_at, new.reason, new.error) == (old.status, old.ended_at, old.reason, old.error)
+            assert all(
+                task == before[token]
+                for token, task in now.items()
+                if not (told and token == event.token)
+            )
+            assert (new.status, new.ended_at, new.reason, new.error) == (
+                old.status,
+                old.ended_at,
+                old.reason,
+                old.error,
+            )
 
 
 @given(st.integers(HISTORY_LENGTH - 2, HISTORY_LENGTH + 20))
@@ -71,13 +109,23 @@ def test_an_earlier_run_that_may_still_live_is_not_dropped() -> None:
 
 
 def test_a_status_is_final() -> None:
-    job = fold(JID, [requested(1), RunEnded(at=2.0, serial=1, status="canceled", reason="cancel"), started(token(1))])
+    job = fold(
+        JID,
+        [
+            requested(1),
+            RunEnded(at=2.0, serial=1, status="canceled", reason="cancel"),
+            started(token(1)),
+        ],
+    )
     assert job.status == "canceled"
     assert evolve(job, RunEnded(at=3.0, serial=1, status="completed", reason="exit")).run == job.run
 
 
 def test_the_first_stop_stands() -> None:
-    stops = [StopRequested(at=float(n), serial=1, reason=r, by="u", grace_secs=1.0) for n, r in enumerate(("timeLimit", "cancel"))]
+    stops = [
+        StopRequested(at=float(n), serial=1, reason=r, by="u", grace_secs=1.0)
+        for n, r in enumerate(("timeLimit", "cancel"))
+    ]
     job = fold(JID, [requested(1), *stops])
     assert job.run is not None and job.run.stop is not None and job.run.stop.reason == "timeLimit"
 

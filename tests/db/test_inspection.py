@@ -9,9 +9,10 @@ import pytest
 from db_histories import JID, life, requested
 from db_kills import killed_at_every_step
 from db_stores import Disk
+
 from jobscribe.db.events.events import SupervisorStarted, encode, job_stream
-from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Receipt
@@ -39,7 +40,9 @@ def root(tmp_path: Path) -> Path:
     for serial in (1, 2):
         for jid in JIDS:
             for event in life(serial, 1.7e9 + serial, jid):
-                receipt = Receipt(uid="EPRSuser", req_id=f"request-{serial}", jid=jid, serial=serial, at=event.at)
+                receipt = Receipt(
+                    uid="EPRSuser", req_id=f"request-{serial}", jid=jid, serial=serial, at=event.at
+                )
                 disk.tell(jid, event, receipts=(receipt,) if event.at == 1.7e9 + serial else ())
     disk.append("system", [SupervisorStarted(at=2.0, session=2, pid=1, boot_id="b", version="9")])
     disk.tell(JIDS[0], requested(3, 1.7e9 + 3, JIDS[0]))
@@ -80,17 +83,48 @@ def test_check_changes_nothing(root: Path) -> None:
     assert {p: p.read_bytes() for p in before} == before
 
 
-@pytest.mark.parametrize(("statement", "where", "what"), [
-    ("UPDATE jobs SET status = 'error' WHERE jid LIKE '%00002-%'", "index", "the row of EPRSuser-sim00002-command"),
-    ("UPDATE jobs SET busy = 0 WHERE jid LIKE '%00000-%'", "index", "listed as busy"),
-    ("UPDATE jobs SET position = position + 1 WHERE jid LIKE '%00002-%'", "index", "the row of EPRSuser-sim00002-command"),
-    ("DELETE FROM jobs WHERE jid LIKE '%00002-%'", "index", "4 jobs are listed, 5 are in the log"),
-    ("UPDATE jobs SET jid = 'EPRSuser-simXXXXX-command' WHERE jid LIKE '%00002-%'", "index", "the row of"),
-    ("DELETE FROM kinds WHERE type = 'TaskEnded'", "index", "lacks TaskEnded 1"),
-    ("UPDATE events SET body = replace(body, 'node1', 'node2') WHERE position = 4", "log", "checksum"),
-    ("DELETE FROM events WHERE position = 20", "log", "the next row in the log is at position 21"),
-    ("DELETE FROM events WHERE position = 63", "witness", "position 63 was durable, but the log ends at 62"),
-])
+@pytest.mark.parametrize(
+    ("statement", "where", "what"),
+    [
+        (
+            "UPDATE jobs SET status = 'error' WHERE jid LIKE '%00002-%'",
+            "index",
+            "the row of EPRSuser-sim00002-command",
+        ),
+        ("UPDATE jobs SET busy = 0 WHERE jid LIKE '%00000-%'", "index", "listed as busy"),
+        (
+            "UPDATE jobs SET position = position + 1 WHERE jid LIKE '%00002-%'",
+            "index",
+            "the row of EPRSuser-sim00002-command",
+        ),
+        (
+            "DELETE FROM jobs WHERE jid LIKE '%00002-%'",
+            "index",
+            "4 jobs are listed, 5 are in the log",
+        ),
+        (
+            "UPDATE jobs SET jid = 'EPRSuser-simXXXXX-command' WHERE jid LIKE '%00002-%'",
+            "index",
+            "the row of",
+        ),
+        ("DELETE FROM kinds WHERE type = 'TaskEnded'", "index", "lacks TaskEnded 1"),
+        (
+            "UPDATE events SET body = replace(body, 'node1', 'node2') WHERE position = 4",
+            "log",
+            "checksum",
+        ),
+        (
+            "DELETE FROM events WHERE position = 20",
+            "log",
+            "the next row in the log is at position 21",
+        ),
+        (
+            "DELETE FROM events WHERE position = 63",
+            "witness",
+            "position 63 was durable, but the log ends at 62",
+        ),
+    ],
+)
 def test_check_finds(root: Path, statement: str, where: str, what: str) -> None:
     sql(root, statement)
     report = check(root)
@@ -106,7 +140,10 @@ def test_check_finds_versions_that_are_not_continuous(root: Path) -> None:
     disk.append("system", [SupervisorStarted(at=2.0, session=2, pid=1, boot_id="b", version="9")])
     disk.store.close()
     report = check(root)
-    assert any(p.where == "stream" and "system has version 6 where 3 should be" in p.what for p in report.problems), report.problems
+    assert any(
+        p.where == "stream" and "system has version 6 where 3 should be" in p.what
+        for p in report.problems
+    ), report.problems
 
 
 def test_check_looks_at_the_witness(root: Path) -> None:
@@ -127,7 +164,12 @@ def test_check_tells_a_record_that_lags_from_one_that_lies(root: Path) -> None:
 
 
 def test_no_store_is_said_and_none_is_made(tmp_path: Path) -> None:
-    for call in (check, rebuild, lambda root: list(export(root)), lambda root: events_of(root, "system")):
+    for call in (
+        check,
+        rebuild,
+        lambda root: list(export(root)),
+        lambda root: events_of(root, "system"),
+    ):
         with pytest.raises(Refusal, match="notFound"):
             call(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -189,7 +231,10 @@ def test_rebuild_makes_index_receipts_and_records_as_they_were(root: Path) -> No
     disk = Disk(root)
     assert disk.store.busy_jids() == [JIDS[0]]
     # request-1 was given to all jobs in turn, and request-2 was lost: the log has both
-    assert [r and r.serial for r in (disk.store.receipt("EPRSuser", f"request-{n}") for n in (1, 2, 3, 4))] == [1, 2, 3, None]
+    assert [
+        r and r.serial
+        for r in (disk.store.receipt("EPRSuser", f"request-{n}") for n in (1, 2, 3, 4))
+    ] == [1, 2, 3, None]
     disk.store.close()
 
 

@@ -1,4 +1,6 @@
-"""The index of names: it is what the log says, after everything that is done to a store; and how a file of the layout before gets it."""
+"""The index of names: it is what the log says, after everything that is done to a store; and how a
+file of the layout before gets it.
+"""
 
 import contextlib
 import os
@@ -9,13 +11,25 @@ from pathlib import Path
 import pytest
 from db_histories import JID, KEY, UID, life, placed, requested, token
 from db_stores import Disk
-from jobscribe.db.maintenance import backup as backups, compaction, repair as repairing, rebuild as rebuilding
-from jobscribe.db.sqlite import migrations as layouts, name_table, schema
-from jobscribe.db.events.events import AgentStarted, StopRequested, TaskEnded, TaskSubmitted, agent_stream, job_stream
+
+from jobscribe.db.events.events import (
+    AgentStarted,
+    StopRequested,
+    TaskEnded,
+    TaskSubmitted,
+    agent_stream,
+    job_stream,
+)
+from jobscribe.db.maintenance import backup as backups
+from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance import rebuild as rebuilding
+from jobscribe.db.maintenance import repair as repairing
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.db.sqlite import migrations as layouts
+from jobscribe.db.sqlite import name_table, schema
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Name, Write
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.exit_info import ExitInfo
@@ -33,11 +47,21 @@ def history() -> dict[str, list]:
     return {
         job_stream(JID): [*life(1), *life(2)],
         job_stream(OTHER): [
-            requested(7, jid=OTHER), placed(t), TaskSubmitted(at=1.7e9, token=t, batch=batch_state("4711_3")),
-            StopRequested(at=1.7e9, serial=7, reason="cancel", by=UID, grace_secs=1.0, req_id="please-stop"),
-            TaskEnded(at=1.7e9, token=t, exit=ExitInfo(source="scheduler", detail="x", batch=batch_state("4712"))),
+            requested(7, jid=OTHER),
+            placed(t),
+            TaskSubmitted(at=1.7e9, token=t, batch=batch_state("4711_3")),
+            StopRequested(
+                at=1.7e9, serial=7, reason="cancel", by=UID, grace_secs=1.0, req_id="please-stop"
+            ),
+            TaskEnded(
+                at=1.7e9,
+                token=t,
+                exit=ExitInfo(source="scheduler", detail="x", batch=batch_state("4712")),
+            ),
         ],
-        agent_stream(KEY): [AgentStarted(at=1.7e9, agent_key=KEY, handle={"name": "srj-s-EPRSuser", "id": "abc"})],
+        agent_stream(KEY): [
+            AgentStarted(at=1.7e9, agent_key=KEY, handle={"name": "srj-s-EPRSuser", "id": "abc"})
+        ],
     }
 
 
@@ -73,12 +97,24 @@ def first_layout(root: Path) -> None:
 
 def test_every_kind_of_name_is_there(root: Path) -> None:
     j, o = job_stream(JID), job_stream(OTHER)
-    ops = {op: stream for stream, events in history().items() for e in events if (op := getattr(e, "op_id", None))}
-    assert names(root) == sorted([
-        ("request-1", "request", j), ("request-2", "request", j), ("request-7", "request", o), ("please-stop", "request", o),
-        ("4711_3", "slurm", o), ("4712", "slurm", o), ("srj-s-EPRSuser", "container", agent_stream(KEY)),
-        *((op, "op", stream) for op, stream in ops.items()),
-    ])
+    ops = {
+        op: stream
+        for stream, events in history().items()
+        for e in events
+        if (op := getattr(e, "op_id", None))
+    }
+    assert names(root) == sorted(
+        [
+            ("request-1", "request", j),
+            ("request-2", "request", j),
+            ("request-7", "request", o),
+            ("please-stop", "request", o),
+            ("4711_3", "slurm", o),
+            ("4712", "slurm", o),
+            ("srj-s-EPRSuser", "container", agent_stream(KEY)),
+            *((op, "op", stream) for op, stream in ops.items()),
+        ]
+    )
     assert len(ops) == 3
 
 
@@ -90,12 +126,26 @@ def test_the_store_in_memory_has_the_same(root: Path) -> None:
     assert [(n.name, n.what, n.stream) for n in store.crash().names("")] == names(root)
 
 
-@pytest.mark.parametrize(("statement", "said"), [
-    ("DELETE FROM names WHERE name = '4712'", f"the slurm 4712 of job/{OTHER} cannot be found by its name"),
-    ("UPDATE names SET stream = 'job/x' WHERE name = 'request-1'", "cannot be found by its name"),
-    ("INSERT INTO names VALUES ('stranger', 'op', 'job/x')", "1 names lead to what no event says"),
-])
-def test_check_reports_a_name_that_is_missing_or_wrong_and_rebuild_mends_it(root: Path, statement: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "DELETE FROM names WHERE name = '4712'",
+            f"the slurm 4712 of job/{OTHER} cannot be found by its name",
+        ),
+        (
+            "UPDATE names SET stream = 'job/x' WHERE name = 'request-1'",
+            "cannot be found by its name",
+        ),
+        (
+            "INSERT INTO names VALUES ('stranger', 'op', 'job/x')",
+            "1 names lead to what no event says",
+        ),
+    ],
+)
+def test_check_reports_a_name_that_is_missing_or_wrong_and_rebuild_mends_it(
+    root: Path, statement: str, said: str
+) -> None:
     right = names(root)
     assert check(root).ok
     sql(root, statement)
@@ -110,13 +160,21 @@ def test_what_is_folded_keeps_the_names_that_the_checkpoint_has(root: Path) -> N
     after = set(names(root))
     assert check(root).problems == []
     # of runs before the last one nobody knows the requests and ops any more
-    assert {n for n, _, _ in before - after if not n.startswith("request")} == {e.op_id for e in life(1) if hasattr(e, "op_id")}
-    assert ("request-2", "request", job_stream(JID)) in after and ("4712", "slurm", job_stream(OTHER)) in after
+    assert {n for n, _, _ in before - after if not n.startswith("request")} == {
+        e.op_id for e in life(1) if hasattr(e, "op_id")
+    }
+    assert ("request-2", "request", job_stream(JID)) in after and (
+        "4712",
+        "slurm",
+        job_stream(OTHER),
+    ) in after
     rebuilding.rebuild(root)
     assert set(names(root)) == after
 
 
-def test_a_backup_that_is_put_back_has_its_names_and_so_has_a_repaired_store(root: Path, tmp_path: Path) -> None:
+def test_a_backup_that_is_put_back_has_its_names_and_so_has_a_repaired_store(
+    root: Path, tmp_path: Path
+) -> None:
     right = names(root)
     backups.backup(root, tmp_path / "copy")
     backups.restore(tmp_path / "new", tmp_path / "copy")
@@ -133,7 +191,9 @@ def opened(root: Path, **options: Callable) -> SqliteStore:
     return SqliteStore(root / "db" / "events.sqlite", lambda call: call(), **options)
 
 
-def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writing(root: Path) -> None:
+def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writing(
+    root: Path,
+) -> None:
     right = names(root)
     first_layout(root)
     assert check(root).ok, "looking changes nothing, and misses nothing that this layout never had"
@@ -146,7 +206,9 @@ def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writin
     assert backups_of.jobs == 2 and names(root) == right
 
 
-def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = names(root)
     steps = [(name_table, "insert"), (layouts, "make_tables"), (layouts, "write_names")]
     for owner, name in steps:
@@ -168,17 +230,24 @@ def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes
             assert check(root).ok
             with contextlib.closing(sqlite3.connect(root / "db" / "events.sqlite")) as c:
                 assert c.execute("PRAGMA user_version").fetchone() == (1,)
-                assert c.execute("SELECT count(*) FROM sqlite_master WHERE name = 'names'").fetchone() == (0,)
+                assert c.execute(
+                    "SELECT count(*) FROM sqlite_master WHERE name = 'names'"
+                ).fetchone() == (0,)
             opened(root).close()
             assert names(root) == right and check(root).ok
 
 
-def test_the_version_before_refuses_it_as_a_newer_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_before_refuses_it_as_a_newer_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schema, "LAYOUT", 1)
     before = (root / "db" / "events.sqlite").read_bytes()
     with pytest.raises(Refusal, match=r"unknownEvent.*layout 2") as e:
         opened(root)
-    assert "knows layouts up to 1" in e.value.sentence and (root / "db" / "events.sqlite").read_bytes() == before
+    assert (
+        "knows layouts up to 1" in e.value.sentence
+        and (root / "db" / "events.sqlite").read_bytes() == before
+    )
 
 
 def test_what_takes_long_says_how_far_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +261,15 @@ def test_what_takes_long_says_how_far_it_is(root: Path, monkeypatch: pytest.Monk
     connection = schema.open_for_writing(root / "db" / "events.sqlite")
     layouts.bring_up(connection, 1, said.append)
     connection.close()
-    assert said[0] == "the event store of an earlier version gets its index of names: 2 of 12 events" and len(said) == 6
+    assert (
+        said[0] == "the event store of an earlier version gets its index of names: 2 of 12 events"
+        and len(said) == 6
+    )
 
 
 def test_a_name_belongs_to_the_user_of_its_stream() -> None:
-    assert [Name("n", "op", s).uid for s in (job_stream(JID), agent_stream(KEY), "system")] == [UID, UID, None]
+    assert [Name("n", "op", s).uid for s in (job_stream(JID), agent_stream(KEY), "system")] == [
+        UID,
+        UID,
+        None,
+    ]

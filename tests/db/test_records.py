@@ -1,4 +1,6 @@
-"""Records: what is in them, that they are whole whenever somebody looks, and that the log alone can make them again."""
+"""Records: what is in them, that they are whole whenever somebody looks, and that the log alone can
+make them again.
+"""
 
 import json
 import os
@@ -12,14 +14,31 @@ import pytest
 from db_histories import JID, ended, histories, life, placed, requested, started, token
 from db_stores import Disk, append
 from hypothesis import given
-from jobscribe.db.records import record_files as records_module
-from jobscribe.db.events.events import RunEnded, StopRequested, decode, encode, job_stream, schema_of, type_of
-from jobscribe.db.store.job_index import index_row
+
+from jobscribe.db.events.events import (
+    RunEnded,
+    StopRequested,
+    decode,
+    encode,
+    job_stream,
+    schema_of,
+    type_of,
+)
 from jobscribe.db.events.job_fold import evolve, fold
-from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker, record, record_bytes, record_path, write_marker
 from jobscribe.db.events.state import Job
+from jobscribe.db.records import record_files as records_module
+from jobscribe.db.records.record_files import (
+    RecordWriter,
+    catch_up,
+    read_marker,
+    record,
+    record_bytes,
+    record_path,
+    write_marker,
+)
 from jobscribe.db.store.contract import Batch, Write
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.runtime import filesystems
 
 DEADLINE = 20.0
@@ -42,43 +61,112 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_a_record_has_the_fields_operators_know() -> None:
     out = record(fold(JID, [*life(7), *life(8)]), 12, 1.7e9 + 1)
     expected = {
-        "computeJid": JID, "uid": "EPRSuser", "simulationId": "simAAA01", "simulationType": "command", "computeModel": "command",
-        "status": "completed", "computeJobSerial": 8, "computeJobHash": "abc123", "computeJobQueued": 1.7e9, "isParallel": False,
-        "jobRunMode": "sequential", "error": None, "alert": None, "canceledAfterSecs": None, "queueState": None, "runDir": "/r/8",
-        "dbUpdateTime": 1.7e9 + 1, "lastUpdateTime": 1_700_000_001, "position": 12, "historyDropped": 0, "reason": "exit", "stop": None,
-        "simName": None, "driverDetails": {"type": "local", "host": "node1"}, "jobStatusMessage": "completed",
+        "computeJid": JID,
+        "uid": "EPRSuser",
+        "simulationId": "simAAA01",
+        "simulationType": "command",
+        "computeModel": "command",
+        "status": "completed",
+        "computeJobSerial": 8,
+        "computeJobHash": "abc123",
+        "computeJobQueued": 1.7e9,
+        "isParallel": False,
+        "jobRunMode": "sequential",
+        "error": None,
+        "alert": None,
+        "canceledAfterSecs": None,
+        "queueState": None,
+        "runDir": "/r/8",
+        "dbUpdateTime": 1.7e9 + 1,
+        "lastUpdateTime": 1_700_000_001,
+        "position": 12,
+        "historyDropped": 0,
+        "reason": "exit",
+        "stop": None,
+        "simName": None,
+        "driverDetails": {"type": "local", "host": "node1"},
+        "jobStatusMessage": "completed",
     }
     assert {k: out[k] for k in expected} == expected
     assert out["computeJobStart"] == pytest.approx(1.7e9 - 0.498)
     (attempt,) = out["attempts"]
     (task,) = attempt["tasks"]
-    assert task["token"] == f"{JID}/8/1/main/0" and len(task["opId"]) == 32 and task["pid"] == 77 and task["exit"]["code"] == 0
-    assert task["agentKey"] == "local.sequential.EPRSuser@node1" and task["exit"]["maxRssBytes"] is None
-    assert [(p["computeJobSerial"], p["status"], p["exitCode"]) for p in out["history"]] == [(7, "completed", 0)]
+    assert (
+        task["token"] == f"{JID}/8/1/main/0"
+        and len(task["opId"]) == 32
+        and task["pid"] == 77
+        and task["exit"]["code"] == 0
+    )
+    assert (
+        task["agentKey"] == "local.sequential.EPRSuser@node1"
+        and task["exit"]["maxRssBytes"] is None
+    )
+    assert [(p["computeJobSerial"], p["status"], p["exitCode"]) for p in out["history"]] == [
+        (7, "completed", 0)
+    ]
 
 
-@pytest.mark.parametrize(("events", "status", "state", "message", "after"), [
-    ([], "pending", "queued", "waiting to be placed", None),
-    ([placed(token(1))], "pending", "starting", "being started", None),
-    ([placed(token(1)), started(token(1))], "running", None, "running", None),
-    (
-        [placed(token(1)), started(token(1)), StopRequested(at=2.0, serial=1, reason="timeLimit", by="supervisor", grace_secs=1.0),
-         RunEnded(at=2.0, serial=1, status="canceled", reason="timeLimit")],
-        "canceled", "stopping", "canceled (timeLimit); its processes are being ended", 5.0,
-    ),
-    (
-        [StopRequested(at=2.0, serial=1, reason="queueLimit", by="supervisor", grace_secs=1.0),
-         RunEnded(at=2.0, serial=1, status="canceled", reason="queueLimit")], "canceled", None, "canceled (queueLimit)", 9.0,
-    ),
-    ([RunEnded(at=2.0, serial=1, status="error", reason="lost", error="x")], "error", None, "error (lost)", None),
-])
-def test_a_record_says_what_the_run_does_now(events: list, status: str, state: str, message: str, after: float) -> None:
-    out = record(fold(JID, [requested(1, time_limit_secs=5.0, queue_limit_secs=9.0), *events]), 1, 1.0)
-    assert (out["status"], out["queueState"], out["jobStatusMessage"], out["canceledAfterSecs"]) == (status, state, message, after)
+@pytest.mark.parametrize(
+    ("events", "status", "state", "message", "after"),
+    [
+        ([], "pending", "queued", "waiting to be placed", None),
+        ([placed(token(1))], "pending", "starting", "being started", None),
+        ([placed(token(1)), started(token(1))], "running", None, "running", None),
+        (
+            [
+                placed(token(1)),
+                started(token(1)),
+                StopRequested(
+                    at=2.0, serial=1, reason="timeLimit", by="supervisor", grace_secs=1.0
+                ),
+                RunEnded(at=2.0, serial=1, status="canceled", reason="timeLimit"),
+            ],
+            "canceled",
+            "stopping",
+            "canceled (timeLimit); its processes are being ended",
+            5.0,
+        ),
+        (
+            [
+                StopRequested(
+                    at=2.0, serial=1, reason="queueLimit", by="supervisor", grace_secs=1.0
+                ),
+                RunEnded(at=2.0, serial=1, status="canceled", reason="queueLimit"),
+            ],
+            "canceled",
+            None,
+            "canceled (queueLimit)",
+            9.0,
+        ),
+        (
+            [RunEnded(at=2.0, serial=1, status="error", reason="lost", error="x")],
+            "error",
+            None,
+            "error (lost)",
+            None,
+        ),
+    ],
+)
+def test_a_record_says_what_the_run_does_now(
+    events: list, status: str, state: str, message: str, after: float
+) -> None:
+    out = record(
+        fold(JID, [requested(1, time_limit_secs=5.0, queue_limit_secs=9.0), *events]), 1, 1.0
+    )
+    assert (
+        out["status"],
+        out["queueState"],
+        out["jobStatusMessage"],
+        out["canceledAfterSecs"],
+    ) == (status, state, message, after)
 
 
 def test_a_record_holds_neither_environment_nor_command() -> None:
-    data = record_bytes(fold(JID, [requested(1, env={"API": "canary-secret"}, command=("run", "canary-secret"))]), 1, 1.0)
+    data = record_bytes(
+        fold(JID, [requested(1, env={"API": "canary-secret"}, command=("run", "canary-secret"))]),
+        1,
+        1.0,
+    )
     assert b"canary" not in data and json.loads(data)["status"] == "pending"
 
 
@@ -102,7 +190,10 @@ def test_marked_jobs_are_on_file_within_a_second(tmp_path: Path) -> None:
     writer.mark(job, 6, 1.5)
     wait_for(lambda: record_path(writer.folder, JID).exists())
     assert record_path(writer.folder, JID).read_bytes() == record_bytes(job, 6, 1.5)
-    assert record_path(writer.folder, JID).stat().st_mode & 0o777 == 0o600 and writer.folder.stat().st_mode & 0o777 == 0o700
+    assert (
+        record_path(writer.folder, JID).stat().st_mode & 0o777 == 0o600
+        and writer.folder.stat().st_mode & 0o777 == 0o700
+    )
     writer.close()
 
 
@@ -113,10 +204,14 @@ def test_a_short_job_is_written_once_as_it_ended(tmp_path: Path) -> None:
         job = evolve(job, event)
         writer.mark(job, position, event.at)
     writer.close()
-    assert writer.written == 1 and json.loads(record_path(tmp_path, JID).read_bytes())["position"] == 6
+    assert (
+        writer.written == 1 and json.loads(record_path(tmp_path, JID).read_bytes())["position"] == 6
+    )
 
 
-def test_a_record_that_cannot_be_written_is_counted_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_written_is_counted_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     full = threading.Event()
     full.set()
@@ -139,7 +234,9 @@ def test_a_record_that_cannot_be_written_is_counted_said_and_tried_again(tmp_pat
     assert read_marker(tmp_path) == 6
 
 
-def test_the_marker_does_not_pass_a_record_that_is_not_on_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_marker_does_not_pass_a_record_that_is_not_on_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = JID.replace("simAAA01", "simBBB01")
     said: list[str] = []
 
@@ -174,7 +271,9 @@ def test_the_marker_lags_a_minute_behind_what_is_not_synced(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n", "-5\n", "\x00\x00"])
-def test_a_marker_without_sense_means_nothing_is_known_to_be_on_file(tmp_path: Path, content: str) -> None:
+def test_a_marker_without_sense_means_nothing_is_known_to_be_on_file(
+    tmp_path: Path, content: str
+) -> None:
     (tmp_path / records_module.MARKER).write_text(content)
     assert read_marker(tmp_path) == 0
 
@@ -198,7 +297,10 @@ def test_killed_at_any_call_of_the_write_the_record_is_old_or_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
 ) -> None:
     path = record_path(tmp_path, JID)
-    old, new = record_bytes(fold(JID, life(1)), 6, 1.5), record_bytes(fold(JID, [*life(1), *life(2)]), 12, 2.5)
+    old, new = (
+        record_bytes(fold(JID, life(1)), 6, 1.5),
+        record_bytes(fold(JID, [*life(1), *life(2)]), 12, 2.5),
+    )
     path.write_bytes(old)
     real = getattr(os, call)
 
@@ -222,7 +324,14 @@ def memory_of(jobs: dict[str, list]) -> MemoryStore:
     calls: queue.Queue = queue.Queue()
     store = MemoryStore(calls.put)
     for jid, events in jobs.items():
-        append(store, calls, Batch(writes=(Write(job_stream(jid), 0, tuple(events)),), index=(index_row(fold(jid, events)),)))
+        append(
+            store,
+            calls,
+            Batch(
+                writes=(Write(job_stream(jid), 0, tuple(events)),),
+                index=(index_row(fold(jid, events)),),
+            ),
+        )
     return store
 
 
@@ -270,7 +379,9 @@ def test_more_jobs_than_a_page_are_caught_up(tmp_path: Path) -> None:
 
 
 def test_a_record_is_never_newer_than_the_log(tmp_path: Path) -> None:
-    """Read while it is written: always whole, never going back, never behind what was marked after a close."""
+    """Read while it is written: always whole, never going back, never behind what was marked after
+    a close.
+    """
     disk = Disk(tmp_path)
     writer = RecordWriter(tmp_path / "supervisor-job", complain, every=0.001)
     path = record_path(writer.folder, JID)
@@ -291,5 +402,7 @@ def test_a_record_is_never_newer_than_the_log(tmp_path: Path) -> None:
 
 def test_what_ended_late_is_in_the_history_of_the_record() -> None:
     job = fold(JID, [requested(1), placed(token(1)), requested(2)])
-    assert [t["token"] for t in record(job, 1, 1.0)["history"][0]["liveTasks"]] == [f"{JID}/1/1/main/0"]
+    assert [t["token"] for t in record(job, 1, 1.0)["history"][0]["liveTasks"]] == [
+        f"{JID}/1/1/main/0"
+    ]
     assert record(evolve(job, ended(token(1))), 1, 1.0)["history"][0]["liveTasks"] == []

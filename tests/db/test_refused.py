@@ -1,4 +1,6 @@
-"""Stores that must not be opened: each is refused in a sentence that says what to do, and left as it was, byte for byte."""
+"""Stores that must not be opened: each is refused in a sentence that says what to do, and left as
+it was, byte for byte.
+"""
 
 import os
 import shutil
@@ -9,12 +11,16 @@ from pathlib import Path
 import pytest
 from db_histories import JID, UID, life
 from db_stores import Disk
-from jobscribe.db.maintenance import backup as backups, compaction, rebuild as rebuilding, repair as repairing
+
 from jobscribe.db.events import events
-from jobscribe.db.sqlite import head_file as witness
 from jobscribe.db.events.events import SYSTEM, SupervisorStarted
+from jobscribe.db.maintenance import backup as backups
+from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance import rebuild as rebuilding
+from jobscribe.db.maintenance import repair as repairing
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up, record_path
+from jobscribe.db.sqlite import head_file as witness
 from jobscribe.protocol.errors import CODES, Refusal
 from jobscribe.supervisor.process.root_directory import Root
 
@@ -26,8 +32,14 @@ def complain(sentence: str) -> None:
 def state(root: Path) -> dict[str, tuple]:
     """Everything about a folder that a write would change."""
     return {
-        str(p.relative_to(root)): (p.stat().st_mode, p.stat().st_mtime_ns, p.stat().st_size, p.read_bytes() if p.is_file() else b"")
-        for p in [root, *root.rglob("*")] if p.name != "events.sqlite-shm" and not (p.is_dir() and (p / "events.sqlite-wal").exists())
+        str(p.relative_to(root)): (
+            p.stat().st_mode,
+            p.stat().st_mtime_ns,
+            p.stat().st_size,
+            p.read_bytes() if p.is_file() else b"",
+        )
+        for p in [root, *root.rglob("*")]
+        if p.name != "events.sqlite-shm" and not (p.is_dir() and (p / "events.sqlite-wal").exists())
     }
 
 
@@ -37,7 +49,11 @@ def sql(root: Path, statement: str) -> None:
         c.execute("PRAGMA wal_autocheckpoint = 0")
         c.execute(statement)
         c.commit()
-        keep = {e: Path(f"{root}/db/events.sqlite{e}").read_bytes() for e in ("", "-wal") if Path(f"{root}/db/events.sqlite{e}").exists()}
+        keep = {
+            e: Path(f"{root}/db/events.sqlite{e}").read_bytes()
+            for e in ("", "-wal")
+            if Path(f"{root}/db/events.sqlite{e}").exists()
+        }
     c.close()
     if keep.get("-wal"):
         for end, data in keep.items():
@@ -46,7 +62,9 @@ def sql(root: Path, statement: str) -> None:
 
 def fill(root: Path, jobs: int = 2, session: int = 1) -> Disk:
     disk = Disk(root)
-    disk.append(SYSTEM, [SupervisorStarted(at=1.0, session=session, pid=1, boot_id="b", version="9")])
+    disk.append(
+        SYSTEM, [SupervisorStarted(at=1.0, session=session, pid=1, boot_id="b", version="9")]
+    )
     writer = RecordWriter(root / "supervisor-job", complain)
     for n in range(jobs):
         jid = f"{UID}-sim{n:05d}-command"
@@ -81,22 +99,74 @@ def newer_event(root: Path) -> None:
 
 
 STORES: list[tuple[str, Callable[[Path], object], str, str]] = [
-    ("of a newer layout", lambda r: sql(r, "PRAGMA user_version = 3"), "unknownEvent", r"layout 3; this version knows layouts up to 2"),
-    ("with a newer version of an event", newer_event, "unknownEvent", "'SupervisorStarted' version 2, which this version does not know"),
-    ("with a kind of event nobody knows", lambda r: sql(r, "INSERT INTO kinds VALUES ('JobPromoted', 1)"), "unknownEvent", "'JobPromoted' version 1"),
-    ("of another root, longer", lambda r: of_another_root(r, 5), "storeDamaged", "position 13 .* not what was witnessed here: the file is of another root"),
-    ("of another root, as long", lambda r: of_another_root(r, 2), "storeDamaged", "position 13 .* not what was witnessed here: the file is of another root"),
-    ("of another root, shorter", lambda r: of_another_root(r, 1), "storeDamaged", "ends at position 7, but 13 was durable: it was cut, or is an older copy"),
-    ("without its witness", lambda r: (r / "db" / "head").unlink(), "storeDamaged", "head is missing or unreadable"),
+    (
+        "of a newer layout",
+        lambda r: sql(r, "PRAGMA user_version = 3"),
+        "unknownEvent",
+        r"layout 3; this version knows layouts up to 2",
+    ),
+    (
+        "with a newer version of an event",
+        newer_event,
+        "unknownEvent",
+        "'SupervisorStarted' version 2, which this version does not know",
+    ),
+    (
+        "with a kind of event nobody knows",
+        lambda r: sql(r, "INSERT INTO kinds VALUES ('JobPromoted', 1)"),
+        "unknownEvent",
+        "'JobPromoted' version 1",
+    ),
+    (
+        "of another root, longer",
+        lambda r: of_another_root(r, 5),
+        "storeDamaged",
+        "position 13 .* not what was witnessed here: the file is of another root",
+    ),
+    (
+        "of another root, as long",
+        lambda r: of_another_root(r, 2),
+        "storeDamaged",
+        "position 13 .* not what was witnessed here: the file is of another root",
+    ),
+    (
+        "of another root, shorter",
+        lambda r: of_another_root(r, 1),
+        "storeDamaged",
+        "ends at position 7, but 13 was durable: it was cut, or is an older copy",
+    ),
+    (
+        "without its witness",
+        lambda r: (r / "db" / "head").unlink(),
+        "storeDamaged",
+        "head is missing or unreadable",
+    ),
     ("with the witness of another log", another_witness, "storeDamaged", "jobscribe db repair"),
-    ("that was cut", lambda r: sql(r, "DELETE FROM events WHERE position > 9"), "storeDamaged", "ends at position 9, but 13 was durable"),
-    ("that is something else", lambda r: (r / "db" / "events.sqlite").write_text("nonsense" * 9999), "storeDamaged", "jobscribe db restore"),
-    ("that is not there any more", lambda r: (r / "db" / "events.sqlite").unlink(), "storeDamaged", "is missing, but position 13 was durable"),
+    (
+        "that was cut",
+        lambda r: sql(r, "DELETE FROM events WHERE position > 9"),
+        "storeDamaged",
+        "ends at position 9, but 13 was durable",
+    ),
+    (
+        "that is something else",
+        lambda r: (r / "db" / "events.sqlite").write_text("nonsense" * 9999),
+        "storeDamaged",
+        "jobscribe db restore",
+    ),
+    (
+        "that is not there any more",
+        lambda r: (r / "db" / "events.sqlite").unlink(),
+        "storeDamaged",
+        "is missing, but position 13 was durable",
+    ),
 ]
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
-@pytest.mark.parametrize(("spoil", "code", "says"), [s[1:] for s in STORES], ids=[s[0] for s in STORES])
+@pytest.mark.parametrize(
+    ("spoil", "code", "says"), [s[1:] for s in STORES], ids=[s[0] for s in STORES]
+)
 def test_a_store_that_must_not_be_opened_is_refused_and_left_as_it_was(
     tmp_path: Path, spoil: Callable[[Path], object], code: str, says: str, killed: bool
 ) -> None:
@@ -120,7 +190,9 @@ def test_a_store_that_must_not_be_opened_is_refused_and_left_as_it_was(
         assert not witness.held(root / "db"), "and let go of"
 
 
-def test_a_root_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     fill(root).store.close()
     source = tmp_path / "b"
@@ -131,7 +203,14 @@ def test_a_root_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.
         os.chown(root / "db", 65534, 65534)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    for opens in (Disk, lambda r: Root(str(r)), rebuilding.rebuild, compaction.compact, repairing.repair, lambda r: backups.restore(r, source, replace=True)):
+    for opens in (
+        Disk,
+        lambda r: Root(str(r)),
+        rebuilding.rebuild,
+        compaction.compact,
+        repairing.repair,
+        lambda r: backups.restore(r, source, replace=True),
+    ):
         with pytest.raises(Refusal, match=r"foreignRoot.*belongs to \w+.*this process runs as \w+"):
             opens(root)
         assert state(root) == before
@@ -145,9 +224,21 @@ def test_a_new_root_may_lie_in_a_folder_of_somebody_else(tmp_path: Path) -> None
     Disk(tmp_path / "root").store.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"computeJid": "EPRSuser-sim0', b"\xff\xfe\x00", b"[]", b'{"position": 7, "status": "promoted"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"computeJid": "EPRSuser-sim0',
+        b"\xff\xfe\x00",
+        b"[]",
+        b'{"position": 7, "status": "promoted"}',
+    ],
+)
 def test_a_record_is_a_projection_and_never_believed(tmp_path: Path, content: bytes) -> None:
-    """Truncated, of a status nobody knows, or no record at all: a start does not read it, the check names it, a rebuild mends it."""
+    """Truncated, of a status nobody knows, or no record at all: a start does not read it, the check
+    names it, a rebuild mends it.
+    """
     disk = fill(tmp_path)
     jid = f"{UID}-sim00000-command"
     path = record_path(tmp_path / "supervisor-job", jid)

@@ -1,12 +1,15 @@
-"""Stories: one line per event, in order, with the time between them and no id longer than people need."""
+"""Stories: one line per event, in order, with the time between them and no id longer than people
+need.
+"""
 
 import json
 
 from db_histories import JID, KEY, histories, life, token
 from hypothesis import given
+
 from jobscribe.db.events.events import AgentStartFailed, RunEnded, SupervisorStarted, job_stream
-from jobscribe.db.store.contract import Stored
 from jobscribe.db.records.event_text import data, story
+from jobscribe.db.store.contract import Stored
 from jobscribe.protocol.ids import op_id
 
 
@@ -32,7 +35,9 @@ def test_no_story_has_no_lines() -> None:
 
 
 def test_a_clock_that_was_set_back_shows() -> None:
-    lines = story(stored([RunEnded(at=t, serial=1, status="completed", reason="exit") for t in (100.0, 40.0)]))
+    lines = story(
+        stored([RunEnded(at=t, serial=1, status="completed", reason="exit") for t in (100.0, 40.0)])
+    )
     assert "-60.000s" in lines[1]
 
 
@@ -59,9 +64,22 @@ def test_every_event_gets_one_line_and_one_entry(history: list) -> None:
 
 def test_data_has_the_ids_as_they_are() -> None:
     entry = data(stored(life(7)))[1]
-    assert entry["type"] == "TaskPlaced" and entry["event"]["opId"] == op_id(token(7), "run") and entry["stream"] == job_stream(JID)
+    assert (
+        entry["type"] == "TaskPlaced"
+        and entry["event"]["opId"] == op_id(token(7), "run")
+        and entry["stream"] == job_stream(JID)
+    )
 
 
 def test_the_systems_own_events_are_told() -> None:
-    (line,) = story([Stored(1, "system", 1, SupervisorStarted(at=1.0, session=3, pid=9, boot_id="b", version="1.2"))])
+    (line,) = story(
+        [
+            Stored(
+                1,
+                "system",
+                1,
+                SupervisorStarted(at=1.0, session=3, pid=9, boot_id="b", version="1.2"),
+            )
+        ]
+    )
     assert line.endswith("supervisor session 3 started: pid 9, version 1.2")

@@ -1,4 +1,6 @@
-"""Real Docker hosts for the tests of this folder. Where there can be none, all of them are left out, and say why."""
+"""Real Docker hosts for the tests of this folder. Where there can be none, all of them are left
+out, and say why.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,6 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent / "system", HERE.parent / "faults"):
     sys.path.insert(0, str(folder))
 
-# ruff: noqa: E402
 from hosts import SCRIPT, Host, Hosts, Sites, sites
 from real_site import Site, add_logs
 
@@ -21,7 +22,14 @@ from real_site import Site, add_logs
 def _why_not() -> str:
     """Why there can be no hosts here; nothing if there can."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DOCKER_")}
-    done = subprocess.run([SCRIPT, "check"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [SCRIPT, "check"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.stderr.strip() if done.returncode else ""
 
 
@@ -33,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where processes share the tests: one has the hosts, one has the cluster of tests/slurm; of the other folders each file is whole in one."""
+    """Where processes share the tests: one has the hosts, one has the cluster of tests/slurm; of
+    the other folders each file is whole in one.
+    """
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -41,7 +51,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByEngine(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((name for name in ("docker", "slurm") if file.startswith(f"tests/{name}/")), file)
+            return next(
+                (name for name in ("docker", "slurm") if file.startswith(f"tests/{name}/")), file
+            )
 
     return ByEngine(config, log)
 
@@ -93,14 +105,18 @@ def image(pool: Hosts) -> str:
 
 @pytest.fixture
 def docker_sites(pool: Hosts) -> Iterator[Sites]:
-    """For several supervisors, or one that is not started yet: `docker_sites.make(*sets, use=..., pool={...})`."""
+    """For several supervisors, or one that is not started yet: `docker_sites.make(*sets, use=...,
+    pool={...})`.
+    """
     with sites(pool) as made:
         yield made
 
 
 @pytest.fixture
 def make_docker_site(docker_sites: Sites) -> Callable[..., Site]:
-    """`make_docker_site(*sets, pool={...})`: a supervisor that runs, with the driver docker alone. Nothing of it is left afterwards."""
+    """`make_docker_site(*sets, pool={...})`: a supervisor that runs, with the driver docker alone.
+    Nothing of it is left afterwards.
+    """
 
     def make(*sets: str, **options: Any) -> Site:
         return docker_sites.make(*sets, **options).start()

@@ -1,4 +1,5 @@
-"""An app that says where it is: on which machine (a container calls itself by its number), and as which unix user. And a site's hook.
+"""An app that says where it is: on which machine (a container calls itself by its number), and as
+which unix user. And a site's hook.
 
 It is in the image, as a site's own apps are, and in the front end.
 """
@@ -9,15 +10,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobscribe.apps.app import App, AppError, Data, Field, Frame, Model, Prepared, Report, Run, checked
+from jobscribe.apps.app import (
+    App,
+    AppError,
+    Data,
+    Field,
+    Frame,
+    Model,
+    Prepared,
+    Report,
+    Run,
+    checked,
+)
 
 MODELS = (
     Model(
-        name="walkAnimation", title="Walk", kind="parallel", reports=(Report(name="walkAnimation", title="Walk", picture="curves"),),
-        fields=(Field(name="file", title="File of the library", default=""), Field(name="frames", title="Frames", default=3)),
+        name="walkAnimation",
+        title="Walk",
+        kind="parallel",
+        reports=(Report(name="walkAnimation", title="Walk", picture="curves"),),
+        fields=(
+            Field(name="file", title="File of the library", default=""),
+            Field(name="frames", title="Frames", default=3),
+        ),
     ),
     Model(
-        name="lookReport", title="Look", kind="sequential", reports=(Report(name="lookReport", title="Look", picture="curves"),),
+        name="lookReport",
+        title="Look",
+        kind="sequential",
+        reports=(Report(name="lookReport", title="Look", picture="curves"),),
         fields=(Field(name="file", title="File of the library", default=""),),
     ),
 )
@@ -53,11 +74,17 @@ def _prepare(run: Run) -> Prepared:
     given = _given(run.data, run.model)
     given["content"] = (run.lib / given["file"]).read_text() if given["file"] else ""
     (run.run_dir / "in.json").write_text(json.dumps(given))
-    return Prepared(command=(sys.executable, "-c", "pass" if run.model == "lookReport" else _PROGRAM))
+    return Prepared(
+        command=(sys.executable, "-c", "pass" if run.model == "lookReport" else _PROGRAM)
+    )
 
 
 def _result(run: Run) -> Any:
-    return {"plots": [], "content": json.loads((run.run_dir / "in.json").read_text())["content"], **_here()}
+    return {
+        "plots": [],
+        "content": json.loads((run.run_dir / "in.json").read_text())["content"],
+        **_here(),
+    }
 
 
 def _frame(run: Run, asked: Frame) -> Any:
@@ -65,7 +92,13 @@ def _frame(run: Run, asked: Frame) -> Any:
         found = json.loads((run.run_dir / f"frame{asked.index}.json").read_text())
     except FileNotFoundError:
         raise AppError(f"frame {asked.index} is not there") from None
-    return {"frameIndex": asked.index, "frameCount": len(list(run.run_dir.glob("frame*.json"))), "title": "walk", **found, **_here()}
+    return {
+        "frameIndex": asked.index,
+        "frameCount": len(list(run.run_dir.glob("frame*.json"))),
+        "title": "walk",
+        **found,
+        **_here(),
+    }
 
 
 def _keep(lib: Path, args: Data) -> Any:
@@ -75,10 +108,20 @@ def _keep(lib: Path, args: Data) -> Any:
 
 
 app = App(
-    name="walk", title="Walk", version="1", models=MODELS, parameters=_given, prepare=_prepare, result=_result, frame=_frame,
-    downloads=lambda run: ("in.json",), download=lambda run, suffix: "in.json",
+    name="walk",
+    title="Walk",
+    version="1",
+    models=MODELS,
+    parameters=_given,
+    prepare=_prepare,
+    result=_result,
+    frame=_frame,
+    downloads=lambda run: ("in.json",),
+    download=lambda run, suffix: "in.json",
     lib_files=lambda data: tuple(f for f in (_given(data, str(data["report"]))["file"],) if f),
-    analysis={"where": lambda run, args: _here()}, stateful={"keep": _keep}, stateless={"where": lambda args: _here()},
+    analysis={"where": lambda run, args: _here()},
+    stateful={"keep": _keep},
+    stateless={"where": lambda args: _here()},
 )
 
 

@@ -1,6 +1,7 @@
 """Two real Docker hosts of these tests' own (etc/engines/docker.sh), and supervisors that use them.
 
-Everything has a folder and ports that nobody else uses. What a test leaves on a host is removed by the label of its deployment.
+Everything has a folder and ports that nobody else uses. What a test leaves on a host is removed by
+the label of its deployment.
 """
 
 import contextlib
@@ -23,7 +24,12 @@ from jobscribe.drivers.deployment_name import deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "etc" / "engines" / "docker.sh"
-AGENT, BASE, BUSYBOX, NOSHELL = "jobscribe-test/agent:1", "jobscribe-test/base:12", "jobscribe-test/busybox:1", "jobscribe-test/noshell:1"
+AGENT, BASE, BUSYBOX, NOSHELL = (
+    "jobscribe-test/agent:1",
+    "jobscribe-test/base:12",
+    "jobscribe-test/busybox:1",
+    "jobscribe-test/noshell:1",
+)
 NAMES = ("a", "b")
 #: Five times what the slowest call takes on a busy machine.
 CALL_SECS = 100.0
@@ -36,7 +42,9 @@ class Refused(Exception):
 
 
 class Host:
-    """One of the two. Its daemon's own socket is used here: it is reached also when its port is cut off."""
+    """One of the two. Its daemon's own socket is used here: it is reached also when its port is cut
+    off.
+    """
 
     def __init__(self, hosts: "Hosts", name: str, port: int) -> None:
         self._hosts, self.name, self.port = hosts, name, port
@@ -46,10 +54,21 @@ class Host:
         self.command = ("docker", "-H", f"unix://{self.sock}")
 
     def docker(self, *args: str, code: int | None = 0, given: str | None = None) -> str:
-        """What the command wrote (both streams where it may fail). code: that it must end with; None: any."""
-        done = subprocess.run([*self.command, *args], input=given, capture_output=True, text=True, timeout=CALL_SECS, env=_environment())
+        """What the command wrote (both streams where it may fail). code: that it must end with;
+        None: any.
+        """
+        done = subprocess.run(
+            [*self.command, *args],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECS,
+            env=_environment(),
+        )
         if code is not None and done.returncode != code:
-            raise Refused(f"docker {' '.join(args)} on {self.name}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise Refused(
+                f"docker {' '.join(args)} on {self.name}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def inspect(self, name: str) -> dict[str, Any]:
@@ -61,13 +80,29 @@ class Host:
         return found[0]
 
     def containers(self, *labels: str, running: bool = False) -> list[str]:
-        """Names of those that have these labels (`jobscribe.part=agent`), also of those that ended unless `running`."""
+        """Names of those that have these labels (`jobscribe.part=agent`), also of those that ended
+        unless `running`.
+        """
         filters = [word for label in labels for word in ("--filter", f"label={label}")]
-        return self.docker("ps", *([] if running else ["-a"]), "--format", "{{.Names}}", *filters).split()
+        return self.docker(
+            "ps", *([] if running else ["-a"]), "--format", "{{.Names}}", *filters
+        ).split()
 
     def run(self, *args: str, image: str = BASE) -> str:
         """A container of ours by hand, without any right that it does not need; its output."""
-        return self.docker("run", "--rm", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *args[:-1], image, "/bin/sh", "-c", args[-1])
+        return self.docker(
+            "run",
+            "--rm",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            *args[:-1],
+            image,
+            "/bin/sh",
+            "-c",
+            args[-1],
+        )
 
     def pid(self) -> int:
         """Of its daemon."""
@@ -93,7 +128,9 @@ class Host:
         self._hosts.script("thaw", self.name)
 
     def cut(self, way: str = "drop") -> None:
-        """A firewall rule between everybody and its port. way: drop (nothing comes back), or reject."""
+        """A firewall rule between everybody and its port. way: drop (nothing comes back), or
+        reject.
+        """
         self._hosts.script("cut", self.name, way)
 
     def mend(self) -> None:
@@ -104,7 +141,9 @@ class Host:
         self._hosts.script("well", self.name)
 
     def clear(self, deployments: Sequence[str]) -> None:
-        """Remove every container, network and volume of these deployments; also what a call was making when its supervisor was killed."""
+        """Remove every container, network and volume of these deployments; also what a call was
+        making when its supervisor was killed.
+        """
         for left in (3, 2, 1, 0):
             try:
                 return self._clear(deployments)
@@ -116,18 +155,32 @@ class Host:
     def _clear(self, deployments: Sequence[str]) -> None:
         for whose in deployments:
             mark = f"label=jobscribe.deployment={whose}"
-            for kind, listed in (("container", ["ps", "-aq"]), ("network", ["network", "ls", "-q"]), ("volume", ["volume", "ls", "-q"])):
+            for kind, listed in (
+                ("container", ["ps", "-aq"]),
+                ("network", ["network", "ls", "-q"]),
+                ("volume", ["volume", "ls", "-q"]),
+            ):
                 found = self.docker(*listed, "--filter", mark).split()
                 if found:
-                    self.docker(kind, "rm", "-f", *found) if kind != "network" else self.docker("network", "rm", *found)
+                    self.docker(kind, "rm", "-f", *found) if kind != "network" else self.docker(
+                        "network", "rm", *found
+                    )
             self.docker("volume", "rm", "-f", f"jobscribe-links-{whose}", code=None)
 
     def deployments(self) -> dict[str, set[str]]:
         """Who has containers here: deployment, and all that is said about its containers."""
         ids = self.docker("ps", "-aq", "--filter", "label=jobscribe.deployment").split()
         out: dict[str, set[str]] = {}
-        for said in json.loads(self.docker("inspect", "--type", "container", *ids, code=None).split("\nError")[0]) if ids else []:
-            out.setdefault(said["Config"]["Labels"]["jobscribe.deployment"], set()).add(json.dumps(said))
+        for said in (
+            json.loads(
+                self.docker("inspect", "--type", "container", *ids, code=None).split("\nError")[0]
+            )
+            if ids
+            else []
+        ):
+            out.setdefault(said["Config"]["Labels"]["jobscribe.deployment"], set()).add(
+                json.dumps(said)
+            )
         return out
 
 
@@ -143,10 +196,22 @@ class Hosts:
 
     def script(self, *args: str) -> str:
         """A verb of the script."""
-        env = _environment() | {"DIR": str(self.place), "PORT": str(self.port), "HOSTS": " ".join(NAMES), "PYTHON": sys.executable}
+        env = _environment() | {
+            "DIR": str(self.place),
+            "PORT": str(self.port),
+            "HOSTS": " ".join(NAMES),
+            "PYTHON": sys.executable,
+        }
         # not into pipes: a daemon that it leaves behind would hold them open
         with tempfile.TemporaryFile() as said:
-            done = subprocess.run([SCRIPT, *args], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=3 * CALL_SECS)
+            done = subprocess.run(
+                [SCRIPT, *args],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                timeout=3 * CALL_SECS,
+            )
             said.seek(0)
             text = said.read().decode(errors="replace")
         if done.returncode:
@@ -161,15 +226,37 @@ class Hosts:
         self.script("clean")
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def file(self, path: Path, hosts: Sequence[str] = NAMES, host: dict[str, Any] | None = None, **fields: Any) -> Path:
-        """Write a pool of these hosts. host: fields of each host, fields: of the pool, by their names in the file (JSON is YAML)."""
+    def file(
+        self,
+        path: Path,
+        hosts: Sequence[str] = NAMES,
+        host: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Path:
+        """Write a pool of these hosts. host: fields of each host, fields: of the pool, by their
+        names in the file (JSON is YAML).
+        """
         each = [
-            {"name": n, "address": self.hosts[n].address, "cpu": 4, "memoryMb": 4096, "sequential": 4, "parallel": 4, "ports": "30000-30099", **(host or {})}
+            {
+                "name": n,
+                "address": self.hosts[n].address,
+                "cpu": 4,
+                "memoryMb": 4096,
+                "sequential": 4,
+                "parallel": 4,
+                "ports": "30000-30099",
+                **(host or {}),
+            }
             for n in hosts
         ]
         pool = {
-            "image": self.image, "tlsDir": str(self.place / "tls"), "hosts": each, "pull": "never", "sequential": {"memoryMb": 256},
-            "unixUsers": "{}-{}".format(*UNIX_USERS), **fields,
+            "image": self.image,
+            "tlsDir": str(self.place / "tls"),
+            "hosts": each,
+            "pull": "never",
+            "sequential": {"memoryMb": 256},
+            "unixUsers": "{}-{}".format(*UNIX_USERS),
+            **fields,
         }
         path.write_text(json.dumps(pool, indent=1), encoding="utf-8")
         return path
@@ -190,7 +277,9 @@ class Sites:
         self._hosts = hosts
         self.sites: list[Site] = []
 
-    def make(self, *sets: str, use: str = "docker", pool: dict[str, Any] | None = None, **options: Any) -> Site:
+    def make(
+        self, *sets: str, use: str = "docker", pool: dict[str, Any] | None = None, **options: Any
+    ) -> Site:
         """One that is not started. pool: as `Hosts.file` takes it; options: those of Site."""
         site = Site((f"drivers.use={use}", *sets), **options)
         site.pool = self._hosts.file(site.place / "pool.yml", **(pool or {}))  # type: ignore[attr-defined]
@@ -224,12 +313,21 @@ def sites(hosts: Hosts) -> Iterator[Sites]:
 
 
 def _environment() -> dict[str, str]:
-    """What the docker command and the script are given: nothing that leads them to other daemons or configurations."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("JOBSCRIBE_", "DOCKER_")) and k not in ("DIR", "PORT", "HOSTS", "SUBNETS")}
+    """What the docker command and the script are given: nothing that leads them to other daemons or
+    configurations.
+    """
+    return {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("JOBSCRIBE_", "DOCKER_"))
+        and k not in ("DIR", "PORT", "HOSTS", "SUBNETS")
+    }
 
 
 def _free_ports() -> int:
-    """The first of as many ports as there are hosts, all of them free, with bridges that nobody has."""
+    """The first of as many ports as there are hosts, all of them free, with bridges that nobody
+    has.
+    """
     while True:
         port = random.randrange(20_000, 29_000)
         if not any(_taken(port + n) for n in range(len(NAMES))):

@@ -1,4 +1,6 @@
-"""A registry of images on loopback for tests: Debian's docker-registry, by etc/engines/registry.sh, which wants a name and a password."""
+"""A registry of images on loopback for tests: Debian's docker-registry, by etc/engines/registry.sh,
+which wants a name and a password.
+"""
 
 import json
 import os
@@ -39,7 +41,13 @@ class Registry:
         repository, _, tag = name.partition(":")
         full = f"{self.host}/{repository}"
         client.tag(image, full, tag)
-        said = client.push(full, tag, auth_config={"username": self.user, "password": self.password}, stream=True, decode=True)
+        said = client.push(
+            full,
+            tag,
+            auth_config={"username": self.user, "password": self.password},
+            stream=True,
+            decode=True,
+        )
         digests = []
         for line in said:
             assert "error" not in line, line
@@ -50,8 +58,12 @@ class Registry:
     def credentials(self, file: Path, password: str | None = None) -> str:
         """A file of credentials as a pool names it."""
         file.touch(0o600)
-        file.write_text(json.dumps({self.host: {"username": self.user, "password": password or self.password}}))
+        file.write_text(
+            json.dumps({self.host: {"username": self.user, "password": password or self.password}})
+        )
         return str(file)
 
     def _script(self, what: str) -> None:
-        subprocess.run([str(_SCRIPT), what], env=self._env, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [str(_SCRIPT), what], env=self._env, check=True, capture_output=True, timeout=60
+        )

@@ -1,7 +1,9 @@
-"""One agent in a container of the image, with its relay, before a supervisor of the test's own that speaks the protocol. No driver.
+"""One agent in a container of the image, with its relay, before a supervisor of the test's own that
+speaks the protocol. No driver.
 
-Containers are what the product makes of them, as far as that matters here: no network, read-only root, no capabilities, a unix user
-that no image knows, memory with a limit, the configuration as one line on stdin.
+Containers are what the product makes of them, as far as that matters here: no network, read-only
+root, no capabilities, a unix user that no image knows, memory with a limit, the configuration as
+one line on stdin.
 """
 
 import asyncio
@@ -22,10 +24,17 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-from jobscribe.protocol.wire.codec import Decoder, Encoder
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.wire.messages import Execution, Run, RunAck, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import (
+    Execution,
+    Run,
+    RunAck,
+    RunStatusUpdate,
+    Snapshot,
+    TaskSpec,
+)
 
 UNIX_USER = 123456
 TOKEN = "t" * 32
@@ -33,7 +42,9 @@ WAIT_SECS = 30.0
 
 
 class Supervisor:
-    """Listens on loopback. `executions` is the newest of each token; `connections` counts agents that came."""
+    """Listens on loopback. `executions` is the newest of each token; `connections` counts agents
+    that came.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None, serve_token: str = TOKEN) -> None:
         self.executions: dict[str, Execution] = {}
@@ -44,7 +55,9 @@ class Supervisor:
         self._encoder = Encoder()
         sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.port = int(sockets[0].getsockname()[1])
-        application = tornado.web.Application([(r"/agent", _Socket, {"owner": self})], log_function=lambda _: None)
+        application = tornado.web.Application(
+            [(r"/agent", _Socket, {"owner": self})], log_function=lambda _: None
+        )
         self._server = tornado.httpserver.HTTPServer(application, ssl_options=tls)
         self._server.add_sockets(sockets)
 
@@ -62,7 +75,13 @@ class Supervisor:
 
     def took(self, message: Any) -> None:
         self.heard.append(message)
-        found = message.executions if isinstance(message, Snapshot) else [message.execution] if isinstance(message, RunStatusUpdate) else []
+        found = (
+            message.executions
+            if isinstance(message, Snapshot)
+            else [message.execution]
+            if isinstance(message, RunStatusUpdate)
+            else []
+        )
         for execution in found:
             self.executions[str(execution.token)] = execution
 
@@ -105,12 +124,17 @@ class _Socket(tornado.websocket.WebSocketHandler):
 class Place:
     """A host with a relay, and the folders of one user. docker: the command that talks to it."""
 
-    def __init__(self, docker: tuple[str, ...], image: str, name: str, uid: int = UNIX_USER) -> None:
+    def __init__(
+        self, docker: tuple[str, ...], image: str, name: str, uid: int = UNIX_USER
+    ) -> None:
         self.docker, self.image, self.name, self.uid = docker, image, name, uid
         self.root = Path(tempfile.mkdtemp(prefix="jobscribe-image-", dir="/var/tmp"))
         self.root.chmod(0o755)
         self.key = AgentKey("docker", "sequential", "ImageUs1", "a")
-        self.home, self.folder = self.root / "user" / self.key.uid, self.root / "agent" / str(self.key)
+        self.home, self.folder = (
+            self.root / "user" / self.key.uid,
+            self.root / "agent" / str(self.key),
+        )
         for folder in (self.home, self.folder):
             folder.mkdir(parents=True)
             os.chown(folder, uid, uid)
@@ -120,7 +144,9 @@ class Place:
         self._serial = 0
 
     def do(self, *arguments: str, check: bool = True, text: bytes | None = None) -> str:
-        done = subprocess.run([*self.docker, *arguments], input=text, capture_output=True, check=False)
+        done = subprocess.run(
+            [*self.docker, *arguments], input=text, capture_output=True, check=False
+        )
         assert done.returncode == 0 or not check, done.stderr.decode()
         return (done.stdout + done.stderr).decode().strip()
 
@@ -129,40 +155,108 @@ class Place:
 
     async def relay(self, name: str = "relay", **more: Any) -> str:
         """Its name; the one before it, if any, is left alone."""
-        said = {"url": f"ws://127.0.0.1:{self.supervisor.port}/agent", "connect": f"127.0.0.1:{self.supervisor.port}", "ca": None,
-                "pingSecs": 20.0, "pingTimeoutSecs": 10.0, **more}
+        said = {
+            "url": f"ws://127.0.0.1:{self.supervisor.port}/agent",
+            "connect": f"127.0.0.1:{self.supervisor.port}",
+            "ca": None,
+            "pingSecs": 20.0,
+            "pingTimeoutSecs": 10.0,
+            **more,
+        }
         container = f"{self.name}-{name}"
-        await self._run(container, "--network", "host", "--volume", f"{self.name}:/run/jobscribe", self.image, "relay", json.dumps(said))
-        await until(lambda: "relay from" in self.do("logs", container), lambda: f"no relay: {self.do('logs', container, check=False)}")
+        await self._run(
+            container,
+            "--network",
+            "host",
+            "--volume",
+            f"{self.name}:/run/jobscribe",
+            self.image,
+            "relay",
+            json.dumps(said),
+        )
+        await until(
+            lambda: "relay from" in self.do("logs", container),
+            lambda: f"no relay: {self.do('logs', container, check=False)}",
+        )
         return container
 
     def config(self) -> dict[str, Any]:
         return {
-            "cgroups": {"use": "auto"}, "agent": {
-                "agentKey": str(self.key), "agentId": "a" * 32, "token": TOKEN, "addressFile": "/run/jobscribe/agents.json",
-                "cacheDir": str(self.folder), "apps": [], "home": str(self.home),
+            "cgroups": {"use": "auto"},
+            "agent": {
+                "agentKey": str(self.key),
+                "agentId": "a" * 32,
+                "token": TOKEN,
+                "addressFile": "/run/jobscribe/agents.json",
+                "cacheDir": str(self.folder),
+                "apps": [],
+                "home": str(self.home),
             },
         }
 
-    async def agent(self, name: str = "agent", *, memory: str = "200m", options: tuple[str, ...] = (), silent: bool = False) -> str:
+    async def agent(
+        self,
+        name: str = "agent",
+        *,
+        memory: str = "200m",
+        options: tuple[str, ...] = (),
+        silent: bool = False,
+    ) -> str:
         """Its container's name, once it runs and has its configuration. silent: that is for `tell`."""
         container = f"{self.name}-{name}"
         await self._run(
-            container, *self.as_agent(memory), *options, self.image, "keeper", "--root", str(self.root), "--folder", str(self.folder),
-            line=None if silent else json.dumps(self.config()).encode() + b"\n", silent=silent,
+            container,
+            *self.as_agent(memory),
+            *options,
+            self.image,
+            "keeper",
+            "--root",
+            str(self.root),
+            "--folder",
+            str(self.folder),
+            line=None if silent else json.dumps(self.config()).encode() + b"\n",
+            silent=silent,
         )
         return container
 
     def as_agent(self, memory: str) -> tuple[str, ...]:
         return (
-            "--network", "none", "--interactive", "--volume", f"{self.name}:/run/jobscribe:ro", "--memory", memory, "--memory-swap", memory,
-            "--user", f"{self.uid}:{self.uid}", "--volume", f"{self.home}:{self.home}", "--volume", f"{self.folder}:{self.folder}",
+            "--network",
+            "none",
+            "--interactive",
+            "--volume",
+            f"{self.name}:/run/jobscribe:ro",
+            "--memory",
+            memory,
+            "--memory-swap",
+            memory,
+            "--user",
+            f"{self.uid}:{self.uid}",
+            "--volume",
+            f"{self.home}:{self.home}",
+            "--volume",
+            f"{self.folder}:{self.folder}",
         )
 
-    async def _run(self, container: str, *arguments: str, line: bytes | None = None, silent: bool = False) -> None:
+    async def _run(
+        self, container: str, *arguments: str, line: bytes | None = None, silent: bool = False
+    ) -> None:
         self._containers.append(container)
-        await self.asked("create", "--name", container, "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
-                         "--tmpfs", "/tmp:size=64m,mode=1777", "--pids-limit", "200", *arguments)
+        await self.asked(
+            "create",
+            "--name",
+            container,
+            "--read-only",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--tmpfs",
+            "/tmp:size=64m,mode=1777",
+            "--pids-limit",
+            "200",
+            *arguments,
+        )
         if line is None and not silent:
             await self.asked("start", container)
             return
@@ -173,7 +267,9 @@ class Place:
     def attach(self, container: str) -> None:
         """Start it; its stdin is ours."""
         self._said[container] = subprocess.Popen(
-            [*self.docker, "start", "--attach", "--interactive", container], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            [*self.docker, "start", "--attach", "--interactive", container],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
 
@@ -230,7 +326,9 @@ class Place:
             shutil.rmtree(self.root)
 
 
-async def until(true: Callable[[], object], otherwise: Callable[[], str], secs: float = WAIT_SECS) -> None:
+async def until(
+    true: Callable[[], object], otherwise: Callable[[], str], secs: float = WAIT_SECS
+) -> None:
     deadline = time.monotonic() + secs
     while not await asyncio.to_thread(true):
         assert time.monotonic() < deadline, otherwise()

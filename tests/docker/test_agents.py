@@ -1,4 +1,5 @@
-"""Agents in containers on a real Docker host: all that every AgentDriver promises, what holds a user in, and how they end.
+"""Agents in containers on a real Docker host: all that every AgentDriver promises, what holds a
+user in, and how they end.
 
 With SOAK=1 the whole contract is asked; without, what depends on a daemon most.
 """
@@ -15,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.contracts import AgentSpec, Handle
-from jobscribe.protocol.ids import AgentKey
+from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
+from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 
@@ -28,7 +29,13 @@ from .stand_in import TOKEN, Supervisor, until
 
 pytestmark = pytest.mark.timeout(300)
 SHARE = ("test_a_stop_right_after_the_start_ends_it_too",)
-globals().update({n: v for n, v in vars(contract).items() if n in SHARE or (n.startswith("test_") and os.environ.get("SOAK") == "1")})
+globals().update(
+    {
+        n: v
+        for n, v in vars(contract).items()
+        if n in SHARE or (n.startswith("test_") and os.environ.get("SOAK") == "1")
+    }
+)
 
 KEY = AgentKey("docker", "sequential", "User0001", "a")
 
@@ -39,7 +46,11 @@ async def ground(host_a: Host, image: str) -> AsyncIterator[contract.Ground]:
     tag = f"jobscribe-test/contract:{uuid.uuid4().hex[:8]}"
     host_a.docker("tag", image, tag)
     made = contract.containers(
-        root, f"unix://{host_a.sock}", tag, lambda id_: host_a.docker("kill", id_), lambda: host_a.docker("rmi", tag),
+        root,
+        f"unix://{host_a.sock}",
+        tag,
+        lambda id_: host_a.docker("kill", id_),
+        lambda: host_a.docker("rmi", tag),
     )
     try:
         async with contract.left_as_found(made, root):
@@ -52,7 +63,9 @@ async def ground(host_a: Host, image: str) -> AsyncIterator[contract.Ground]:
 
 def _root() -> Path:
     root = Path(tempfile.mkdtemp(prefix="jobscribe-agents-", dir="/var/tmp"))
-    root.chmod(0o700)  # as the supervisor's own is: containers get what is mounted, not the way there
+    root.chmod(
+        0o700
+    )  # as the supervisor's own is: containers get what is mounted, not the way there
     return root
 
 
@@ -65,8 +78,14 @@ class House:
         self.lines: list[str] = []
         self.states: list[tuple[str, ...]] = []
         self.pool = Pool(
-            hosts=(PoolHost(name="a", address=host.address, tls=str(host.tls), cpu=2, memory_mb=4096),), image=image, pull="never",
-            unix_users=UNIX_USERS, log_driver="json-file", sequential=Limits(cpus=1, memory_mb=200, shm_mb=16, tmp_mb=8, pids=64, nofile=1000),
+            hosts=(
+                PoolHost(name="a", address=host.address, tls=str(host.tls), cpu=2, memory_mb=4096),
+            ),
+            image=image,
+            pull="never",
+            unix_users=UNIX_USERS,
+            log_driver="json-file",
+            sequential=Limits(cpus=1, memory_mb=200, shm_mb=16, tmp_mb=8, pids=64, nofile=1000),
         )
         self.drivers: list[DockerDriver] = []
 
@@ -76,11 +95,24 @@ class House:
     def driver(self) -> DockerDriver:
         log = Log("supervisor", Redactor([TOKEN]), Direct(self))
         url = f"ws://127.0.0.1:{self.supervisor.port}/agent"
-        self.drivers.append(DockerDriver(
-            self.pool, self.root, str(self.root / "user"), deployment=self.deployment, log=log, redactor=log.redactor,
-            address=lambda: {"agentsUrl": url, "agentsCa": None, "pingSecs": 20.0, "pingTimeoutSecs": 10.0},
-            spokesman=self, keeper_settings={"cgroups": {"use": "auto", "pids": 0}},  # type: ignore[arg-type]
-        ))
+        self.drivers.append(
+            DockerDriver(
+                self.pool,
+                self.root,
+                str(self.root / "user"),
+                deployment=self.deployment,
+                log=log,
+                redactor=log.redactor,
+                address=lambda: {
+                    "agentsUrl": url,
+                    "agentsCa": None,
+                    "pingSecs": 20.0,
+                    "pingTimeoutSecs": 10.0,
+                },
+                spokesman=self,
+                keeper_settings={"cgroups": {"use": "auto", "pids": 0}},  # type: ignore[arg-type]
+            )
+        )
         self.drivers[-1].watch()
         return self.drivers[-1]
 
@@ -114,48 +146,80 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
     return AgentSpec(key=key, agent_id="AbCd" * 8, token=TOKEN)
 
 
-async def soon(true: Callable[[], object], what: Callable[[], str] = lambda: "it did not come to that") -> None:
+async def soon(
+    true: Callable[[], object], what: Callable[[], str] = lambda: "it did not come to that"
+) -> None:
     await until(true, what)
 
 
 async def test_an_agent_comes_to_the_supervisor_and_is_held_in(house: House) -> None:
-    """Seen from inside, by one who may do no more than a job: no network, no rights, no other's files, limits that hold."""
+    """Seen from inside, by one who may do no more than a job: no network, no rights, no other's
+    files, limits that hold.
+    """
     (house.root / "user" / "User0002").mkdir(parents=True)
     handle = await house.driver().start(spec())
-    await soon(lambda: house.supervisor.connected, lambda: house.place.docker("logs", handle["id"], code=None) + "".join(house.lines))
-    said = await asyncio.to_thread(house.within, handle, (
-        "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status | tr -d '\\t\\n'; echo; ls /sys/class/net; "
-        f"ls {house.root}/user; touch /x 2>&1; touch /tmp/x && echo tmp; touch {house.root}/user/User0001/x && echo own; "
-        "touch /run/jobscribe/x 2>&1; ls /var/run/docker.sock 2>&1; ulimit -n; ulimit -c; cat /sys/fs/cgroup/memory/memory.limit_in_bytes "
-        "/sys/fs/cgroup/pids/pids.max; tr '\\0' ' ' </proc/1/cmdline"
-    ))
+    await soon(
+        lambda: house.supervisor.connected,
+        lambda: house.place.docker("logs", handle["id"], code=None) + "".join(house.lines),
+    )
+    said = await asyncio.to_thread(
+        house.within,
+        handle,
+        (
+            "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status | tr -d '\\t\\n'; echo; ls /sys/class/net; "
+            f"ls {house.root}/user; touch /x 2>&1; touch /tmp/x && echo tmp; touch {house.root}/user/User0001/x && echo own; "
+            "touch /run/jobscribe/x 2>&1; ls /var/run/docker.sock 2>&1; ulimit -n; ulimit -c; cat /sys/fs/cgroup/memory/memory.limit_in_bytes "
+            "/sys/fs/cgroup/pids/pids.max; tr '\\0' ' ' </proc/1/cmdline"
+        ),
+    )
     lines = said.splitlines()
     assert lines[0] == str(UNIX_USERS[0])
     assert lines[1] == "CapEff:0000000000000000CapBnd:0000000000000000NoNewPrivs:1Seccomp:2"
     assert lines[2:4] == ["lo", "User0001"]
-    assert "Read-only file system" in lines[4] and lines[5:7] == ["tmp", "own"] and "Read-only file system" in lines[7]
+    assert (
+        "Read-only file system" in lines[4]
+        and lines[5:7] == ["tmp", "own"]
+        and "Read-only file system" in lines[7]
+    )
     assert "No such file" in lines[8] and lines[9:13] == ["1000", "0", str(200 * 2**20), "64"]
     assert "keeper" in lines[13] and TOKEN not in said
-    assert TOKEN not in json.dumps(house.place.inspect(handle["id"])) and TOKEN not in "".join(house.lines)
+    assert TOKEN not in json.dumps(house.place.inspect(handle["id"])) and TOKEN not in "".join(
+        house.lines
+    )
 
 
-async def test_two_deployments_have_an_agent_each_of_the_same_name(house: House, host_a: Host, image: str) -> None:
+async def test_two_deployments_have_an_agent_each_of_the_same_name(
+    house: House, host_a: Host, image: str
+) -> None:
     second = House(host_a, image)
     try:
         one, two = await house.driver().start(spec()), await second.driver().start(spec())
-        assert (one["name"], two["name"]) == ("srj-s-User0001", f"srj-s-User0001-{second.deployment}")
+        assert (one["name"], two["name"]) == (
+            "srj-s-User0001",
+            f"srj-s-User0001-{second.deployment}",
+        )
         await house.drivers[0].stop(one, 2)
         assert (await second.drivers[0].find(two)).state == "alive"
-        assert len(host_a.containers(f"jobscribe.deployment={second.deployment}", running=True)) == 2
+        assert (
+            len(host_a.containers(f"jobscribe.deployment={second.deployment}", running=True)) == 2
+        )
     finally:
         await second.close()
 
 
-@pytest.mark.parametrize(("how", "sentence"), [
-    (("kill",), "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"),
-    (("stop", "-t", "20"), "its keeper ended by itself (exit code 0)"),
-])
-async def test_what_others_do_to_it_is_told_the_moment_it_happens(house: House, how: tuple[str, ...], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (
+            ("kill",),
+            "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)",
+        ),
+        (("stop", "-t", "20"), "its keeper ended by itself (exit code 0)"),
+    ],
+)
+async def test_what_others_do_to_it_is_told_the_moment_it_happens(
+    house: House, how: tuple[str, ...], sentence: str
+) -> None:
     driver = house.driver()
     handle = await driver.start(spec())
     await soon(lambda: house.supervisor.connected)
@@ -163,7 +227,9 @@ async def test_what_others_do_to_it_is_told_the_moment_it_happens(house: House, 
     await soon(lambda: house.ends() and not house.place.inspect(handle["id"]))
     (end,) = house.ends()
     assert end["sentence"].split("; its last line")[0] == sentence and not end["stopped"]
-    assert (await driver.find(handle)).state == "gone" and any(sentence in line for line in house.lines)
+    assert (await driver.find(handle)).state == "gone" and any(
+        sentence in line for line in house.lines
+    )
 
 
 async def test_one_removed_from_outside_is_gone(house: House) -> None:
@@ -177,11 +243,15 @@ async def test_one_removed_from_outside_is_gone(house: House) -> None:
 
 
 async def test_memory_that_ran_out_is_in_the_evidence(house: House) -> None:
-    """A process of the user's is killed, the keeper lives: that alone ends nothing, and stands there when it ends."""
+    """A process of the user's is killed, the keeper lives: that alone ends nothing, and stands
+    there when it ends.
+    """
     driver = house.driver()
     handle = await driver.start(spec())
     await soon(lambda: house.supervisor.connected)
-    await asyncio.to_thread(house.within, handle, "echo 1000 >/proc/self/oom_score_adj; exec tail /dev/zero")
+    await asyncio.to_thread(
+        house.within, handle, "echo 1000 >/proc/self/oom_score_adj; exec tail /dev/zero"
+    )
     assert (await driver.find(handle)).state == "alive"
     await driver.stop(handle, 5)
     (end,) = house.ends()
@@ -195,7 +265,9 @@ async def test_agents_outlive_supervisor_and_daemon(house: House) -> None:
     pid = house.place.inspect(handle["id"])["State"]["Pid"]
     await first.close()
     second = house.driver()
-    assert (await second.find(handle)).state == "alive" and (await second.start(spec()))["id"] == handle["id"]
+    assert (await second.find(handle)).state == "alive" and (await second.start(spec()))[
+        "id"
+    ] == handle["id"]
     await asyncio.to_thread(house.place.crash)
     await soon(lambda: not second.engines["a"].up)
     assert (await second.find(handle)).state == "unknown"

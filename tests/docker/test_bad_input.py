@@ -1,4 +1,6 @@
-"""What is wrong, at the product's doors: each its own clear sentence, no trace anywhere, and nothing is changed by a no."""
+"""What is wrong, at the product's doors: each its own clear sentence, no trace anywhere, and
+nothing is changed by a no.
+"""
 
 import json
 import shutil
@@ -28,7 +30,9 @@ def change(site: Site, **fields: Any) -> None:
     for name, more in fields.pop("hosts", {}).items():
         each.setdefault(name, {"name": name, "cpu": 4, "memoryMb": 4096}).update(more)
     pool["hosts"] = list(each.values())
-    path.write_text(json.dumps({k: v for k, v in (pool | fields).items() if v is not None}, indent=1))
+    path.write_text(
+        json.dumps({k: v for k, v in (pool | fields).items() if v is not None}, indent=1)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,10 @@ def house(pool: Hosts) -> Iterator[Site]:
     for host in pool.hosts.values():
         host.well()
     with sites(pool) as made:
-        site = made.make(use="docker,local", pool={"volumes": {"data": {"source": "/srv/jobscribe-data", "target": "/data"}}})
+        site = made.make(
+            use="docker,local",
+            pool={"volumes": {"data": {"source": "/srv/jobscribe-data", "target": "/data"}}},
+        )
         change(site, hosts={"a": {"plans": ["silver"]}, "b": {"plans": ["gold"]}})
         yield site.start()
         assert not (late := check_lag(site)), late
@@ -48,23 +55,73 @@ def containers(pool: Hosts) -> list[list[str]]:
 
 
 @pytest.mark.timeout(200)
-def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(house: Site, pool: Hosts) -> None:
+def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
+    house: Site, pool: Hosts
+) -> None:
     own = str(house.root / "user" / "SystemU1")
     asked: list[tuple[dict[str, Any], dict[str, Any], int, str, list[str]]] = [
-        ({"cpu": 5}, {}, 400, "resourceExceeded", ["role hungry asks for 5 cores for each task: a has 4"]),
-        ({"memoryMb": 5000}, {}, 400, "resourceExceeded", ["role hungry asks for 5000 MiB of memory", "4096"]),
+        (
+            {"cpu": 5},
+            {},
+            400,
+            "resourceExceeded",
+            ["role hungry asks for 5 cores for each task: a has 4"],
+        ),
+        (
+            {"memoryMb": 5000},
+            {},
+            400,
+            "resourceExceeded",
+            ["role hungry asks for 5000 MiB of memory", "4096"],
+        ),
         ({"gpu": 1}, {}, 400, "resourceExceeded", ["role hungry asks for 1 GPU", "a has 0"]),
-        ({"tasks": 5}, {}, 400, "resourceExceeded", ["role hungry asks for 5 cores (5 x 1): a has 4"]),
-        ({}, {"activePlan": "bronze"}, 400, "resourceExceeded", ["there is no host for users with the plan 'bronze'"]),
-        ({}, {"activePlan": None}, 400, "resourceExceeded", ["there is no host for users without a plan"]),
+        (
+            {"tasks": 5},
+            {},
+            400,
+            "resourceExceeded",
+            ["role hungry asks for 5 cores (5 x 1): a has 4"],
+        ),
+        (
+            {},
+            {"activePlan": "bronze"},
+            400,
+            "resourceExceeded",
+            ["there is no host for users with the plan 'bronze'"],
+        ),
+        (
+            {},
+            {"activePlan": None},
+            400,
+            "resourceExceeded",
+            ["there is no host for users without a plan"],
+        ),
         ({"volumes": ["/etc"]}, {}, 400, "volumeRefused", ["role 'hungry'", "/etc", "data"]),
         ({"volumes": [f"{own}/../SystemU2"]}, {}, 400, "volumeRefused", ["role 'hungry'", ".."]),
-        ({"volumes": [str(house.root / "user" / "SystemU2")]}, {}, 400, "volumeRefused", ["SystemU2"]),
+        (
+            {"volumes": [str(house.root / "user" / "SystemU2")]},
+            {},
+            400,
+            "volumeRefused",
+            ["SystemU2"],
+        ),
         ({"volumes": ["weights"]}, {}, 400, "volumeRefused", ["weights", "data"]),
         ({"volumes": ["data", "data"]}, {}, 400, "volumeRefused", ["twice"]),
         ({"image": "Team/Solver:1"}, {}, 400, "badRequest", ["its `image` can be no image"]),
-        ({"image": "debian:12"}, {"driver": "local"}, 400, "badRequest", ["`image`", "the driver local", "docker"]),
-        ({"volumes": ["data"]}, {"driver": "local"}, 400, "badRequest", ["`volumes`", "the driver local"]),
+        (
+            {"image": "debian:12"},
+            {"driver": "local"},
+            400,
+            "badRequest",
+            ["`image`", "the driver local", "docker"],
+        ),
+        (
+            {"volumes": ["data"]},
+            {"driver": "local"},
+            400,
+            "badRequest",
+            ["`volumes`", "the driver local"],
+        ),
         ({}, {"driver": "podman"}, 400, "badRequest", ["podman", "docker", "local"]),
     ]
     before = containers(pool)
@@ -74,7 +131,10 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(house: Site,
             del run["activePlan"]
         sentence = refused(house, run, status, code)
         assert [words for words in said if words not in sentence] == [], (wishes, fields, sentence)
-    for plan, whose in (({}, "users without a plan"), ({"activePlan": "bronze"}, "users with the plan 'bronze'")):
+    for plan, whose in (
+        ({}, "users without a plan"),
+        ({"activePlan": "bronze"}, "users with the plan 'bronze'"),
+    ):
         sentence = refused(house, shell("true", **plan), 400, "resourceExceeded")
         assert sentence == f"there is no host for {whose}: all are kept for those with others"
     assert containers(pool) == before
@@ -87,28 +147,58 @@ def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
         ("--driver", "docker", "--cpu", "5"): (125, "there is no host for users without a plan"),
         ("--driver", "docker", "--volume", "weights"): (125, "weights"),
         ("--driver", "docker", "--volume", "/etc"): (125, "/etc"),
-        ("--driver", "local", "--image", "debian:12"): (125, "the driver local runs tasks on machines as they are"),
+        ("--driver", "local", "--image", "debian:12"): (
+            125,
+            "the driver local runs tasks on machines as they are",
+        ),
         ("--driver", "docker", "--image", "No Such"): (2, "right: [registry[:port]/]name"),
         ("--driver", "docker", "--memory", "much"): (2, "much"),
     }
     for options, (code, words) in typed.items():
         out, err = types(house, "job", "submit", *options, "--", "true", code=code)
         assert out == "" and words in err, (options, out, err)
-    out, err = types(house, "--json", "job", "submit", "--driver", "docker", "--volume", "weights", "--", "true", code=125)
+    out, err = types(
+        house,
+        "--json",
+        "job",
+        "submit",
+        "--driver",
+        "docker",
+        "--volume",
+        "weights",
+        "--",
+        "true",
+        code=125,
+    )
     said = json.loads(err)
-    assert (said["code"], said["retry"]) == ("volumeRefused", False) and "weights" in said["error"] and said["advice"], err
+    assert (
+        (said["code"], said["retry"]) == ("volumeRefused", False)
+        and "weights" in said["error"]
+        and said["advice"]
+    ), err
     assert house.ready()["head"] == head
 
 
 @pytest.mark.timeout(300)
-def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(house: Site, pool: Hosts, host_a: Host, host_b: Host) -> None:
-    plain, tasks = shell("echo here", activePlan="silver"), gang(role("main", "echo here"), activePlan="gold")
+def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(
+    house: Site, pool: Hosts, host_a: Host, host_b: Host
+) -> None:
+    plain, tasks = (
+        shell("echo here", activePlan="silver"),
+        gang(role("main", "echo here"), activePlan="gold"),
+    )
     host_a.stop()
     host_b.stop()
-    until(lambda: {h["state"] for h in house.ask("GET", "/api/pool").json()["hosts"]} == {"down"}, "both are missed")
+    until(
+        lambda: {h["state"] for h in house.ask("GET", "/api/pool").json()["hosts"]} == {"down"},
+        "both are missed",
+    )
     for run, name in ((plain, "a"), (tasks, "b")):
         house.submit(run)
-        said = until(lambda run=run: (s := house.status(run))["queueState"] == "host_down" and s, "it says what it waits for")  # type: ignore[misc]
+        said = until(
+            lambda run=run: (s := house.status(run))["queueState"] == "host_down" and s,
+            "it says what it waits for",
+        )  # type: ignore[misc]
         text = said["jobStatusMessage"]
         assert "no host can be asked" in text and f"{name} " in text and "since " in text, text
         check_plain(text + "".join(types(house, "job", "why", jid_of(run))))
@@ -120,7 +210,9 @@ def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(house: Site,
 
 
 @pytest.mark.timeout(300)
-def test_hosts_that_cannot_be_used_each_say_why_and_are_used_when_that_is_mended(docker_sites: Sites, pool: Hosts, tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_used_each_say_why_and_are_used_when_that_is_mended(
+    docker_sites: Sites, pool: Hosts, tmp_path: Path
+) -> None:
     """An expired certificate, a missing key, another authority, a daemon that is too old."""
     folders = {name: tmp_path / name for name in ("expired", "keyless", "otherca")}
     shutil.copytree(pool.place / "bad" / "expired", folders["expired"])
@@ -132,44 +224,96 @@ def test_hosts_that_cannot_be_used_each_say_why_and_are_used_when_that_is_mended
     old = FakeDocker(sock, api="1.24")
     try:
         site = docker_sites.make()
-        change(site, hosts={"a": {"tls": str(folders["expired"])}, "b": {"tls": str(folders["keyless"])}, "old": {"address": old.address}})
+        change(
+            site,
+            hosts={
+                "a": {"tls": str(folders["expired"])},
+                "b": {"tls": str(folders["keyless"])},
+                "old": {"address": old.address},
+            },
+        )
         site.start()
         run = shell("echo here")
         site.submit(run)
 
         def known() -> dict[str, str] | None:
-            said = {h["host"]: h["detail"] for h in site.ask("GET", "/api/pool").json()["hosts"] if h["state"] == "down"}
+            said = {
+                h["host"]: h["detail"]
+                for h in site.ask("GET", "/api/pool").json()["hosts"]
+                if h["state"] == "down"
+            }
             return said if len(said) == 3 and "not asked yet" not in said.values() else None
 
         said = until(known, "all were asked", 60)
         assert "expired" in said["a"] and "key.pem" in said["b"] and "1.24" in said["old"], said
-        status = until(lambda: (s := site.status(run))["queueState"] == "host_down" and s, "it waits")
+        status = until(
+            lambda: (s := site.status(run))["queueState"] == "host_down" and s, "it waits"
+        )
         for text in said.values():
             check_plain(text)
-        check_plain(status["jobStatusMessage"] + "".join(types(site, "pool", "check", code=1)) + "".join(types(site, "pool", "show")))
+        check_plain(
+            status["jobStatusMessage"]
+            + "".join(types(site, "pool", "check", code=1))
+            + "".join(types(site, "pool", "show"))
+        )
         shutil.copytree(folders["otherca"], folders["expired"], dirs_exist_ok=True)
-        until(lambda: "authority" in (known() or {}).get("a", ""), "another authority is another sentence", 60)
+        until(
+            lambda: "authority" in (known() or {}).get("a", ""),
+            "another authority is another sentence",
+            60,
+        )
         shutil.copytree(pool.place / "tls" / "a", folders["expired"], dirs_exist_ok=True)
-        assert site.wait(run, PATIENT)["state"] == "completed", "with good certificates it runs, without a new start"
+        assert site.wait(run, PATIENT)["state"] == "completed", (
+            "with good certificates it runs, without a new start"
+        )
     finally:
         old.close()
 
 
 @pytest.mark.timeout(300)
-def test_a_pool_that_cannot_be_is_refused_before_anything_starts(docker_sites: Sites, pool: Hosts, tmp_path: Path) -> None:
+def test_a_pool_that_cannot_be_is_refused_before_anything_starts(
+    docker_sites: Sites, pool: Hosts, tmp_path: Path
+) -> None:
     open_key = tmp_path / "open"
     shutil.copytree(pool.place / "tls" / "a", open_key)
     (open_key / "key.pem").chmod(0o644)
     wrong: list[tuple[dict[str, Any], list[str]]] = [
-        ({"tlsDir": None, "hosts": {"b": {"address": "tcp://10.9.8.7:2375"}}}, ["plain TCP without TLS off loopback", "--tlsverify"]),
+        (
+            {"tlsDir": None, "hosts": {"b": {"address": "tcp://10.9.8.7:2375"}}},
+            ["plain TCP without TLS off loopback", "--tlsverify"],
+        ),
         ({"hosts": {"a": {"tls": str(tmp_path / "nowhere")}}}, ["there is no folder", "nowhere"]),
         ({"hosts": {"a": {"tls": str(open_key)}}}, ["mode 0644", "chmod 600"]),
-        ({"hosts": {"b": {"address": pool.hosts["a"].address}}}, ["is that of hosts[0]", "address of its own"]),
-        ({"volumes": {"all": {"source": "/", "target": "/all"}}}, ["volumes.all.source", "must not be /"]),
-        ({"volumes": {"r": {"source": "ROOT", "target": "/r"}}}, ["there is the supervisor's and its users' own"]),
-        ({"netwrok": "none", "network": "host", "pull": "often", "unixUsers": "0-5", "hosts": {"a": {"cpu": 0, "memoryMb": "lots"}}},
-         ["has 6 mistakes", "netwrok is not known; did you mean 'network'?", "must not be host", "pull: must be missing, always or never",
-          "below are root", "hosts[0].cpu", "hosts[0].memoryMb"]),
+        (
+            {"hosts": {"b": {"address": pool.hosts["a"].address}}},
+            ["is that of hosts[0]", "address of its own"],
+        ),
+        (
+            {"volumes": {"all": {"source": "/", "target": "/all"}}},
+            ["volumes.all.source", "must not be /"],
+        ),
+        (
+            {"volumes": {"r": {"source": "ROOT", "target": "/r"}}},
+            ["there is the supervisor's and its users' own"],
+        ),
+        (
+            {
+                "netwrok": "none",
+                "network": "host",
+                "pull": "often",
+                "unixUsers": "0-5",
+                "hosts": {"a": {"cpu": 0, "memoryMb": "lots"}},
+            },
+            [
+                "has 6 mistakes",
+                "netwrok is not known; did you mean 'network'?",
+                "must not be host",
+                "pull: must be missing, always or never",
+                "below are root",
+                "hosts[0].cpu",
+                "hosts[0].memoryMb",
+            ],
+        ),
     ]
     site = docker_sites.make()
     good = (site.place / "pool.yml").read_text()
@@ -178,7 +322,10 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(docker_sites: S
         change(site, **json.loads(json.dumps(fields).replace("ROOT", str(site.root / "user"))))
         text = start_refused(site) if number in (0, len(wrong) - 1) else checked(site)
         assert [words for words in said if words not in text] == [], (fields, text)
-    for sets, words in (((), "docker.pool"), (("docker.pool=/nowhere/pool.yml",), "/nowhere/pool.yml cannot be read")):
+    for sets, words in (
+        ((), "docker.pool"),
+        (("docker.pool=/nowhere/pool.yml",), "/nowhere/pool.yml cannot be read"),
+    ):
         site = docker_sites.make(*sets)
         site._env.pop("JOBSCRIBE_DOCKER_POOL")
         assert words in start_refused(site)
@@ -199,8 +346,22 @@ def start_refused(site: Site) -> str:
 
 def checked(site: Site) -> str:
     """What `config check` says, which finds something."""
-    command = [*site.arguments()[:3], "--root", str(site.root), "config", "check", *[w for s in site._sets for w in ("--set", s)]]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=environment() | site._env)
+    command = [
+        *site.arguments()[:3],
+        "--root",
+        str(site.root),
+        "config",
+        "check",
+        *[w for s in site._sets for w in ("--set", s)],
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment() | site._env,
+    )
     assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     check_plain(done.stdout + done.stderr)
     return done.stdout + done.stderr

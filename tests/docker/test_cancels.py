@@ -1,4 +1,6 @@
-"""An acknowledged cancel of what runs in a container is final, whenever it comes and whatever the job does about it."""
+"""An acknowledged cancel of what runs in a container is final, whenever it comes and whatever the
+job does about it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +43,8 @@ def test_nothing_of_any_is_left_after_its_grace_and_a_second(yard: Yard) -> None
     nap, uid = fresh_nap(), {AGENT: "CancelZ1", TASK: "CancelZ2"}
     zoo = [
         Case(yard, place, text.replace("NAP", nap), uid=uid[place], graceSecs=GRACE_SECS, deaf=True)
-        for place in uid for text in ZOO.values()
+        for place in uid
+        for text in ZOO.values()
     ]
     for case in zoo:
         case.submit()
@@ -56,34 +59,61 @@ def test_nothing_of_any_is_left_after_its_grace_and_a_second(yard: Yard) -> None
     until(lambda: not naps(nap), "nothing of any is left", GRACE_SECS + GONE_SECS)
     print(f"{len(zoo)} jobs, nothing was left after {time.monotonic() - begun:.2f} s")
     for case, said in ended(zoo, go=False).items():
-        assert (said["state"], said["reason"], said["exit"]["stopReason"]) == ("canceled", "cancel", "cancel"), (str(case), said)
+        assert (said["state"], said["reason"], said["exit"]["stopReason"]) == (
+            "canceled",
+            "cancel",
+            "cancel",
+        ), (str(case), said)
     assert not queued.witness.started(queued.run)
     check_next([zoo[0], zoo[-1]])
 
 
 @pytest.mark.timeout(200 + RACES * 8)
 def test_races_with_the_start(yard: Yard) -> None:
-    """The supervisor dies after the last answer of some; no run is ever said to run after it was said to be canceled."""
+    """The supervisor dies after the last answer of some; no run is ever said to run after it was
+    said to be canceled.
+    """
     chance, nap = dice("docker/races"), fresh_nap()
     runs: list[Case] = []
     last = 0.0
     while len(runs) < 2 * RACES:
-        batch = [Case(yard, place, f"setsid sleep {nap} & sleep {nap}", uid=f"CancelR{n}", graceSecs=0.3, deaf=True)
-                 for n, place in enumerate((AGENT, TASK)) for _ in range(AT_ONCE)]
+        batch = [
+            Case(
+                yard,
+                place,
+                f"setsid sleep {nap} & sleep {nap}",
+                uid=f"CancelR{n}",
+                graceSecs=0.3,
+                deaf=True,
+            )
+            for n, place in enumerate((AGENT, TASK))
+            for _ in range(AT_ONCE)
+        ]
         chance.shuffle(batch)
         for case in batch:
             case.submit()
-            time.sleep(chance.choice((0, chance.random() * 0.05, chance.random() * 0.4, chance.random())))
+            time.sleep(
+                chance.choice((0, chance.random() * 0.05, chance.random() * 0.4, chance.random()))
+            )
             assert case.witness.heard(yard.site.cancel(case.run))["state"] == "canceled"
         begun = time.monotonic()
         if len(runs) % (4 * AT_ONCE) == 0:
             yard.restart()
-        until(lambda batch=batch: _stays_canceled(batch) and not naps(nap), "nothing of any is left", 10 * GONE_SECS)  # type: ignore[misc]
+        until(
+            lambda batch=batch: _stays_canceled(batch) and not naps(nap),
+            "nothing of any is left",
+            10 * GONE_SECS,
+        )  # type: ignore[misc]
         last = max(last, time.monotonic() - begun)
         assert {s["reason"] for s in ended(batch, 60, go=False).values()} == {"cancel"}
         runs += batch
-    started = {place: sum(bool(c.witness.started(c.run)) for c in runs if c.place == place) for place in (AGENT, TASK)}
-    print(f"{len(runs)} races, had started: {started}; nothing was left after {last:.2f} s at the latest, restarts included")
+    started = {
+        place: sum(bool(c.witness.started(c.run)) for c in runs if c.place == place)
+        for place in (AGENT, TASK)
+    }
+    print(
+        f"{len(runs)} races, had started: {started}; nothing was left after {last:.2f} s at the latest, restarts included"
+    )
     for case in runs:
         said = yard.site.post("job-story", uid=case.uid, computeJid=case.jid)["events"]
         ends = [e["event"]["status"] for e in said if e["event"]["type"] == "RunEnded"]

@@ -1,4 +1,6 @@
-"""A host that nobody reaches for a while: firewall rules between it and the supervisor, and its relay silent. What runs there runs on."""
+"""A host that nobody reaches for a while: firewall rules between it and the supervisor, and its
+relay silent. What runs there runs on.
+"""
 
 import contextlib
 import os
@@ -10,7 +12,19 @@ import pytest
 from hosts import Host, Hosts
 from places import SOAK
 from real_site import fresh_nap, naps, until
-from yard import AGENT, CODE, GONE_SECS, LOST_SECS, TASK, USERS, Case, Yard, check_next, ended, yards
+from yard import (
+    AGENT,
+    CODE,
+    GONE_SECS,
+    LOST_SECS,
+    TASK,
+    USERS,
+    Case,
+    Yard,
+    check_next,
+    ended,
+    yards,
+)
 
 PINGS = ("limits.ping_interval_secs=1", "limits.ping_timeout_secs=1")
 
@@ -46,11 +60,18 @@ def cut_off(host: Host, way: str) -> Iterator[None]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["drop", "reject"] if SOAK else ["drop"])
-def test_nothing_is_false_lost_or_doubled_and_others_are_served(yard: Yard, host_a: Host, host_b: Host, way: str) -> None:
-    """What is canceled meanwhile is canceled for good, also when the supervisor dies then, and carried out when its host is back."""
+def test_nothing_is_false_lost_or_doubled_and_others_are_served(
+    yard: Yard, host_a: Host, host_b: Host, way: str
+) -> None:
+    """What is canceled meanwhile is canceled for good, also when the supervisor dies then, and
+    carried out when its host is back.
+    """
     nap = fresh_nap()
     here, there = USERS[:2]
-    unwanted = [Case(yard, place, f"sleep {nap} & sleep {nap}", uid=here, graceSecs=0.5, deaf=True) for place in (AGENT, TASK)]
+    unwanted = [
+        Case(yard, place, f"sleep {nap} & sleep {nap}", uid=here, graceSecs=0.5, deaf=True)
+        for place in (AGENT, TASK)
+    ]
     jobs = [Case(yard, place, uid=here) for place in (AGENT, TASK) for _ in range(2)]
     others = [Case(yard, AGENT, uid=there)]
     unwanted[0].submit().started()
@@ -64,7 +85,11 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(yard: Yard, host
     stay, end = jobs[::2], jobs[1::2]
     stamps = {case: case.witness.stamps(case.run) for case in (*stay, *others)}
     with cut_off(host_a, way):
-        until(lambda: _said([*stay, *end, *unwanted], ("running", False)), "of what is there nothing is known", LOST_SECS)
+        until(
+            lambda: _said([*stay, *end, *unwanted], ("running", False)),
+            "of what is there nothing is known",
+            LOST_SECS,
+        )
         assert _said(others, ("running", True))
         for case in end:
             until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
@@ -75,15 +100,30 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(yard: Yard, host
             yard.restart()
         elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
         assert all(case.on(host_b) for case in elsewhere)
-        until(lambda: _said([*stay, *end], ("running", False)) and _said(others, ("running", True)), "the others are known", LOST_SECS)
+        until(
+            lambda: _said([*stay, *end], ("running", False)) and _said(others, ("running", True)),
+            "the others are known",
+            LOST_SECS,
+        )
         assert {case.status()["state"] for case in unwanted} == {"canceled"}
     begun = time.monotonic()
-    until(lambda: _never_again(unwanted) and not naps(nap), "what was canceled is gone", LOST_SECS + GONE_SECS)
+    until(
+        lambda: _never_again(unwanted) and not naps(nap),
+        "what was canceled is gone",
+        LOST_SECS + GONE_SECS,
+    )
     gone = time.monotonic() - begun
     for case, said in ended(end, LOST_SECS, go=False).items():
-        assert (said["exit"]["code"], said["exit"]["source"]) == (CODE, "keeper" if case.place == AGENT else "script"), said
-    until(lambda: _said([*stay, *others], ("running", True)), "everything is known again", LOST_SECS)
-    print(f"{way}: what was canceled is gone {gone:.1f} s after the host is back, all is known after {time.monotonic() - begun:.1f} s")
+        assert (said["exit"]["code"], said["exit"]["source"]) == (
+            CODE,
+            "keeper" if case.place == AGENT else "script",
+        ), said
+    until(
+        lambda: _said([*stay, *others], ("running", True)), "everything is known again", LOST_SECS
+    )
+    print(
+        f"{way}: what was canceled is gone {gone:.1f} s after the host is back, all is known after {time.monotonic() - begun:.1f} s"
+    )
     assert {case: case.witness.stamps(case.run) for case in (*stay, *others)} == stamps
     assert {s["exit"]["code"] for s in ended([*stay, *others, *elsewhere]).values()} == {CODE}
     assert {s["state"] for s in ended(unwanted).values()} == {"canceled"}

@@ -1,4 +1,6 @@
-"""A Docker daemon that is killed, frozen, stopped, or comes back to find nothing: its containers go on, and what is said stays true."""
+"""A Docker daemon that is killed, frozen, stopped, or comes back to find nothing: its containers go
+on, and what is said stays true.
+"""
 
 import contextlib
 import os
@@ -46,8 +48,12 @@ def _running(cases: list[Case], known: bool | None = None) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_one_that_is_killed_comes_back_to_jobs_that_went_on(yard: Yard, host_a: Host, host_b: Host) -> None:
-    """Of those that end meanwhile the true exit is told, also where nobody but the engine could know it."""
+def test_one_that_is_killed_comes_back_to_jobs_that_went_on(
+    yard: Yard, host_a: Host, host_b: Host
+) -> None:
+    """Of those that end meanwhile the true exit is told, also where nobody but the engine could
+    know it.
+    """
     jobs = crowd(yard, 2)
     (ends, stays), (task_ends, task_stays) = jobs[AGENT, "a"], jobs[TASK, "a"]
     others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
@@ -59,13 +65,24 @@ def test_one_that_is_killed_comes_back_to_jobs_that_went_on(yard: Yard, host_a: 
     yard.killed.add(killed_task.jid)
     for case in (ends, task_ends):
         until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
-    until(lambda: _running([task_stays, task_ends], known=False), "of tasks there nothing is known", LOST_SECS)
+    until(
+        lambda: _running([task_stays, task_ends], known=False),
+        "of tasks there nothing is known",
+        LOST_SECS,
+    )
     elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
     assert all(case.on(host_b) for case in elsewhere)
     host_a.start()
     ended([ends, task_ends, killed_task], LOST_SECS, go=False)
-    assert _told(ends) == ("error", CODE, None, "keeper") and _told(task_ends) == ("error", CODE, None, "script")
-    assert _told(killed_task)[0] == "error" and _told(killed_task)[2] in (signal.SIGKILL, None), killed_task.status()
+    assert _told(ends) == ("error", CODE, None, "keeper") and _told(task_ends) == (
+        "error",
+        CODE,
+        None,
+        "script",
+    )
+    assert _told(killed_task)[0] == "error" and _told(killed_task)[2] in (signal.SIGKILL, None), (
+        killed_task.status()
+    )
     on = [stays, task_stays, *others]
     until(lambda: _running(on, known=True), "everything is known again", LOST_SECS)
     assert {case: case.witness.stamps(case.run) for case in on} == stamps
@@ -98,8 +115,12 @@ def test_one_that_is_frozen_makes_nothing_false(yard: Yard, host_a: Host, host_b
 
 
 @pytest.mark.timeout(300)
-def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(yard: Yard, host_a: Host, host_b: Host) -> None:
-    """Then they go to the host that comes back, whichever it is; one that is canceled meanwhile never starts."""
+def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(
+    yard: Yard, host_a: Host, host_b: Host
+) -> None:
+    """Then they go to the host that comes back, whichever it is; one that is canceled meanwhile
+    never starts.
+    """
     for host in (host_a, host_b):
         host.stop()
     site = yard.site
@@ -116,7 +137,9 @@ def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(yard: Yard
     assert site.cancel(unwanted.run)["state"] == "canceled"
     host_b.start()
     assert {s["state"] for s in ended(cases, LOST_SECS).values()} == {"completed"}
-    assert not host_b.containers(f"jobscribe.jid={unwanted.jid}") and not unwanted.witness.stamps(unwanted.run)
+    assert not host_b.containers(f"jobscribe.jid={unwanted.jid}") and not unwanted.witness.stamps(
+        unwanted.run
+    )
     host_a.start()
     until(lambda: set(_hosts(yard).values()) == {"up"}, "both are up", LOST_SECS)
     check_next(cases)
@@ -141,13 +164,20 @@ def _hosts(yard: Yard) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one_goes_on(yard: Yard, host_a: Host) -> None:
+def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one_goes_on(
+    yard: Yard, host_a: Host
+) -> None:
     """As after a reboot: the daemon comes back, and none of its containers runs."""
     jobs = crowd(yard, 1)
     lost, others = [*jobs[AGENT, "a"], *jobs[TASK, "a"]], [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     done = jobs[TASK, "a"][0]
-    over = Case(yard, TASK, uid=done.uid).submit().started()  # it ends before its host goes down, and nobody is told
-    first = [host_a.inspect(name)["State"]["Pid"] for name in host_a.containers("jobscribe.deployment", running=True)]
+    over = (
+        Case(yard, TASK, uid=done.uid).submit().started()
+    )  # it ends before its host goes down, and nobody is told
+    first = [
+        host_a.inspect(name)["State"]["Pid"]
+        for name in host_a.containers("jobscribe.deployment", running=True)
+    ]
     own = host_a.inspect(over.container[1])["State"]["Pid"]
     stamps = {case: case.witness.stamps(case.run) for case in others}
     host_a.crash()
@@ -164,8 +194,16 @@ def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one
     print(f"lost is said {time.monotonic() - begun:.1f} s after the daemon is back")
     assert _told(over) == ("error", CODE, None, "script"), over.status()
     for case in lost:
-        assert said[case]["state"] == "error" and said[case]["reason"] in ("lost", "signal"), said[case]
-        assert "its engine or host went down" in f"{said[case]['error']}" or "by signal 9" in f"{said[case]['error']}", said[case]
-    assert _running(others, known=True) and {case: case.witness.stamps(case.run) for case in others} == stamps
+        assert said[case]["state"] == "error" and said[case]["reason"] in ("lost", "signal"), said[
+            case
+        ]
+        assert (
+            "its engine or host went down" in f"{said[case]['error']}"
+            or "by signal 9" in f"{said[case]['error']}"
+        ), said[case]
+    assert (
+        _running(others, known=True)
+        and {case: case.witness.stamps(case.run) for case in others} == stamps
+    )
     check_next(lost)
     assert {s["exit"]["code"] for s in ended(others).values()} == {CODE}

@@ -1,4 +1,5 @@
-"""Who dies in containers, and how: what jobs wrote decides, every death is told by its own reason, and nobody else is touched by it.
+"""Who dies in containers, and how: what jobs wrote decides, every death is told by its own reason,
+and nobody else is touched by it.
 
 Each line of a table is a user of its own with one job; all of them die together.
 """
@@ -13,7 +14,21 @@ import pytest
 from hosts import Hosts
 from places import share
 from real_site import until
-from yard import AGENT, CODE, LOST_SECS, TASK, TRUE_SECS, USERS, Case, Yard, check_next, crowd, ended, killed, yards
+from yard import (
+    AGENT,
+    CODE,
+    LOST_SECS,
+    TASK,
+    TRUE_SECS,
+    USERS,
+    Case,
+    Yard,
+    check_next,
+    crowd,
+    ended,
+    killed,
+    yards,
+)
 
 #: Of the supervisor, with jobs under way on both hosts.
 KILLS = share(2, 50)
@@ -53,7 +68,11 @@ def _ends_unseen(case: Case) -> None:
     """Process 1 sees nothing of the job's end, and dies."""
     first = case.first
     os.kill(first, signal.SIGSTOP)
-    folder = next((case.site.root / "agent").glob(f"*/run/{case.witness.started(case.run)[0].token.replace('/', '-')}"))
+    folder = next(
+        (case.site.root / "agent").glob(
+            f"*/run/{case.witness.started(case.run)[0].token.replace('/', '-')}"
+        )
+    )
 
     def written() -> bool:
         case.go()
@@ -70,22 +89,61 @@ DEATHS = (
     Death(AGENT, "kill -9 of the agent", lambda c: killed(c.agent), LIVES, f"exit code {CODE}"),
     Death(AGENT, "kill -9 of the keeper", lambda c: killed(c.first), LOST, OUTSIDE),
     Death(AGENT, "the keeper dies after the job", _ends_unseen, WRITTEN, f"exit code {CODE}"),
-    Death(AGENT, "kill -9 of the job", lambda c: killed(c.job), ("error", "signal", None, 9, "keeper"), "ended by signal 9 (SIGKILL)"),
+    Death(
+        AGENT,
+        "kill -9 of the job",
+        lambda c: killed(c.job),
+        ("error", "signal", None, 9, "keeper"),
+        "ended by signal 9 (SIGKILL)",
+    ),
     Death(AGENT, "docker kill", lambda c: c.docker("kill"), LOST, OUTSIDE),
-    Death(AGENT, "docker stop", lambda c: c.docker("stop"), ("error", "shutdown", None, 15, "keeper"), SHUTDOWN),
+    Death(
+        AGENT,
+        "docker stop",
+        lambda c: c.docker("stop"),
+        ("error", "shutdown", None, 15, "keeper"),
+        SHUTDOWN,
+    ),
     Death(AGENT, "docker rm -f", lambda c: c.docker("rm", "-f"), LOST, REMOVED),
-    Death(TASK, "kill -9 of process 1", lambda c: killed(c.first), ("error", "signal", None, 9, "engine"), OUTSIDE),
+    Death(
+        TASK,
+        "kill -9 of process 1",
+        lambda c: killed(c.first),
+        ("error", "signal", None, 9, "engine"),
+        OUTSIDE,
+    ),
     Death(TASK, "process 1 dies after the job", _ends_unseen, WRITTEN, f"exit code {CODE}"),
-    Death(TASK, "kill -9 of the job", lambda c: killed(c.job), ("error", "signal", None, 9, "script"), "ended by signal 9 (SIGKILL)"),
-    Death(TASK, "docker kill", lambda c: c.docker("kill"), ("error", "signal", None, 9, "engine"), OUTSIDE),
-    Death(TASK, "docker stop", lambda c: c.docker("stop"), ("error", "signal", None, 15, "script"), "ended by signal 15 (SIGTERM)"),
+    Death(
+        TASK,
+        "kill -9 of the job",
+        lambda c: killed(c.job),
+        ("error", "signal", None, 9, "script"),
+        "ended by signal 9 (SIGKILL)",
+    ),
+    Death(
+        TASK,
+        "docker kill",
+        lambda c: c.docker("kill"),
+        ("error", "signal", None, 9, "engine"),
+        OUTSIDE,
+    ),
+    Death(
+        TASK,
+        "docker stop",
+        lambda c: c.docker("stop"),
+        ("error", "signal", None, 15, "script"),
+        "ended by signal 15 (SIGTERM)",
+    ),
     Death(TASK, "docker rm -f", lambda c: c.docker("rm", "-f"), LOST, REMOVED),
 )
 
 
 @pytest.mark.timeout(400)
 def test_each_death_has_its_own_reason_and_the_next_run_works(yard: Yard) -> None:
-    cases = [(death, Case(yard, death.place, uid=USERS[n] if death.place == AGENT else None)) for n, death in enumerate(DEATHS)]
+    cases = [
+        (death, Case(yard, death.place, uid=USERS[n] if death.place == AGENT else None))
+        for n, death in enumerate(DEATHS)
+    ]
     for _, case in cases:
         case.submit()
     for _, case in cases:
@@ -101,7 +159,11 @@ def test_each_death_has_its_own_reason_and_the_next_run_works(yard: Yard) -> Non
         status, exit_ = said[case], said[case]["exit"]
         told = status["state"], status["reason"], exit_["code"], exit_["signal"], exit_["source"]
         assert told == death.told, (death.place, death.how, status)
-        assert death.sentence in f"{status['error']} {exit_['detail']}", (death.place, death.how, status)
+        assert death.sentence in f"{status['error']} {exit_['detail']}", (
+            death.place,
+            death.how,
+            status,
+        )
         if death.told[2] is not None:
             assert exit_["lastLines"] == "the last line", (death.how, status)
             assert yard.site.output(case.run).body.endswith(b"the last line\n"), (death.how, status)
@@ -118,13 +180,23 @@ class Memory(NamedTuple):
     code: int | None
 
 
-MEMORIES = (Memory(f"exec {EATS}", "error", None), Memory(f"{EATS}; exit 0", "completed", 0), Memory(f"{EATS}; exit 3", "error", 3))
+MEMORIES = (
+    Memory(f"exec {EATS}", "error", None),
+    Memory(f"{EATS}; exit 0", "completed", 0),
+    Memory(f"{EATS}; exit 3", "error", 3),
+)
 
 
 @pytest.mark.timeout(300)
 def test_memory_that_ran_out_is_said_and_changes_no_exit(yard: Yard) -> None:
-    """A child that was killed for it leaves the job's own exit as it is; keepers and agents live through it."""
-    cases = [(m, Case(yard, place, m.text, uid=USERS[n])) for place in (AGENT, TASK) for n, m in enumerate(MEMORIES)]
+    """A child that was killed for it leaves the job's own exit as it is; keepers and agents live
+    through it.
+    """
+    cases = [
+        (m, Case(yard, place, m.text, uid=USERS[n]))
+        for place in (AGENT, TASK)
+        for n, m in enumerate(MEMORIES)
+    ]
     before = _dead(yard)
     for _, case in cases:
         case.submit()
@@ -132,8 +204,16 @@ def test_memory_that_ran_out_is_said_and_changes_no_exit(yard: Yard) -> None:
     for memory, case in cases:
         status, exit_ = said[case], said[case]["exit"]
         reason = "signal" if memory.code is None else "exit"
-        assert (status["state"], status["reason"]) == (memory.state, reason), (case.place, memory, status)
-        assert exit_["code"] == memory.code and exit_["outOfMemory"] is True, (case.place, memory, status)
+        assert (status["state"], status["reason"]) == (memory.state, reason), (
+            case.place,
+            memory,
+            status,
+        )
+        assert exit_["code"] == memory.code and exit_["outOfMemory"] is True, (
+            case.place,
+            memory,
+            status,
+        )
         why = yard.site.post("job-why", uid=case.uid, computeJid=case.jid)["sentence"]
         assert OUT_OF_MEMORY in why, (case.place, memory, why)
         if memory.code is None:
@@ -161,7 +241,11 @@ def test_a_relay_that_is_removed_comes_back_and_nothing_is_lost(yard: Yard) -> N
     said = ended([first, second], LOST_SECS)
     for case, status in said.items():
         exit_ = status["exit"]
-        assert (exit_["code"], exit_["source"], exit_["lastLines"]) == (CODE, "keeper", "the last line"), (str(case), status)
+        assert (exit_["code"], exit_["source"], exit_["lastLines"]) == (
+            CODE,
+            "keeper",
+            "the last line",
+        ), (str(case), status)
     assert host.inspect(relay)["Id"] != before
     check_next([first, second])
 
@@ -184,10 +268,15 @@ def test_kills_of_the_supervisor_touch_no_job(yard: Yard) -> None:
         slowest = max(slowest, _true_again(cases))
         (status,) = ended([ends], 60).values()
         assert status["state"] == "completed", status
-    assert {case: case.witness.stamps(case.run) for case in cases} == stamps, "nothing began, and nothing ended"
+    assert {case: case.witness.stamps(case.run) for case in cases} == stamps, (
+        "nothing began, and nothing ended"
+    )
     print(f"{KILLS} kills, {len(cases)} jobs kept, true again within {slowest:.1f} s")
     for case, status in ended(cases).items():
-        assert (status["exit"]["code"], yard.site.output(case.run).body) == (CODE, b"the last line\n"), status
+        assert (status["exit"]["code"], yard.site.output(case.run).body) == (
+            CODE,
+            b"the last line\n",
+        ), status
 
 
 def _true_again(cases: list[Case]) -> float:

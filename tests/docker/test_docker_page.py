@@ -1,4 +1,6 @@
-"""docs/debugging-the-system.md, "With containers": each of its commands is executed on a real host, each of its lines looked for in real logs."""
+"""docs/debugging-the-system.md, "With containers": each of its commands is executed on a real host,
+each of its lines looked for in real logs.
+"""
 
 import itertools
 import sys
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosts import BASE, Host, Sites
 from real_site import Site, until
-from test_journal_site import found, fresh_uid, journal, messages, pytestmark  # noqa: F401
+from test_journal_site import found, fresh_uid, journal, messages, pytestmark
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "front"))
 
@@ -19,15 +21,23 @@ SECTION = "With containers"
 UID, IMAGE = "qsOpzxM9", "solver:7"
 AGENT, TASK = f"srj-s-{UID}", f"srj-t-{UID}-52d08cbfcd6a"
 
-PAGE = Page("debugging-the-system.md", {
-    UID: r"[A-Za-z0-9]{8}", UID[:4]: r"[A-Za-z0-9]{4}", "ZNjO": r"[A-Za-z0-9]{4}", "xuAOStBdzLg60REqFmTJxfbj": r"[A-Za-z0-9]{24}",
-    **dict.fromkeys(("Vb4nQe7L", "Tz6hMx2R"), r"[A-Za-z0-9]{8}"), **dict.fromkeys(("Is9wSB", "o1NpAB"), r"[A-Za-z0-9]{6}"),
-    **dict.fromkeys(("1795306802", "1795306805"), r"\d{10}"), **dict.fromkeys(("52d08cbfcd6a", "47939bfc24fe", "8026be9982ac"), r"[0-9a-f]{12}"),
-})
+PAGE = Page(
+    "debugging-the-system.md",
+    {
+        UID: r"[A-Za-z0-9]{8}",
+        UID[:4]: r"[A-Za-z0-9]{4}",
+        "ZNjO": r"[A-Za-z0-9]{4}",
+        "xuAOStBdzLg60REqFmTJxfbj": r"[A-Za-z0-9]{24}",
+        **dict.fromkeys(("Vb4nQe7L", "Tz6hMx2R"), r"[A-Za-z0-9]{8}"),
+        **dict.fromkeys(("Is9wSB", "o1NpAB"), r"[A-Za-z0-9]{6}"),
+        **dict.fromkeys(("1795306802", "1795306805"), r"\d{10}"),
+        **dict.fromkeys(("52d08cbfcd6a", "47939bfc24fe", "8026be9982ac"), r"[0-9a-f]{12}"),
+    },
+)
 
 
 @pytest.fixture
-def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[Site]:  # noqa: F811
+def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[Site]:
     """Its host has the image that the page names."""
     host_a.docker("tag", BASE, IMAGE)
     yield docker_sites.make("log.journald=on", web=True, pool={"hosts": ["a"]}).start()
@@ -39,26 +49,55 @@ class Walk:
 
     def __init__(self, site: Site, host: Host) -> None:
         self.site, self.host, self.uid = site, host, fresh_uid()
-        self.walker = Walker(PAGE, site.place, site.root, host.name, self.logs, {"DOCKER_HOST": f"unix://{host.sock}", "COLUMNS": "200"})
+        self.walker = Walker(
+            PAGE,
+            site.place,
+            site.root,
+            host.name,
+            self.logs,
+            {"DOCKER_HOST": f"unix://{host.sock}", "COLUMNS": "200"},
+        )
         # a user of whom the machine's journal, which outlives the test, has never heard
         self.walker.reality.bound = {UID: self.uid, UID[:4]: self.uid[:4]}
         self._execute = self.walker.execute
         self.walker.execute = self.when_all_is_told  # type: ignore[method-assign]
 
     def logs(self) -> Logs:
-        paths = [self.site.root / "log" / "supervisor.log", *sorted(self.site.root.glob(f"agent/*.{self.uid}@*/agent.log"))]
+        paths = [
+            self.site.root / "log" / "supervisor.log",
+            *sorted(self.site.root.glob(f"agent/*.{self.uid}@*/agent.log")),
+        ]
         return {p: p.read_text(encoding="utf-8").splitlines() for p in paths if p.exists()}
 
     def when_all_is_told(self, block: Block, before: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """A journal takes what it is told in its own time; and a daemon asked what was until now leaves out the second that is not over."""
+        """A journal takes what it is told in its own time; and a daemon asked what was until now
+        leaves out the second that is not over.
+        """
         text = "\n".join(block.lines)
         for name, words in ((AGENT, "state=ended"), (TASK, " begins")):
             if "journalctl" in text and f"CONTAINER_NAME={name}" in text:
                 real = self.walker.reality.text(name)
-                until(lambda real=real, words=words: words in messages(found(f"CONTAINER_NAME={real}")), f"the journal has the lines of {real}")  # type: ignore[misc]
+                until(
+                    lambda real=real, words=words: (
+                        words in messages(found(f"CONTAINER_NAME={real}"))
+                    ),
+                    f"the journal has the lines of {real}",
+                )  # type: ignore[misc]
         if "docker events" in text:
-            removed = ("events", "--since", "10m", "--until", "0s", "--filter", "event=destroy", "--filter")
-            until(lambda: self.host.docker(*removed, self.walker.reality.text(f"container={TASK}")), "the daemon tells of the end")
+            removed = (
+                "events",
+                "--since",
+                "10m",
+                "--until",
+                "0s",
+                "--filter",
+                "event=destroy",
+                "--filter",
+            )
+            until(
+                lambda: self.host.docker(*removed, self.walker.reality.text(f"container={TASK}")),
+                "the daemon tells of the end",
+            )
         return self._execute(block, before, wrap)
 
 
@@ -73,6 +112,12 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 def test_the_section_is_as_the_page_says(site: Site, host_a: Host) -> None:
     walk = Walk(site, host_a)
     walk.walker.section(SECTION)
-    events = site.post("job-story", uid=walk.uid, computeJid=f"{walk.uid}-{walk.walker.reality.bound['Tz6hMx2R']}-command")["events"]
+    events = site.post(
+        "job-story",
+        uid=walk.uid,
+        computeJid=f"{walk.uid}-{walk.walker.reality.bound['Tz6hMx2R']}-command",
+    )["events"]
     (placed,) = [e["event"] for e in events if e["event"]["type"] == "TaskPlaced"]
-    assert placed["opId"][:6] == walk.walker.reality.bound["o1NpAB"], "the op of the page is the one on record"
+    assert placed["opId"][:6] == walk.walker.reality.bound["o1NpAB"], (
+        "the op of the page is the one on record"
+    )

@@ -1,8 +1,11 @@
-"""After a full run with containers no secret of it stands in a container's configuration, a log, an argument or an environment.
+"""After a full run with containers no secret of it stands in a container's configuration, a log, an
+argument or an environment.
 
-Looked for: the root's own secrets, agents' tokens and ids, the password of a registry, keys of certificates, what a webhook is signed with.
-Looked through: all that the daemon says and keeps, all processes of the host, all files of the root, all output of jobs, and all that is
-answered to who asks why (explanations, traces, bundles, logs of agents, metrics, health), or is told without asking (notifications).
+Looked for: the root's own secrets, agents' tokens and ids, the password of a registry, keys of
+certificates, what a webhook is signed with. Looked through: all that the daemon says and keeps, all
+processes of the host, all files of the root, all output of jobs, and all that is answered to who
+asks why (explanations, traces, bundles, logs of agents, metrics, health), or is told without asking
+(notifications).
 """
 
 import base64
@@ -27,25 +30,43 @@ from jobscribe.runtime import processes
 pytestmark = pytest.mark.timeout(300)
 UID = "SecretU1"
 PASSWORD = "canaryOfTheRegistryPassword"
-BELONGS = ("r/client.json", "r/root.json", "r/secret/server", "r/secret/agents", "r/secret/metrics", "registries.yml")
+BELONGS = (
+    "r/client.json",
+    "r/root.json",
+    "r/secret/server",
+    "r/secret/agents",
+    "r/secret/metrics",
+    "registries.yml",
+)
 
 
-def test_no_secret_is_anywhere_but_in_its_place(docker_sites: Sites, host_a: Host, tmp_path: Path) -> None:
+def test_no_secret_is_anywhere_but_in_its_place(
+    docker_sites: Sites, host_a: Host, tmp_path: Path
+) -> None:
     with contextlib.closing(Receiver(tmp_path)) as receiver:
         _looked_for(docker_sites, host_a, receiver, tmp_path)
 
 
 def _looked_for(docker_sites: Sites, host_a: Host, receiver: Receiver, tmp_path: Path) -> None:
     hook = f"notify.file={targets(tmp_path, receiver)}"
-    site = docker_sites.make(hook, pool={"hosts": ["a"], "pull": "missing", "logDriver": "json-file"})
+    site = docker_sites.make(
+        hook, pool={"hosts": ["a"], "pull": "missing", "logDriver": "json-file"}
+    )
     credentials = site.place / "registries.yml"
-    credentials.write_text(json.dumps({"127.0.0.1:1": {"username": "puller", "password": PASSWORD}}))
+    credentials.write_text(
+        json.dumps({"127.0.0.1:1": {"username": "puller", "password": PASSWORD}})
+    )
     credentials.chmod(0o600)
     pool = json.loads(site.pool.read_text())  # type: ignore[attr-defined]
     site.pool.write_text(json.dumps(pool | {"registries": str(credentials)}))  # type: ignore[attr-defined]
     site.start()
     runs = _everything(site, host_a)
-    stays = [shell("tr '\\0' '\\n' </proc/self/environ; ls -l /proc/1/fd /proc/*/fd 2>&1; cat /proc/1/environ 2>&1; echo looked; sleep 600", UID)]
+    stays = [
+        shell(
+            "tr '\\0' '\\n' </proc/self/environ; ls -l /proc/1/fd /proc/*/fd 2>&1; cat /proc/1/environ 2>&1; echo looked; sleep 600",
+            UID,
+        )
+    ]
     stays.append(_as_role(stays[0]["command"], BASE))
     for run in stays:
         site.submit(run)
@@ -53,7 +74,9 @@ def _looked_for(docker_sites: Sites, host_a: Host, receiver: Receiver, tmp_path:
         until(lambda run=run: b"looked" in site.output(run).body, "it has said what it sees")  # type: ignore[misc]
     secrets = _secrets(site, host_a)
     keeper = int(host_a.inspect(f"srj-s-{UID}")["State"]["Pid"])
-    assert os.readlink(f"/proc/{keeper}/fd/0") == "/dev/null", "what came by its stdin is read and gone"
+    assert os.readlink(f"/proc/{keeper}/fd/0") == "/dev/null", (
+        "what came by its stdin is read and gone"
+    )
     looked = _texts(site, host_a)
     for run in stays:
         site.cancel(run)
@@ -62,13 +85,24 @@ def _looked_for(docker_sites: Sites, host_a: Host, receiver: Receiver, tmp_path:
     looked |= {f"{name}, afterwards": text for name, text in _texts(site, host_a).items()}
     looked |= _answers(site, [*runs, *stays], tmp_path) | _told(receiver, [*runs, *stays])
     assert len(looked) > 60
-    found = {name: where for name, secret in secrets.items() for where, text in looked.items() if secret in text}
+    found = {
+        name: where
+        for name, secret in secrets.items()
+        for where, text in looked.items()
+        if secret in text
+    }
     assert found == {}
-    assert [name for name, secret in secrets.items() if secret in (site.root / "secret" / "server").read_bytes()] == ["server"], "it can be found"
+    assert [
+        name
+        for name, secret in secrets.items()
+        if secret in (site.root / "secret" / "server").read_bytes()
+    ] == ["server"], "it can be found"
 
 
 def _everything(site: Site, host: Host) -> list[dict[str, Any]]:
-    """Good ends and bad ones, an image that nobody gets, an agent that is replaced, a container that is killed. Returns the runs."""
+    """Good ends and bad ones, an image that nobody gets, an agent that is replaced, a container
+    that is killed. Returns the runs.
+    """
     good, bad = spec(["true"], UID), shell("env; exit 3", UID)
     assert site.finished(good)["state"] == "completed"
     site.finished(bad)
@@ -89,22 +123,37 @@ def _everything(site: Site, host: Host) -> list[dict[str, Any]]:
 
 def _as_role(command: list[str], image: str) -> dict[str, object]:
     run = {k: v for k, v in spec([], UID).items() if k != "command"}
-    return run | {"roles": [{"name": "main", "command": command, "memoryMb": 64, "image": image}], "retry": {"count": 0, "platform": 0}}
+    return run | {
+        "roles": [{"name": "main", "command": command, "memoryMb": 64, "image": image}],
+        "retry": {"count": 0, "platform": 0},
+    }
 
 
 def _agent(host: Host, container: str, not_this: int = 0) -> int:
     keeper = int(host.inspect(container)["State"]["Pid"])
-    found = [p.pid for p in processes.table().values() if p.parent == keeper and not p.over and b"agent" in processes._read(f"/proc/{p.pid}/cmdline")]
+    found = [
+        p.pid
+        for p in processes.table().values()
+        if p.parent == keeper
+        and not p.over
+        and b"agent" in processes._read(f"/proc/{p.pid}/cmdline")
+    ]
     return next((pid for pid in found if pid != not_this), 0)
 
 
 def _secrets(site: Site, host: Host) -> dict[str, bytes]:
-    out = {name: (site.root / "secret" / name).read_text().strip() for name in ("server", "agents", "metrics")}
+    out = {
+        name: (site.root / "secret" / name).read_text().strip()
+        for name in ("server", "agents", "metrics")
+    }
     out |= {"webhook's secret": SECRET, "webhook's header": HEADER}
     key = str(AgentKey("docker", "sequential", UID, "a"))
     out["agentId"] = derived_id(key.encode(), key=out["agents"].encode())
     (out["token"],) = tokens_in(site, _agent(host, f"srj-s-{UID}"))
-    out["password"], out["password in base64"] = PASSWORD, base64.b64encode(PASSWORD.encode())[:-4].decode()
+    out["password"], out["password in base64"] = (
+        PASSWORD,
+        base64.b64encode(PASSWORD.encode())[:-4].decode(),
+    )
     out["client's key"] = (host.tls / "key.pem").read_text().splitlines()[2]
     return {name: secret.encode() for name, secret in out.items()}
 
@@ -115,7 +164,11 @@ def _texts(site: Site, host: Host) -> dict[str, bytes]:
     for name in host.containers():
         out[f"inspect {name}"] = json.dumps(host.inspect(name)).encode()
         out[f"logs {name}"] = host.docker("logs", name, code=None).encode()
-    for kind, listed in (("volume", ["volume", "ls", "-q"]), ("network", ["network", "ls", "-q"]), ("image", ["images", "-q"])):
+    for kind, listed in (
+        ("volume", ["volume", "ls", "-q"]),
+        ("network", ["network", "ls", "-q"]),
+        ("image", ["images", "-q"]),
+    ):
         for id_ in set(host.docker(*listed).split()):
             out[f"{kind} {id_}"] = host.docker(kind, "inspect", id_, code=None).encode()
             if kind == "image":
@@ -130,7 +183,9 @@ def _texts(site: Site, host: Host) -> dict[str, bytes]:
         out[f"arguments of {p.pid}"] = processes._read(f"/proc/{p.pid}/cmdline")
         if p.pid != os.getpid():
             out[f"environment of {p.pid}"] = processes._read(f"/proc/{p.pid}/environ")
-    journal = subprocess.run(["journalctl", "--since", "-10min", "-o", "export"], capture_output=True)
+    journal = subprocess.run(
+        ["journalctl", "--since", "-10min", "-o", "export"], capture_output=True
+    )
     out["journal"] = journal.stdout
     return out
 
@@ -140,19 +195,29 @@ def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, 
     out: dict[str, bytes] = {}
     for run in runs:
         jid = jid_of(run)
-        for name, asked in (("job-why", {"computeJid": jid}), ("trace", {"id": jid, "logs": True}), ("run-status", {"computeJid": jid})):
+        for name, asked in (
+            ("job-why", {"computeJid": jid}),
+            ("trace", {"id": jid, "logs": True}),
+            ("run-status", {"computeJid": jid}),
+        ):
             out[f"{name} of {jid}"] = json.dumps(site.post(name, uid=UID, **asked)).encode()
         for words in (("job", "why", jid), ("trace", jid)):
             out[" ".join(words)] = _typed(site, *words)
     whole, lean = folder / "whole.tar.gz", folder / "lean.tar.gz"
     refused, killed = jid_of(runs[2]), jid_of(runs[3])
     for words in (
-        ("bundle", killed, "--yes", "-o", str(whole)), ("bundle", refused, "--yes", "--no-doctor", "-o", str(lean)), ("health",),
-        ("agent", "logs", "--all", killed), ("agent", "logs", "--previous", killed), ("agent", "logs", "--keeper", killed),
+        ("bundle", killed, "--yes", "-o", str(whole)),
+        ("bundle", refused, "--yes", "--no-doctor", "-o", str(lean)),
+        ("health",),
+        ("agent", "logs", "--all", killed),
+        ("agent", "logs", "--previous", killed),
+        ("agent", "logs", "--keeper", killed),
         ("trace", "--all-users", f"srj-s-{UID}"),
     ):
         out[" ".join(words[:3])] = _typed(site, *words)
-    assert b" running: docker --host " in out[f"trace --all-users srj-s-{UID}"], "what started it is told with it"
+    assert b" running: docker --host " in out[f"trace --all-users srj-s-{UID}"], (
+        "what started it is told with it"
+    )
     for archive in (whole, lean):
         with tarfile.open(archive) as tar:
             out |= {f"{archive.name}: {m.name}": tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
@@ -161,7 +226,9 @@ def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, 
         said = site.ask("GET", path, headers={"Authorization": f"Bearer {token}"})
         assert said.code == 200, (path, said)
         out[path] = said.body
-    assert {"doctor.json", "why.json", "trace.txt", "config.json"} <= {name.rpartition("/")[2] for name in out}, "a bundle has all of it"
+    assert {"doctor.json", "why.json", "trace.txt", "config.json"} <= {
+        name.rpartition("/")[2] for name in out
+    }, "a bundle has all of it"
     empty = {name for name, text in out.items() if not text and not name.endswith(".log")}
     assert empty == set()
     return out
@@ -171,7 +238,10 @@ def _typed(site: Site, *args: str) -> bytes:
     """What a command line of this process prints, and says beside it."""
     from jobscribe.cli.main import call
 
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
         code = call(["--root", str(site.root), *args])
     assert code in (0, 1), (args, code, err.getvalue())
     return (out.getvalue() + err.getvalue()).encode()

@@ -1,4 +1,6 @@
-"""A real Docker daemon as the supervisor sees it, also while it is frozen or killed, and real pulls from a real registry."""
+"""A real Docker daemon as the supervisor sees it, also while it is frozen or killed, and real pulls
+from a real registry.
+"""
 
 import asyncio
 import contextlib
@@ -15,14 +17,14 @@ from typing import Any
 import docker
 import pytest
 from hosts import BUSYBOX, Host, Hosts
+from registry import Registry
+
 from jobscribe.drivers.docker.host import engine as engines
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
 from jobscribe.drivers.docker.images.image_store import ImageFault, Images
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
-from registry import Registry
-
 
 _PING_TIMEOUT_SECS = 2.0
 
@@ -44,23 +46,34 @@ class Seen:
         self.states: list[bool] = []
         self.events: list[dict[str, Any]] = []
         self.syncs = 0
-        self.host = PoolHost(name="a", address=address, tls=str(tls) if tls else None, cpu=4, memory_mb=4096)
+        self.host = PoolHost(
+            name="a", address=address, tls=str(tls) if tls else None, cpu=4, memory_mb=4096
+        )
         self.log = Log("test", Redactor(), Direct())
         self.engine = HostEngine(
-            self.host, deployment=deployment, log=self.log, call_secs=20, on_state=lambda _, up, __: self.states.append(up),
-            on_event=lambda _, e: self.events.append(e), on_sync=self._sync,
+            self.host,
+            deployment=deployment,
+            log=self.log,
+            call_secs=20,
+            on_state=lambda _, up, __: self.states.append(up),
+            on_event=lambda _, e: self.events.append(e),
+            on_sync=self._sync,
         )
 
     def _sync(self, name: str) -> None:
         self.syncs += 1
 
     def actions(self, container: str) -> list[str]:
-        """What happened to it; a stream begins with the events of its second, which may be another test's."""
+        """What happened to it; a stream begins with the events of its second, which may be another
+        test's.
+        """
         return [e["Action"] for e in self.events if e["Actor"]["ID"] == container]
 
 
 @contextlib.asynccontextmanager
-async def seen(host: Host, *, watch: bool = True, unix: bool = False, tls: Path | None = None) -> AsyncIterator[Seen]:
+async def seen(
+    host: Host, *, watch: bool = True, unix: bool = False, tls: Path | None = None
+) -> AsyncIterator[Seen]:
     s = Seen(f"unix://{host.sock}", None) if unix else Seen(host.address, tls or host.tls)
     if watch:
         s.engine.start()
@@ -80,23 +93,36 @@ async def until(condition: Callable[[], Any], secs: float = 60.0) -> None:
 
 def run(client: Any, *command: str, deployment: str = "enginete") -> str:
     """Starts a container of ours; its id."""
-    made = client.create_container(BUSYBOX, list(command), labels={"jobscribe.deployment": deployment}, network_disabled=True)["Id"]
+    made = client.create_container(
+        BUSYBOX, list(command), labels={"jobscribe.deployment": deployment}, network_disabled=True
+    )["Id"]
     client.start(made)
     return str(made)
 
 
 @pytest.mark.parametrize("unix", [True, False])
-async def test_a_host_is_found_called_and_heard(host_a: Host, unix: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_is_found_called_and_heard(
+    host_a: Host, unix: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", ssl.get_default_verify_paths().openssl_cafile)
     async with seen(host_a, unix=unix) as s:
         assert await s.engine.check() == []
-        other = await s.engine.call("run", lambda c: run(c, "sh", "-c", "exit 0", deployment="another1"))
+        other = await s.engine.call(
+            "run", lambda c: run(c, "sh", "-c", "exit 0", deployment="another1")
+        )
         ours = await s.engine.call("run", lambda c: run(c, "sh", "-c", "exit 3"))
         await until(lambda: "die" in s.actions(ours))
         assert not s.actions(other) and s.actions(ours)[:2] == ["create", "start"]
-        assert next(e for e in s.events if (e["Action"], e["Actor"]["ID"]) == ("die", ours))["Actor"]["Attributes"]["exitCode"] == "3"
+        assert (
+            next(e for e in s.events if (e["Action"], e["Actor"]["ID"]) == ("die", ours))["Actor"][
+                "Attributes"
+            ]["exitCode"]
+            == "3"
+        )
         for c in (ours, other):
-            await s.engine.call("remove", lambda client, c=c: client.remove_container(c, force=True))
+            await s.engine.call(
+                "remove", lambda client, c=c: client.remove_container(c, force=True)
+            )
         await until(lambda: s.actions(ours)[-1] == "destroy")
         with pytest.raises(EngineError) as e:
             await s.engine.call("look", lambda c: c.inspect_container(ours))
@@ -104,7 +130,9 @@ async def test_a_host_is_found_called_and_heard(host_a: Host, unix: bool, monkey
 
 
 @pytest.mark.timeout(240)
-async def test_a_frozen_daemon_fails_calls_in_time_is_down_and_comes_back_with_what_was_missed(host_a: Host) -> None:
+async def test_a_frozen_daemon_fails_calls_in_time_is_down_and_comes_back_with_what_was_missed(
+    host_a: Host,
+) -> None:
     async with seen(host_a) as s:
         ours = await s.engine.call("run", lambda c: run(c, "sleep", "600"))
         await until(lambda: "start" in s.actions(ours))
@@ -128,7 +156,9 @@ async def test_a_frozen_daemon_fails_calls_in_time_is_down_and_comes_back_with_w
 
 
 @pytest.mark.timeout(240)
-async def test_a_killed_daemon_is_down_at_once_and_its_containers_are_there_when_it_is_back(host_a: Host) -> None:
+async def test_a_killed_daemon_is_down_at_once_and_its_containers_are_there_when_it_is_back(
+    host_a: Host,
+) -> None:
     async with seen(host_a) as s:
         ours = await s.engine.call("run", lambda c: run(c, "sleep", "600"))
         syncs = s.syncs
@@ -145,10 +175,17 @@ async def test_a_killed_daemon_is_down_at_once_and_its_containers_are_there_when
         await until(lambda: s.actions(ours)[-1] == "destroy")
 
 
-@pytest.mark.parametrize(("folder", "words"), [
-    ("expired", "has expired (valid from"), ("stranger", "does not accept our certificate"), ("otherca", "is not signed by"),
-])
-async def test_certificates_that_do_not_fit_are_named(host_a: Host, pool: Hosts, folder: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("expired", "has expired (valid from"),
+        ("stranger", "does not accept our certificate"),
+        ("otherca", "is not signed by"),
+    ],
+)
+async def test_certificates_that_do_not_fit_are_named(
+    host_a: Host, pool: Hosts, folder: str, words: str
+) -> None:
     async with seen(host_a, watch=False, tls=pool.place / "bad" / folder) as s:
         problems = await s.engine.check()
         assert any(words in p for p in problems), problems
@@ -196,12 +233,18 @@ async def forget(s: Seen, registry: Registry) -> None:
     await s.engine.call("forget images", work)
 
 
-async def test_images_are_pulled_by_tag_and_digest_with_the_pools_credentials(host_a: Host, registry: Registry, tmp_path: Path) -> None:
+async def test_images_are_pulled_by_tag_and_digest_with_the_pools_credentials(
+    host_a: Host, registry: Registry, tmp_path: Path
+) -> None:
     digest = registry.push(client_of(host_a), BUSYBOX, "team/sim:2")
     async with seen(host_a, watch=False) as s:
         known = await images(s).have(BUSYBOX)
         mine = images(s, registries=registry.credentials(tmp_path / "registries.json"))
-        for name in (f"{registry.host}/team/sim:2", f"{registry.host}/team/sim@{digest}", f"{registry.host}/team/sim:7@{digest}"):
+        for name in (
+            f"{registry.host}/team/sim:2",
+            f"{registry.host}/team/sim@{digest}",
+            f"{registry.host}/team/sim:7@{digest}",
+        ):
             await forget(s, registry)
             assert set(await asyncio.gather(*(mine.have(name) for _ in range(5)))) == {known}
         assert known in [i["Id"] for i in await s.engine.call("list", lambda c: c.images())]
@@ -227,7 +270,10 @@ async def test_pulls_that_fail_say_why(host_a: Host, registry: Registry, tmp_pat
         assert await fault(image, pull="never") == "imageMissing"
         assert await fault(f"{registry.host}/team/sim:none", registries=good) == "imageMissing"
         assert await fault(f"{registry.host}/nobody/has:1", registries=good) == "imageMissing"
-        assert await fault(f"{registry.host}/team/sim@sha256:{'0' * 64}", registries=good) == "imageMissing"
+        assert (
+            await fault(f"{registry.host}/team/sim@sha256:{'0' * 64}", registries=good)
+            == "imageMissing"
+        )
         assert await fault(f"{registry.host}/Not A Name", registries=good) == "imageMissing"
         registry.stop()
         try:
@@ -243,6 +289,8 @@ async def test_a_registry_that_never_answers_ends_the_pull_in_time(host_a: Host)
         async with seen(host_a, watch=False) as s:
             began = time.monotonic()
             with pytest.raises(ImageFault) as e:
-                await images(s, pull_secs=1.0).have(f"127.0.0.1:{silent.getsockname()[1]}/team/sim:1")
+                await images(s, pull_secs=1.0).have(
+                    f"127.0.0.1:{silent.getsockname()[1]}/team/sim:1"
+                )
             assert e.value.fault == "pullTimeout" and time.monotonic() - began < 5 * 1.5
             assert await s.engine.call("look", lambda c: c.ping())

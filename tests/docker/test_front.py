@@ -1,4 +1,6 @@
-"""A page in front of a pool: runs, frames, calls, the library and downloads of apps that are in containers, on the host where the run is."""
+"""A page in front of a pool: runs, frames, calls, the library and downloads of apps that are in
+containers, on the host where the run is.
+"""
 
 import contextlib
 import itertools
@@ -17,7 +19,6 @@ from real_site import PYTHON_PATH, Site, until
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "front"))
 
-# ruff: noqa: E402
 from browser import Browser, close_all
 
 #: The pool's image and the site's own app in it, as docs/docker-image.md says it.
@@ -37,13 +38,22 @@ def front_image(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def site(make_docker_site: Callable[..., Site], docker_sites: Any, front_image: str) -> Iterator[Site]:
+def site(
+    make_docker_site: Callable[..., Site], docker_sites: Any, front_image: str
+) -> Iterator[Site]:
     """Room for one parallel run on each host."""
     made = docker_sites.make(
-        "apps.also=walk=front_app:app", "server.plan_hook=front_app:plan", "purge.after_secs=1", "purge.every_secs=0.5",
-        "purge.kept_plans=kept", web=True, pool={"image": front_image, "host": {"parallel": 1}},
+        "apps.also=walk=front_app:app",
+        "server.plan_hook=front_app:plan",
+        "purge.after_secs=1",
+        "purge.every_secs=0.5",
+        "purge.kept_plans=kept",
+        web=True,
+        pool={"image": front_image, "host": {"parallel": 1}},
     )
-    made.add_environment(PYTHONPATH=os.pathsep.join((PYTHON_PATH, str(HERE))), FRONT_PLACE=str(made.place))
+    made.add_environment(
+        PYTHONPATH=os.pathsep.join((PYTHON_PATH, str(HERE))), FRONT_PLACE=str(made.place)
+    )
     yield made.start()
     close_all()
 
@@ -51,14 +61,20 @@ def site(make_docker_site: Callable[..., Site], docker_sites: Any, front_image: 
 def agents_of(hosts: dict[str, Host], uid: str, kind: str) -> dict[str, str]:
     """What the containers of this user's agents of this kind are called within, by their hosts."""
     labels = (f"jobscribe.uid={uid}", f"jobscribe.kind={kind}")
-    return {h.name: h.inspect(n)["Config"]["Hostname"] for h in hosts.values() for n in h.containers(*labels, running=True)}
+    return {
+        h.name: h.inspect(n)["Config"]["Hostname"]
+        for h in hosts.values()
+        for n in h.containers(*labels, running=True)
+    }
 
 
 def news(browser: Browser, jid: str) -> Iterator[dict[str, Any]]:
     """What a page is told about this run as it happens."""
     ticket = browser.post("/live-ticket")
     headers = {ticket["header"]: ticket["ticket"], "Cookie": browser._cookie}
-    with requests.get(f"{browser.site.front}/live?computeJid={jid}", headers=headers, stream=True, timeout=60) as live:
+    with requests.get(
+        f"{browser.site.front}/live?computeJid={jid}", headers=headers, stream=True, timeout=60
+    ) as live:
         assert live.status_code == 200
         for line in live.iter_lines(chunk_size=1):
             if line.startswith(b"data: "):
@@ -72,7 +88,9 @@ def upload(browser: Browser, content: str) -> None:
 
 def owners(folder: Path) -> set[int]:
     found = {os.lstat(folder).st_uid}
-    for path in (Path(top, name) for top, *names in os.walk(folder) for name in itertools.chain(*names)):
+    for path in (
+        Path(top, name) for top, *names in os.walk(folder) for name in itertools.chain(*names)
+    ):
         with contextlib.suppress(FileNotFoundError):  # those who write there go on
             found.add(os.lstat(path).st_uid)
     return found
@@ -82,27 +100,46 @@ def test_a_page_with_its_app_in_containers_of_two_hosts(site: Site, pool: Hosts)
     ann, bob = (Browser(site).sign_in(name) for name in ("ann", "bob"))
     texts = {ann.uid: "of ann", bob.uid: "of bob"}
     # where the first run will be bob has an agent already; his own run finds no room there
-    assert bob.post("/stateless-compute", simulationType="walk", method="where", args={})["node"] == agents_of(pool.hosts, bob.uid, "sequential")["a"]
+    assert (
+        bob.post("/stateless-compute", simulationType="walk", method="where", args={})["node"]
+        == agents_of(pool.hosts, bob.uid, "sequential")["a"]
+    )
     walks, said, unix = {}, {}, {}
     for who in (ann, bob):
         upload(who, texts[who.uid])  # before anything of theirs ran
         walks[who.uid] = who.simulation("walkAnimation", "walk", file="given.txt")
         said[who.uid] = who.run(walks[who.uid])
         (unix[who.uid],) = owners(site.root / "user" / who.uid)
-    assert len(set(unix.values())) == 2 and all(UNIX_USERS[0] <= n <= UNIX_USERS[1] for n in unix.values()), unix
+    assert len(set(unix.values())) == 2 and all(
+        UNIX_USERS[0] <= n <= UNIX_USERS[1] for n in unix.values()
+    ), unix
 
     places = {}
     for who, other in ((ann, bob), (bob, ann)):
         walk = walks[who.uid]
-        next(n for n in news(who, said[who.uid]["computeJid"]) if (n.get("parallelStatus") or {}).get("frameCount") == 3)
+        next(
+            n
+            for n in news(who, said[who.uid]["computeJid"])
+            if (n.get("parallelStatus") or {}).get("frameCount") == 3
+        )
         status = who.status(walk)
         assert who.frame(walk, status, 0).code == 200
         (places[who.uid],) = agents_of(pool.hosts, who.uid, "parallel")
         # calls are answered by the user's other agent, on the host of the run
-        here = {"node": agents_of(pool.hosts, who.uid, "sequential")[places[who.uid]], "unix": unix[who.uid]}
+        here = {
+            "node": agents_of(pool.hosts, who.uid, "sequential")[places[who.uid]],
+            "unix": unix[who.uid],
+        }
         for index in range(3):
             frame = who.frame(walk, status, index).json()
-            assert frame == {"frameIndex": index, "frameCount": 3, "title": "walk", "number": index, "content": texts[who.uid], **here}
+            assert frame == {
+                "frameIndex": index,
+                "frameCount": 3,
+                "title": "walk",
+                "number": index,
+                "content": texts[who.uid],
+                **here,
+            }
         assert who.post("/analysis-job", **walk, method="where", args={}) == here
         assert who.frame(walk, status, 7).json()["error"] == "frame 7 is not there"
         assert other.frame(walk, status, 0).code == 404
@@ -119,7 +156,10 @@ def test_a_page_with_its_app_in_containers_of_two_hosts(site: Site, pool: Hosts)
     # who has answered until now is gone: another one does
     ((name, node),) = agents_of(pool.hosts, ann.uid, "sequential").items()
     pool.hosts[name].docker("kill", node)
-    frame = until(lambda: (got := ann.frame(walks[ann.uid], done, 3)).code == 200 and got.json(), "a frame without the agent that had made it")
+    frame = until(
+        lambda: (got := ann.frame(walks[ann.uid], done, 3)).code == 200 and got.json(),
+        "a frame without the agent that had made it",
+    )
     assert frame["number"] == 3 and frame["unix"] == unix[ann.uid] and frame["node"] != node
 
 
@@ -129,23 +169,40 @@ def test_results_and_the_library_and_what_is_not_kept(site: Site, pool: Hosts) -
     look = ann.simulation("lookReport", "walk", file="given.txt")
     first = ann.finished(look)
     here = {"node": agents_of(pool.hosts, ann.uid, "sequential")["a"], "unix": first["unix"]}
-    assert (first["state"], first["content"], first["node"]) == ("completed", "first", here["node"]), first
+    assert (first["state"], first["content"], first["node"]) == (
+        "completed",
+        "first",
+        here["node"],
+    ), first
     assert ann.post("/stateless-compute", simulationType="walk", method="where", args={}) == here
     # what a call leaves in the library is there for the page, and for the next run
-    assert ann.post("/stateful-compute", simulationType="walk", method="keep", args={"text": "from within"}) == here
+    assert (
+        ann.post(
+            "/stateful-compute", simulationType="walk", method="keep", args={"text": "from within"}
+        )
+        == here
+    )
     assert ann.ask("GET", "/lib-file/walk/kept.txt").body == b"from within"
-    assert ann.finished(ann.simulation("lookReport", "walk", file="kept.txt"))["content"] == "from within"
+    assert (
+        ann.finished(ann.simulation("lookReport", "walk", file="kept.txt"))["content"]
+        == "from within"
+    )
     # the same inputs are the same run; another file of that name is another input
     assert ann.finished(look)["computeJobSerial"] == first["computeJobSerial"]
     upload(ann, "second")
     assert ann.finished(look)["content"] == "second"
     assert ann.ask("DELETE", "/lib-file/walk/given.txt").code == 200
     assert [f["name"] for f in ann.ask("GET", "/lib-files/walk").json()["files"]] == ["kept.txt"]
-    assert owners(site.root / "user" / ann.uid) == {first["unix"]}, "all of it is the user's, whoever made it"
+    assert owners(site.root / "user" / ann.uid) == {first["unix"]}, (
+        "all of it is the user's, whoever made it"
+    )
 
     (site.place / "free").write_text(eve.uid)
     short = eve.simulation("lookReport", "walk")
     assert eve.finished(short)["state"] == "completed"
     eve.until_state(short, "job_run_purged")
-    until(lambda: not list(eve.run_dir(short).parent.glob("*")), "its files are gone, though they were another unix user's")
+    until(
+        lambda: not list(eve.run_dir(short).parent.glob("*")),
+        "its files are gone, though they were another unix user's",
+    )
     assert ann.run_dir(look).is_dir()

@@ -1,4 +1,6 @@
-"""Gangs in containers through a whole supervisor: images of their own, networks, attempts, what waits and why, and all that people ask."""
+"""Gangs in containers through a whole supervisor: images of their own, networks, attempts, what
+waits and why, and all that people ask.
+"""
 
 import json
 import os
@@ -45,7 +47,8 @@ for place in os.environ["PAI_TASK_ROLE_ps_HOST_LIST"].split(","):
     peer.sendall(str(10 ** index).encode()); print(place, peer.recv(100).decode(), flush=True); peer.close()
 print("os" in open("/opt/whose").read(), os.path.exists("/opt/server.py"), flush=True)
 """
-#: Connects to what the file says, line by line, and tells how that went. The first one is its own server, which may have to start yet.
+#: Connects to what the file says, line by line, and tells how that went. The first one is its own
+#: server, which may have to start yet.
 PROBER = """
 import os, socket, time
 while not os.path.exists("../../peers"):
@@ -73,7 +76,10 @@ while True:
 """
 PATIENT = 90.0
 ROUNDS = int(os.environ.get("ROUNDS", "12"))
-IMAGES = {"jobscribe-test/gang-server:1": ("server.py", SERVER), "jobscribe-test/gang-worker:1": ("worker.py", WORKER)}
+IMAGES = {
+    "jobscribe-test/gang-server:1": ("server.py", SERVER),
+    "jobscribe-test/gang-worker:1": ("worker.py", WORKER),
+}
 
 
 def python(text: str) -> list[str]:
@@ -85,7 +91,9 @@ def pair(**fields: Any) -> dict[str, Any]:
     server, worker = IMAGES
     return gang(
         role("ps", ["python3", "/opt/server.py"], tasks=2, image=server),
-        role("worker", ["python3", "/opt/worker.py"], tasks=2, minSucceeded=2, image=worker), graceSecs=5.0, **fields,
+        role("worker", ["python3", "/opt/worker.py"], tasks=2, minSucceeded=2, image=worker),
+        graceSecs=5.0,
+        **fields,
     )
 
 
@@ -97,10 +105,15 @@ def let_go(site: Site, run: dict[str, Any], name: str = "go", text: str = "") ->
 
 def run_all(site: Site, run: dict[str, Any], secs: float = PATIENT) -> dict[str, Any]:
     """The status as soon as each of its tasks runs."""
+
     def look() -> dict[str, Any] | None:
         said = site.status(run)
         assert not said["over"], (said, tasks(site, run))
-        return said if said["roles"] and all(r["running"] == r["tasks"] for r in said["roles"].values()) else None
+        return (
+            said
+            if said["roles"] and all(r["running"] == r["tasks"] for r in said["roles"].values())
+            else None
+        )
 
     found: dict[str, Any] = until(look, f"all of {jid_of(run)} run", secs)
     return found
@@ -113,7 +126,11 @@ def host_of(site: Site, run: dict[str, Any]) -> str:
 
 def gone(pool: Hosts, *runs: dict[str, Any]) -> None:
     for run in runs:
-        until(lambda run=run: there(pool, run) == {}, f"nothing of {jid_of(run)} is left on the hosts: {there(pool, run)}", 60)
+        until(
+            lambda run=run: there(pool, run) == {},
+            f"nothing of {jid_of(run)} is left on the hosts: {there(pool, run)}",
+            60,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -147,35 +164,53 @@ def house(pool: Hosts, images: None) -> Iterator[Site]:
 def site(house: Site) -> Iterator[Site]:
     """Two hosts with 4 cores each. After each test nothing runs, and the books are checked."""
     yield house
-    for job in house.post("job-list", active=True)["jobs"]:  # of a test that has failed: they are not the next one's
+    for job in house.post("job-list", active=True)[
+        "jobs"
+    ]:  # of a test that has failed: they are not the next one's
         house.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
     check_books(house)
 
 
 @pytest.mark.timeout(300)
-def test_two_and_two_on_each_host_at_once_and_the_third_waits_for_one_to_be_over(site: Site, pool: Hosts) -> None:
+def test_two_and_two_on_each_host_at_once_and_the_third_waits_for_one_to_be_over(
+    site: Site, pool: Hosts
+) -> None:
     first, second, third = pair(), pair(), pair()
     for run in (first, second):
         site.submit(run)
         run_all(site, run)
     assert {host_of(site, first), host_of(site, second)} == {"a", "b"}
     site.submit(third)
-    said = until(lambda: (s := site.status(third))["queueState"] == "resources" and s, "it says what it waits for")
+    said = until(
+        lambda: (s := site.status(third))["queueState"] == "resources" and s,
+        "it says what it waits for",
+    )
     assert "no host" in said["jobStatusMessage"] or "free" in said["jobStatusMessage"], said
     assert said["roles"]["ps"]["placed"] == 0 and there(pool, third) == {}, "all or nothing"
     follower = subprocess.Popen(
-        words(site, "job", "logs", jid_of(first), "-f", "--role", "worker", "--index", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=environment(),
+        words(site, "job", "logs", jid_of(first), "-f", "--role", "worker", "--index", "1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     )
     found = there(pool, first)
-    assert list(found) == [host_of(site, first)] and len(found[host_of(site, first)]) == 5, "four containers and a network"
+    assert list(found) == [host_of(site, first)] and len(found[host_of(site, first)]) == 5, (
+        "four containers and a network"
+    )
     until(lambda: measured(site, first), "what its tasks take is measured", 60)
     let_go(site, first)
     over = site.wait(first, PATIENT)
     out, err = follower.communicate(timeout=60)
-    assert (over["state"], over["reason"], follower.returncode) == ("completed", "exit", 0), (over, tasks(site, first), err)
+    assert (over["state"], over["reason"], follower.returncode) == ("completed", "exit", 0), (
+        over,
+        tasks(site, first),
+        err,
+    )
     assert out == output(site, first, "worker", 1), "followed to the very end"
-    assert run_all(site, third) and host_of(site, third) == host_of(site, first), "its turn has come"
+    assert run_all(site, third) and host_of(site, third) == host_of(site, first), (
+        "its turn has come"
+    )
     for run in (second, third):
         let_go(site, run)
         assert site.wait(run, PATIENT)["state"] == "completed"
@@ -188,7 +223,9 @@ def measured(site: Site, run: dict[str, Any]) -> bool:
     """Each of its four tasks has figures, which are its own container's."""
     said = json.loads(types(site, "job", "metrics", jid_of(run), "--json")[0])
     figures = [(t["memoryBytes"], t["cpuSecs"], t["processes"]) for t in said["tasks"]]
-    return len(figures) == 4 and all(m and 1 << 20 < m < 100 << 20 and c is not None and p and p < 10 for m, c, p in figures)
+    return len(figures) == 4 and all(
+        m and 1 << 20 < m < 100 << 20 and c is not None and p and p < 10 for m, c, p in figures
+    )
 
 
 @pytest.mark.skipif(os.environ.get("SOAK") != "1", reason="takes minutes: set SOAK=1")
@@ -211,25 +248,44 @@ def test_pairs_of_gangs_live_through_deaths_of_the_supervisor(site: Site, pool: 
             check_pair(site, run)
             seen.append(host_of(site, run))
         gone(pool, *runs)
-    print(f"{len(seen)} gangs of four, {ROUNDS} kills of the supervisor, hosts a and b: {seen.count('a')} and {seen.count('b')}")
+    print(
+        f"{len(seen)} gangs of four, {ROUNDS} kills of the supervisor, hosts a and b: {seen.count('a')} and {seen.count('b')}"
+    )
 
 
 def check_pair(site: Site, run: dict[str, Any]) -> None:
-    counts = {name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in site.status(run)["roles"].items()}
+    counts = {
+        name: (r["succeeded"], r["stopped"], r["failed"])
+        for name, r in site.status(run)["roles"].items()
+    }
     assert counts == {"ps": (0, 2, 0), "worker": (2, 0, 0)}, counts
-    servers = sorted((t for t in tasks(site, run) if t["role"] == "ps"), key=lambda t: int(t["index"]))
+    servers = sorted(
+        (t for t in tasks(site, run) if t["role"] == "ps"), key=lambda t: int(t["index"])
+    )
     assert {t["exit"]["stopReason"] for t in servers} == {"decided"}
     texts = [output(site, run, "worker", i).splitlines() for i in (0, 1)]
     listed = [f"{t['address']}:{t['ports']['http'][0]}" for t in servers]
-    assert [[line.split()[0] for line in lines[:2]] for lines in texts] == [listed, listed], (texts, listed)
-    assert "11" in {line.split()[1] for lines in texts for line in lines[:2]}, "both workers were heard by one server"
+    assert [[line.split()[0] for line in lines[:2]] for lines in texts] == [listed, listed], (
+        texts,
+        listed,
+    )
+    assert "11" in {line.split()[1] for lines in texts for line in lines[:2]}, (
+        "both workers were heard by one server"
+    )
     assert [lines[2:] for lines in texts] == [["False False"]] * 2, "each role is in its own image"
     assert [output(site, run, "ps", i) for i in (0, 1)] == ["serving\n"] * 2
 
 
 @pytest.mark.timeout(300)
 def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> None:
-    runs = [gang(role("server", python(LISTENER)), role("prober", python(PROBER), minSucceeded=1), graceSecs=1.0) for _ in range(3)]
+    runs = [
+        gang(
+            role("server", python(LISTENER)),
+            role("prober", python(PROBER), minSucceeded=1),
+            graceSecs=1.0,
+        )
+        for _ in range(3)
+    ]
     for run in runs:
         site.submit(run)
     for run in runs:
@@ -238,9 +294,25 @@ def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> N
     for run in runs:
         by_host.setdefault(host_of(site, run), []).append(run)
     host, (mine, other) = next((h, r[:2]) for h, r in by_host.items() if len(r) > 1)
-    subnets = [json.loads(pool.hosts[host].docker("network", "inspect", there(pool, r, "jobscribe.part=network")[host][0]))[0] for r in (mine, other)]
-    assert len({n["IPAM"]["Config"][0]["Subnet"] for n in subnets}) == 2 and all(n["Internal"] for n in subnets)
-    own, foreign = (next(f"{t['address']}:{t['ports']['http'][0]}" for t in tasks(site, r) if t["role"] == "server") for r in (mine, other))
+    subnets = [
+        json.loads(
+            pool.hosts[host].docker(
+                "network", "inspect", there(pool, r, "jobscribe.part=network")[host][0]
+            )
+        )[0]
+        for r in (mine, other)
+    ]
+    assert len({n["IPAM"]["Config"][0]["Subnet"] for n in subnets}) == 2 and all(
+        n["Internal"] for n in subnets
+    )
+    own, foreign = (
+        next(
+            f"{t['address']}:{t['ports']['http'][0]}"
+            for t in tasks(site, r)
+            if t["role"] == "server"
+        )
+        for r in (mine, other)
+    )
     let_go(site, mine, "peers", f"{own}\n{foreign}\n")
     let_go(site, other, "peers", f"{foreign}\n{own}\n")
     for run in runs:
@@ -248,7 +320,10 @@ def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> N
             let_go(site, run, "peers")
         assert site.wait(run, PATIENT)["state"] == "completed"
     assert output(site, mine, "prober").splitlines() == [f"{own} reached", f"{foreign} not reached"]
-    assert output(site, other, "prober").splitlines() == [f"{foreign} reached", f"{own} not reached"]
+    assert output(site, other, "prober").splitlines() == [
+        f"{foreign} reached",
+        f"{own} not reached",
+    ]
     gone(pool, *runs)
 
 
@@ -256,22 +331,45 @@ def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> N
 def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool: Hosts) -> None:
     gang_of_two = {"graceSecs": 1.0, "retry": {"count": 0, "platform": 1}}
     blocks = [f"10.208.{n}.0/22" for n in (0, 4)]
-    ours = f"jobscribe.deployment={deployment((site.root / 'secret' / 'agents').read_bytes().strip())}"
+    ours = (
+        f"jobscribe.deployment={deployment((site.root / 'secret' / 'agents').read_bytes().strip())}"
+    )
     try:
         for host in pool.hosts.values():
             labels = ("--label", ours, "--label", "jobscribe.part=network")
-            host.docker("network", "create", "--internal", "--subnet", blocks[0], *labels, "left-of-a-gang")
-            host.docker("network", "create", "--internal", "--subnet", blocks[1], "of-somebody-else")
+            host.docker(
+                "network", "create", "--internal", "--subnet", blocks[0], *labels, "left-of-a-gang"
+            )
+            host.docker(
+                "network", "create", "--internal", "--subnet", blocks[1], "of-somebody-else"
+            )
         said = "".join(types(site, "pool", "check", code=1))
-        assert said.count("network of-somebody-else has 10.208.4.0/22") == 2 and "left-of-a-gang" not in said, said
-        runs = [gang(role("main", "while [ ! -e ../../go ]; do sleep 0.05; done", tasks=2), **gang_of_two) for _ in range(3)]
+        assert (
+            said.count("network of-somebody-else has 10.208.4.0/22") == 2
+            and "left-of-a-gang" not in said
+        ), said
+        runs = [
+            gang(
+                role("main", "while [ ! -e ../../go ]; do sleep 0.05; done", tasks=2), **gang_of_two
+            )
+            for _ in range(3)
+        ]
         for run in runs:
             site.submit(run)
         for run in runs:
             run_all(site, run)
-        held = {(t["host"], t["address"].rsplit(".", 1)[0]): int(t["token"].split("/")[2]) for run in runs for t in tasks(site, run)}
-        first, second = {h for h in pool.hosts if (h, "10.208.0") in held}, {h for h in pool.hosts if (h, "10.208.8") in held}
-        assert all(held[h, "10.208.0"] == 1 for h in first) and all(held[h, "10.208.8"] == 2 for h in second), held
+        held = {
+            (t["host"], t["address"].rsplit(".", 1)[0]): int(t["token"].split("/")[2])
+            for run in runs
+            for t in tasks(site, run)
+        }
+        first, second = (
+            {h for h in pool.hosts if (h, "10.208.0") in held},
+            {h for h in pool.hosts if (h, "10.208.8") in held},
+        )
+        assert all(held[h, "10.208.0"] == 1 for h in first) and all(
+            held[h, "10.208.8"] == 2 for h in second
+        ), held
         assert first == set(pool.hosts) and len(second) == 1 and len(held) == 3, held
         for host in first:
             known = pool.hosts[host].docker("network", "ls", "--format", "{{.Name}}").split()
@@ -287,7 +385,9 @@ def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool:
 
 
 @pytest.mark.timeout(300)
-def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(site: Site, pool: Hosts) -> None:
+def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
+    site: Site, pool: Hosts
+) -> None:
     command = "echo attempt $JOBSCRIBE_ATTEMPT at $PAI_CONTAINER_HOST_IP; if [ $JOBSCRIBE_ATTEMPT = 1 ]; then exec sleep 600; fi"
     command += "; while [ ! -e ../../go ]; do sleep 0.05; done"
     run = gang(role("main", command, tasks=2), retry={"count": 0, "platform": 1}, graceSecs=1.0)
@@ -297,19 +397,36 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
     victim = next(t for t in tasks(site, run) if t["index"] == 1)
     (name,) = pool.hosts[host].containers(f"jobscribe.token={victim['token']}")
     pool.hosts[host].docker("kill", name)
-    until(lambda: site.status(run)["attempt"] == 2 and site.status(run)["roles"]["main"]["running"] == 2, "the second attempt runs", PATIENT)
-    after = [name for names in there(pool, run, "jobscribe.part=network").values() for name in names]
+    until(
+        lambda: (
+            site.status(run)["attempt"] == 2 and site.status(run)["roles"]["main"]["running"] == 2
+        ),
+        "the second attempt runs",
+        PATIENT,
+    )
+    after = [
+        name for names in there(pool, run, "jobscribe.part=network").values() for name in names
+    ]
     assert len(after) == 1 and after[0] not in before[host], "a network of its own"
     let_go(site, run)
     over = site.wait(run, PATIENT)
     assert (over["state"], over["attempt"]) == ("completed", 2), over
     one, two = tasks(site, run, 1), tasks(site, run, 2)
-    assert [t["state"] for t in one] == ["stopped", "failed"] and one[1]["exit"]["signal"] == 9 and one[1]["exit"]["source"] == "engine", one
+    assert (
+        [t["state"] for t in one] == ["stopped", "failed"]
+        and one[1]["exit"]["signal"] == 9
+        and one[1]["exit"]["source"] == "engine"
+    ), one
     assert {t["token"] for t in one} & {t["token"] for t in two} == set()
     lines = [[output(site, run, "main", i, attempt=n) for i in (0, 1)] for n in (1, 2)]
-    assert all(text.startswith(f"attempt {n} at 10.") for n, texts in enumerate(lines, 1) for text in texts), lines
+    assert all(
+        text.startswith(f"attempt {n} at 10.") for n, texts in enumerate(lines, 1) for text in texts
+    ), lines
     assert len(before[host]) == 3, "two containers and a network"
-    assert "attempt 1 ended (signal) and is tried again: this was the platform's doing" in types(site, "job", "why", jid_of(run))[0]
+    assert (
+        "attempt 1 ended (signal) and is tried again: this was the platform's doing"
+        in types(site, "job", "why", jid_of(run))[0]
+    )
     gone(pool, run)
 
 
@@ -318,7 +435,7 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(site: Site, p
     run = gang(role("main", "echo here; exit 3", image=BUSYBOX), debugSecs=600.0)
     site.submit(run)
     until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
-    (host, names), = there(pool, run).items()
+    ((host, names),) = there(pool, run).items()
     assert pool.hosts[host].inspect(names[-1])["State"]["Status"] == "exited", names
     assert "job release" in "".join(types(site, "job", "status", jid_of(run)))
     types(site, "job", "release", jid_of(run))
@@ -329,18 +446,29 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(site: Site, p
 
 
 @pytest.mark.timeout(300)
-def test_what_no_host_has_is_refused_and_a_cancel_takes_everything_away(site: Site, pool: Hosts) -> None:
+def test_what_no_host_has_is_refused_and_a_cancel_takes_everything_away(
+    site: Site, pool: Hosts
+) -> None:
     wide = gang(role("wide", "true", tasks=6))
     sentence = refused(site, wide, 400, "resourceExceeded")
-    assert "its tasks share a network of one host, and no host has room for all of them, even if nothing else runs" in sentence, sentence
-    assert "role wide asks for 6 cores (6 x 1)" in sentence and "a has 4 cores" in sentence and "b has 4 cores" in sentence, sentence
+    assert (
+        "its tasks share a network of one host, and no host has room for all of them, even if nothing else runs"
+        in sentence
+    ), sentence
+    assert (
+        "role wide asks for 6 cores (6 x 1)" in sentence
+        and "a has 4 cores" in sentence
+        and "b has 4 cores" in sentence
+    ), sentence
     run = gang(role("main", "trap '' TERM; sleep 600", tasks=3), graceSecs=0.5)
     site.submit(run)
     run_all(site, run)
     types(site, "job", "cancel", jid_of(run))
     over = site.wait(run, PATIENT)
     assert (over["state"], over["roles"]["main"]["stopped"]) == ("canceled", 3), over
-    assert {(t["exit"]["signal"], t["exit"]["stopReason"]) for t in tasks(site, run)} == {(9, "cancel")}, tasks(site, run)
+    assert {(t["exit"]["signal"], t["exit"]["stopReason"]) for t in tasks(site, run)} == {
+        (9, "cancel")
+    }, tasks(site, run)
     gone(pool, run)
 
 
@@ -363,7 +491,11 @@ def deaf() -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
-    make_docker_site: Callable[..., Site], pool: Hosts, registry: Registry, deaf: str, tmp_path: Path,
+    make_docker_site: Callable[..., Site],
+    pool: Hosts,
+    registry: Registry,
+    deaf: str,
+    tmp_path: Path,
 ) -> None:
     host = pool.hosts["a"]
     digest = pushed(host, registry, BASE, "ours:7")
@@ -371,15 +503,30 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
     file = tmp_path / "registries.json"
     registry.credentials(file)
     known = json.loads(file.read_text())
-    file.write_text(json.dumps({**known, wrong: {"username": "puller", "password": "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"}}))
-    site = make_docker_site("slots.op_run=12", pool={"hosts": ["a"], "pull": "missing", "registries": str(file), "pullSecs": 5})
-    good = [gang(role("main", "echo it runs", image=f"{registry.host}/ours{which}")) for which in (":7", f"@{digest}")]
+    file.write_text(
+        json.dumps(
+            {**known, wrong: {"username": "puller", "password": "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"}}
+        )
+    )
+    site = make_docker_site(
+        "slots.op_run=12",
+        pool={"hosts": ["a"], "pull": "missing", "registries": str(file), "pullSecs": 5},
+    )
+    good = [
+        gang(role("main", "echo it runs", image=f"{registry.host}/ours{which}"))
+        for which in (":7", f"@{digest}")
+    ]
     faults = {
-        f"{registry.host}/ours:8": ("imageMissing", "has no image"), f"{registry.host}/theirs:1": ("imageMissing", "has no image"),
-        f"{wrong}/ours:7": ("pullDenied", "does not give image"), "127.0.0.1:1/ours:7": ("registryUnreachable", "cannot reach registry"),
-        f"{deaf}/ours:7": ("pullTimeout", "in 5 s"), NOSHELL: ("noShell", "/bin/sh"),
+        f"{registry.host}/ours:8": ("imageMissing", "has no image"),
+        f"{registry.host}/theirs:1": ("imageMissing", "has no image"),
+        f"{wrong}/ours:7": ("pullDenied", "does not give image"),
+        "127.0.0.1:1/ours:7": ("registryUnreachable", "cannot reach registry"),
+        f"{deaf}/ours:7": ("pullTimeout", "in 5 s"),
+        NOSHELL: ("noShell", "/bin/sh"),
     }
-    bad = {image: gang(role("main", "true", image=image), retry={"platform": 0}) for image in faults}
+    bad = {
+        image: gang(role("main", "true", image=image), retry={"platform": 0}) for image in faults
+    }
     for run in (*good, *bad.values()):
         site.submit(run)
     for run in good:
@@ -389,7 +536,11 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
     for image, (fault, words_) in faults.items():
         run = bad[image]
         over = site.wait(run, PATIENT)
-        assert (over["state"], over["reason"], over["exit"]["fault"]) == ("error", "startFailed", fault), (image, over)
+        assert (over["state"], over["reason"], over["exit"]["fault"]) == (
+            "error",
+            "startFailed",
+            fault,
+        ), (image, over)
         assert words_ in over["exit"]["detail"], over
         why = types(site, "job", "why", jid_of(run))[0]
         assert words_ in why and fault in why and image in why and "on a" in why, why
@@ -398,7 +549,9 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
     said = types(site, "job", "wait", jid_of(bad[f"{wrong}/ours:7"]), code=125)
     assert "does not give image" in said[1], said
     gone(pool, *good, *bad.values())
-    host.docker("rmi", "--force", f"{registry.host}/ours:7", f"{registry.host}/ours@{digest}", code=None)
+    host.docker(
+        "rmi", "--force", f"{registry.host}/ours:7", f"{registry.host}/ours@{digest}", code=None
+    )
 
 
 def pushed(host: Any, registry: Registry, image: str, name: str) -> str:

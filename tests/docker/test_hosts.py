@@ -1,4 +1,6 @@
-"""The hosts that these tests stand on do what they are said to do: what is cut off is, what is killed lives on, and nobody reaches anybody."""
+"""The hosts that these tests stand on do what they are said to do: what is cut off is, what is
+killed lives on, and nobody reaches anybody.
+"""
 
 import os
 import socket
@@ -22,7 +24,10 @@ def answer(host: Host, tls: Path | None = None, timeout: float = 3.0) -> str:
     context = ssl.create_default_context(cafile=str(folder / "cacert.pem"))
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     try:
-        with socket.create_connection(("127.0.0.1", host.port), timeout) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as s:
+        with (
+            socket.create_connection(("127.0.0.1", host.port), timeout) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as s,
+        ):
             s.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
             return "ok" if s.recv(4096).startswith(b"HTTP/1.0 200") else "odd"
     except ConnectionRefusedError:
@@ -35,22 +40,39 @@ def answer(host: Host, tls: Path | None = None, timeout: float = 3.0) -> str:
         return "turned away"
 
 
-def test_each_host_has_the_images_and_none_knows_the_others_containers(host_a: Host, host_b: Host) -> None:
+def test_each_host_has_the_images_and_none_knows_the_others_containers(
+    host_a: Host, host_b: Host
+) -> None:
     assert host_a.run("echo $((6 * 7)); id -u", image=BUSYBOX).split() == ["42", "0"]
     assert host_b.docker("run", "--rm", NOSHELL, "/sleep", "0") == ""
-    assert "no such file" in host_b.docker("run", "--rm", NOSHELL, "/bin/sh", "-c", "true", code=127)
-    assert host_a.run("python3 -c 'import ssl, sqlite3, sys; print(sys.version_info[:2])'", image=BASE).strip() == "(3, 11)"
+    assert "no such file" in host_b.docker(
+        "run", "--rm", NOSHELL, "/bin/sh", "-c", "true", code=127
+    )
+    assert (
+        host_a.run(
+            "python3 -c 'import ssl, sqlite3, sys; print(sys.version_info[:2])'", image=BASE
+        ).strip()
+        == "(3, 11)"
+    )
     name = host_a.docker("run", "-d", "--label", "jobscribe.test=1", BUSYBOX, "sleep", "60").strip()
     try:
-        assert host_a.containers("jobscribe.test=1") and not host_b.containers("jobscribe.test=1") and host_b.inspect(name) == {}
+        assert (
+            host_a.containers("jobscribe.test=1")
+            and not host_b.containers("jobscribe.test=1")
+            and host_b.inspect(name) == {}
+        )
     finally:
         host_a.docker("rm", "-f", name)
 
 
 def test_who_has_no_right_certificate_is_turned_away(pool: Hosts, host_a: Host) -> None:
     bad = pool.place / "bad"
-    assert [answer(host_a), answer(host_a, bad / "expired"), answer(host_a, bad / "stranger"), answer(host_a, bad / "otherca")] == [
-        "ok", "turned away", "turned away", "not trusted"]
+    assert [
+        answer(host_a),
+        answer(host_a, bad / "expired"),
+        answer(host_a, bad / "stranger"),
+        answer(host_a, bad / "otherca"),
+    ] == ["ok", "turned away", "turned away", "not trusted"]
 
 
 def test_a_container_outlives_its_daemon(host_a: Host) -> None:
@@ -60,7 +82,10 @@ def test_a_container_outlives_its_daemon(host_a: Host) -> None:
         host_a.crash()
         assert answer(host_a) == "refused" and os.path.exists(f"/proc/{before['Pid']}")
         host_a.start()
-        assert host_a.inspect(name)["State"]["Pid"] == before["Pid"] and host_a.inspect(name)["State"]["Running"]
+        assert (
+            host_a.inspect(name)["State"]["Pid"] == before["Pid"]
+            and host_a.inspect(name)["State"]["Running"]
+        )
         daemon = host_a.pid()
         host_a.restart()
         assert host_a.pid() != daemon and host_a.inspect(name)["State"]["Pid"] == before["Pid"]
@@ -68,7 +93,9 @@ def test_a_container_outlives_its_daemon(host_a: Host) -> None:
         host_a.docker("rm", "-f", name)
 
 
-def test_a_host_can_be_cut_off_and_frozen_while_the_other_is_not(host_a: Host, host_b: Host) -> None:
+def test_a_host_can_be_cut_off_and_frozen_while_the_other_is_not(
+    host_a: Host, host_b: Host
+) -> None:
     for way, word in (("drop", "silent"), ("reject", "refused")):
         host_a.cut(way)
         assert [answer(host_a, timeout=0.5), answer(host_b)] == [word, "ok"]
@@ -85,6 +112,7 @@ def test_a_host_can_be_cut_off_and_frozen_while_the_other_is_not(host_a: Host, h
 def listener() -> Iterator[int]:
     """A port of this machine, on all its addresses; whoever connects is told so."""
     with socket.create_server(("0.0.0.0", 0)) as server:
+
         def serve() -> None:
             while True:
                 try:
@@ -101,19 +129,61 @@ def listener() -> Iterator[int]:
 
 
 def test_a_gang_reaches_itself_and_nobody_else(host_a: Host, host_b: Host, listener: int) -> None:
-    """Two networks as the driver makes them, the second one's subnet also on the other host; what the firewall of docs/docker.md holds."""
+    """Two networks as the driver makes them, the second one's subnet also on the other host; what
+    the firewall of docs/docker.md holds.
+    """
     servers = []
     asks = {}
     try:
-        for host, name, subnet in ((host_a, "g1", "10.208.0"), (host_a, "g2", "10.208.4"), (host_b, "g1", "10.208.0")):
+        for host, name, subnet in (
+            (host_a, "g1", "10.208.0"),
+            (host_a, "g2", "10.208.4"),
+            (host_b, "g1", "10.208.0"),
+        ):
             host.docker("network", "create", "--internal", "--subnet", f"{subnet}.0/22", name)
-            servers.append((host, host.docker(
-                "run", "-d", "--cap-drop", "ALL", "--network", name, "--ip", f"{subnet}.10", BASE, "nc", "-ll", "-p", "9000", "-e", "echo", f"{host.name} {name}",
-            ).strip()))
-        outside = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=True).stdout.split()
-        addresses = ["10.208.0.1", "10.208.4.1", *[a for a in outside if ":" not in a and not a.startswith("10.208.")][:2], "169.254.169.254"]
-        wanted = {"own": ("10.208.0.10", 9000), "other": ("10.208.4.10", 9000), **{a: (a, listener) for a in addresses}}
-        script = "; ".join(f"(echo {name}=$({ASKS.format(*to)}) >/tmp/{name}) &" for name, to in wanted.items()).replace("&;", "&") + " wait; cat /tmp/*"
+            servers.append(
+                (
+                    host,
+                    host.docker(
+                        "run",
+                        "-d",
+                        "--cap-drop",
+                        "ALL",
+                        "--network",
+                        name,
+                        "--ip",
+                        f"{subnet}.10",
+                        BASE,
+                        "nc",
+                        "-ll",
+                        "-p",
+                        "9000",
+                        "-e",
+                        "echo",
+                        f"{host.name} {name}",
+                    ).strip(),
+                )
+            )
+        outside = subprocess.run(
+            ["hostname", "-I"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        addresses = [
+            "10.208.0.1",
+            "10.208.4.1",
+            *[a for a in outside if ":" not in a and not a.startswith("10.208.")][:2],
+            "169.254.169.254",
+        ]
+        wanted = {
+            "own": ("10.208.0.10", 9000),
+            "other": ("10.208.4.10", 9000),
+            **{a: (a, listener) for a in addresses},
+        }
+        script = (
+            "; ".join(
+                f"(echo {name}=$({ASKS.format(*to)}) >/tmp/{name}) &" for name, to in wanted.items()
+            ).replace("&;", "&")
+            + " wait; cat /tmp/*"
+        )
         for host in (host_a, host_b):
             said = host.run("--network", "g1", script)
             asks[host.name] = dict(line.split("=", 1) for line in said.splitlines())
@@ -137,7 +207,14 @@ def test_the_registry_wants_its_password(tmp_path: Path, host_a: Host) -> None:
 
     def registry(verb: str) -> str:
         with (tmp_path / "said").open("w+") as said:
-            done = subprocess.run([ENGINES / "registry.sh", verb], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=60)
+            done = subprocess.run(
+                [ENGINES / "registry.sh", verb],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                timeout=60,
+            )
             said.seek(0)
             text = said.read()
         assert done.returncode == 0, text
@@ -161,7 +238,9 @@ def test_the_registry_wants_its_password(tmp_path: Path, host_a: Host) -> None:
     assert not (tmp_path / "registry").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a journal of one's own takes root: run the tests as root")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="a journal of one's own takes root: run the tests as root"
+)
 def test_a_journal_is_started_where_there_is_none_and_only_there(tmp_path: Path) -> None:
     """In namespaces of its own, where nobody has one."""
     if not os.path.exists("/lib/systemd/systemd-journald"):
@@ -179,10 +258,18 @@ def test_a_journal_is_started_where_there_is_none_and_only_there(tmp_path: Path)
     """
     env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path / "journal")}
     with (tmp_path / "said").open("w+") as said:
-        done = subprocess.run(["unshare", "--mount", "--net", "sh", "-ec", script], env=env, stdin=subprocess.DEVNULL,
-                              stdout=said, stderr=said, timeout=100)
+        done = subprocess.run(
+            ["unshare", "--mount", "--net", "sh", "-ec", script],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            timeout=100,
+        )
         said.seek(0)
         lines = said.read().splitlines()
     assert done.returncode == 0, lines
-    assert [line.split(",")[0] for line in lines] == ["ours", "ours", "somebody else's", "ours"], lines
+    assert [line.split(",")[0] for line in lines] == ["ours", "ours", "somebody else's", "ours"], (
+        lines
+    )
     until(lambda: not (tmp_path / "journal").exists(), "nothing of it is left")

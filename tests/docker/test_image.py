@@ -1,4 +1,6 @@
-"""The image by a real Docker daemon: built by `etc/docker/build.sh`, its keeper as process 1 with agent and jobs, its relay as the only way out."""
+"""The image by a real Docker daemon: built by `etc/docker/build.sh`, its keeper as process 1 with
+agent and jobs, its relay as the only way out.
+"""
 
 import asyncio
 import json
@@ -39,34 +41,80 @@ async def agent(place: Place) -> str:
 def _processes(place: Place, container: str) -> dict[str, int]:
     """Title and pid (in there) of what runs in it."""
     said = place.do("exec", container, "ps", "-o", "pid,args")
-    return {line.split(None, 1)[1].split(" /")[0]: int(line.split()[0]) for line in said.splitlines()[1:]}
+    return {
+        line.split(None, 1)[1].split(" /")[0]: int(line.split()[0])
+        for line in said.splitlines()[1:]
+    }
 
 
 # ---- the image
 
 
 def test_no_server_code_is_in_users_reach(docker: tuple[str, ...], image: str) -> None:
-    said = subprocess.run([*docker, "run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", image, "-c",
-                           "ls /opt/jobscribe/lib/jobscribe; ls /opt/jobscribe/lib; find /opt/jobscribe ! -perm -o=r; id -u"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [
+            *docker,
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            "--entrypoint",
+            "/bin/sh",
+            image,
+            "-c",
+            "ls /opt/jobscribe/lib/jobscribe; ls /opt/jobscribe/lib; find /opt/jobscribe ! -perm -o=r; id -u",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     there = said.stdout.split()
-    assert {"agent", "apps", "protocol", "runtime", "tornado", "msgspec", "msgpack", "psutil"} <= set(there) and there[-1] == "65534"
-    assert not {"supervisor", "db", "drivers", "web", "cli", "service", "client", "tests"} & set(there)
+    assert {
+        "agent",
+        "apps",
+        "protocol",
+        "runtime",
+        "tornado",
+        "msgspec",
+        "msgpack",
+        "psutil",
+    } <= set(there) and there[-1] == "65534"
+    assert not {"supervisor", "db", "drivers", "web", "cli", "service", "client", "tests"} & set(
+        there
+    )
     assert not [name for name in there if name.startswith("/")], "not everybody can read it"
 
 
 @soak
 def test_a_part_that_is_none_is_named(docker: tuple[str, ...], image: str) -> None:
     for arguments in ((), ("supervisor",)):
-        done = subprocess.run([*docker, "run", "--rm", "--network", "none", image, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*docker, "run", "--rm", "--network", "none", image, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 2 and "keeper or relay" in done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ((), "--base is missing"), (("--base", "x"), "--tag is missing"), (("--tag",), "--tag wants a value"), (("--verbose",), "is no option"),
-    (("--base", "jobscribe-test/none:0", "--tag", "x"), "is not on that host"),
-])
-def test_what_cannot_be_built_is_said(docker: tuple[str, ...], arguments: tuple[str, ...], said: str) -> None:
-    host = ("--host", docker[docker.index("-H") + 1]) if arguments and arguments[0] == "--base" and len(arguments) > 2 else ()
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--base is missing"),
+        (("--base", "x"), "--tag is missing"),
+        (("--tag",), "--tag wants a value"),
+        (("--verbose",), "is no option"),
+        (("--base", "jobscribe-test/none:0", "--tag", "x"), "is not on that host"),
+    ],
+)
+def test_what_cannot_be_built_is_said(
+    docker: tuple[str, ...], arguments: tuple[str, ...], said: str
+) -> None:
+    host = (
+        ("--host", docker[docker.index("-H") + 1])
+        if arguments and arguments[0] == "--base" and len(arguments) > 2
+        else ()
+    )
     done = subprocess.run([BUILD, *arguments, *host], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and said in done.stderr
 
@@ -74,32 +122,56 @@ def test_what_cannot_be_built_is_said(docker: tuple[str, ...], arguments: tuple[
 # ---- keeper, agent and jobs
 
 
-async def test_a_user_that_no_image_knows_runs_in_a_clean_environment(place: Place, agent: str) -> None:
-    token = place.start("id -u; id -g; echo $HOME; echo $USER; touch ~/here && echo written; touch /usr/here 2>/dev/null || echo kept; ps -o pid,args; env")
+async def test_a_user_that_no_image_knows_runs_in_a_clean_environment(
+    place: Place, agent: str
+) -> None:
+    token = place.start(
+        "id -u; id -g; echo $HOME; echo $USER; touch ~/here && echo written; touch /usr/here 2>/dev/null || echo kept; ps -o pid,args; env"
+    )
     exit_ = await place.end_of(token)
     assert exit_.succeeded and exit_.out_of_memory is False, place.output(token, "stderr")
     lines = place.output(token).splitlines()
-    assert lines[:6] == [str(UNIX_USER), str(UNIX_USER), str(place.home), str(UNIX_USER), "written", "kept"]
-    assert "jobscribe keeper" in place.output(token).split("\n")[7] and "PYTHONPATH" not in place.output(token)
+    assert lines[:6] == [
+        str(UNIX_USER),
+        str(UNIX_USER),
+        str(place.home),
+        str(UNIX_USER),
+        "written",
+        "kept",
+    ]
+    assert "jobscribe keeper" in place.output(token).split("\n")[
+        7
+    ] and "PYTHONPATH" not in place.output(token)
     assert (place.home / "here").stat().st_uid == UNIX_USER
     # everything is on the container's log as well as in the files
     kept = (place.folder / "agent.log").read_text().strip()
-    await until(lambda: kept in place.do("logs", agent), lambda: f"{kept}\nis not all in\n{place.logs()}")
+    await until(
+        lambda: kept in place.do("logs", agent), lambda: f"{kept}\nis not all in\n{place.logs()}"
+    )
     log = place.do("logs", agent)
     assert "connected" in kept
-    assert "none may be made" in log, "that there are no cgroups is said once, and nothing else about it"
+    assert "none may be made" in log, (
+        "that there are no cgroups is said once, and nothing else about it"
+    )
     assert log.count("cgroup") == 1
 
 
-async def test_what_a_job_leaves_behind_is_reaped_and_its_use_is_seen(place: Place, agent: str) -> None:
+async def test_what_a_job_leaves_behind_is_reaped_and_its_use_is_seen(
+    place: Place, agent: str
+) -> None:
     token = place.start("(setsid sleep 300 >/dev/null 2>&1 &) ; (sleep 300 &) ; sleep 2.5")
-    await until(lambda: any(type(m).__name__ == "Samples" for m in place.supervisor.heard), lambda: "no sample comes")
+    await until(
+        lambda: any(type(m).__name__ == "Samples" for m in place.supervisor.heard),
+        lambda: "no sample comes",
+    )
     sample = next(m for m in place.supervisor.heard if type(m).__name__ == "Samples").samples[0]
     assert sample.token == token and sample.processes >= 4 and sample.memory_bytes > 0
     exit_ = await place.end_of(token)
     assert exit_.code == 0 and exit_.survivors_killed == 2
     said = "2 processes of " + str(token) + " outlived its main process and were killed"
-    assert said in place.do("logs", agent) and said in (place.folder / "keeper.log").read_text(), "the keeper's own lines are in both places"
+    assert said in place.do("logs", agent) and said in (place.folder / "keeper.log").read_text(), (
+        "the keeper's own lines are in both places"
+    )
     assert "sleep" not in place.do("exec", agent, "ps", "-o", "args")
     assert "Z" not in place.do("exec", agent, "ps", "-o", "stat").split()
 
@@ -107,21 +179,44 @@ async def test_what_a_job_leaves_behind_is_reaped_and_its_use_is_seen(place: Pla
 async def test_stopping_the_container_ends_jobs_and_says_so(place: Place, agent: str) -> None:
     token = place.start("trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done")
     evidence = place.folder / "run" / token.name
-    await until(lambda: (evidence / "stdout.log").exists() and place.output(token) == "ready\n", lambda: "it does not start")
+    await until(
+        lambda: (evidence / "stdout.log").exists() and place.output(token) == "ready\n",
+        lambda: "it does not start",
+    )
     began = time.monotonic()
     await place.asked("stop", "--time", "30", agent)
     assert time.monotonic() - began < 15
     assert place.do("inspect", "-f", "{{.State.ExitCode}}", agent) == "0"
     exit_ = await place.end_of(token)
-    assert (exit_.code, exit_.stop_reason, exit_.source) == (3, "shutdown", "keeper") and place.output(token) == "ready\nasked\n"
+    assert (exit_.code, exit_.stop_reason, exit_.source) == (
+        3,
+        "shutdown",
+        "keeper",
+    ) and place.output(token) == "ready\nasked\n"
 
 
 @pytest.mark.parametrize("number", ["TERM", pytest.param("INT", marks=soak)])
-async def test_a_container_that_waits_for_its_configuration_can_be_stopped(place: Place, number: str) -> None:
+async def test_a_container_that_waits_for_its_configuration_can_be_stopped(
+    place: Place, number: str
+) -> None:
     await place.asked("volume", "create", place.name)
     container = f"{place.name}-{number}"
     place._containers.append(container)
-    await place.asked("run", "--detach", "--interactive", "--name", container, "--network", "none", place.image, "keeper", "--root", "/tmp/r", "--folder", "/tmp/r/f")
+    await place.asked(
+        "run",
+        "--detach",
+        "--interactive",
+        "--name",
+        container,
+        "--network",
+        "none",
+        place.image,
+        "keeper",
+        "--root",
+        "/tmp/r",
+        "--folder",
+        "/tmp/r/f",
+    )
     began = time.monotonic()
     while place.do("inspect", "-f", "{{.State.Running}}", container) == "true":
         assert time.monotonic() - began < 15, "it does not hear the signal"
@@ -129,10 +224,29 @@ async def test_a_container_that_waits_for_its_configuration_can_be_stopped(place
         await asyncio.sleep(0.1)
 
 
-def test_a_configuration_that_ends_without_a_newline_is_one_and_none_is_refused(docker: tuple[str, ...], image: str) -> None:
+def test_a_configuration_that_ends_without_a_newline_is_one_and_none_is_refused(
+    docker: tuple[str, ...], image: str
+) -> None:
     def run(text: bytes) -> tuple[int, str]:
-        done = subprocess.run([*docker, "run", "--rm", "--interactive", "--network", "none", image, "keeper", "--root", "/tmp/r", "--folder", "/proc/none"],
-                              input=text, capture_output=True, check=False)
+        done = subprocess.run(
+            [
+                *docker,
+                "run",
+                "--rm",
+                "--interactive",
+                "--network",
+                "none",
+                image,
+                "keeper",
+                "--root",
+                "/tmp/r",
+                "--folder",
+                "/proc/none",
+            ],
+            input=text,
+            capture_output=True,
+            check=False,
+        )
         return done.returncode, done.stderr.decode()
 
     assert run(b'{"agent": {}}')[0] == 5  # understood, and its folder cannot be made
@@ -140,9 +254,14 @@ def test_a_configuration_that_ends_without_a_newline_is_one_and_none_is_refused(
 
 
 @soak
-async def test_an_agent_that_is_killed_has_a_successor_and_jobs_go_on(place: Place, agent: str) -> None:
+async def test_an_agent_that_is_killed_has_a_successor_and_jobs_go_on(
+    place: Place, agent: str
+) -> None:
     token = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 4")
-    await until(lambda: (place.folder / "run" / token.name / "start.json").exists(), lambda: "it does not start")
+    await until(
+        lambda: (place.folder / "run" / token.name / "start.json").exists(),
+        lambda: "it does not start",
+    )
     await place.asked("exec", agent, "kill", "-9", str(_processes(place, agent)["jobscribe agent"]))
     await until(lambda: place.supervisor.connections == 2, lambda: f"no successor: {place.logs()}")
     Path(place.home / "heat" / "ImageSi1" / str(token.serial) / "go").touch()
@@ -169,9 +288,14 @@ async def test_a_job_that_takes_too_much_dies_and_the_rest_lives(place: Place, a
 
 
 @soak
-async def test_of_two_jobs_only_the_one_that_was_killed_is_said_to_be(place: Place, agent: str) -> None:
+async def test_of_two_jobs_only_the_one_that_was_killed_is_said_to_be(
+    place: Place, agent: str
+) -> None:
     other = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 1")
-    await until(lambda: (place.folder / "run" / other.name / "start.json").exists(), lambda: "it does not start")
+    await until(
+        lambda: (place.folder / "run" / other.name / "start.json").exists(),
+        lambda: "it does not start",
+    )
     exit_ = await place.done(f"exec {EATS}")
     assert (exit_.signal, exit_.out_of_memory) == (9, True)
     Path(place.home / "heat" / "ImageSi1" / str(other.serial) / "go").touch()
@@ -182,20 +306,31 @@ async def test_of_two_jobs_only_the_one_that_was_killed_is_said_to_be(place: Pla
 # ---- the next container
 
 
-async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(place: Place, agent: str) -> None:
+async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
+    place: Place, agent: str
+) -> None:
     running = place.start("exec sleep 300")
     done = place.start("sleep 1; exit 6")
     started = [place.folder / "run" / t.name / "start.json" for t in (running, done)]
     await until(lambda: all(p.exists() for p in started), lambda: "they do not start")
     # the agent stands still, so that nobody hears of the end before the container is gone
-    await place.asked("exec", agent, "kill", "-STOP", str(_processes(place, agent)["jobscribe agent"]))
-    await until(lambda: (place.folder / "run" / done.name / "exit-code").exists(), lambda: "it does not end")
+    await place.asked(
+        "exec", agent, "kill", "-STOP", str(_processes(place, agent)["jobscribe agent"])
+    )
+    await until(
+        lambda: (place.folder / "run" / done.name / "exit-code").exists(), lambda: "it does not end"
+    )
     await place.asked("kill", agent)
     for path in (place.folder / "run" / done.name).glob("exit.json"):
         path.unlink()
     with (place.folder / "container.log").open("w") as log:
         log.write('{"at": 1.0, "sentence": "an older one"}\nno JSON\n[]\n')
-        log.write(json.dumps({"at": time.time(), "sentence": "killed by signal 9, not by us", "exitCode": 137}) + "\n")
+        log.write(
+            json.dumps(
+                {"at": time.time(), "sentence": "killed by signal 9, not by us", "exitCode": 137}
+            )
+            + "\n"
+        )
     os.chown(place.folder / "container.log", UNIX_USER, UNIX_USER)
     place.supervisor.executions.clear()
     await place.agent("next")
@@ -207,8 +342,12 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(place: 
     assert again.code == 5
 
 
-async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(place: Place, agent: str) -> None:
-    """The note of a dead container names process 1 with the very start of the next one's: only that it is another life tells."""
+async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
+    place: Place, agent: str
+) -> None:
+    """The note of a dead container names process 1 with the very start of the next one's: only that
+    it is another life tells.
+    """
     token = place.start("exec sleep 300")
     note_path = place.folder / "run" / token.name / "start.json"
     await until(note_path.exists, lambda: "it does not start")
@@ -218,10 +357,15 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(place: P
     place.supervisor.executions.clear()
     # the next keeper reads the note when it has its configuration: by then its own start is known
     container = await place.agent("late", silent=True)
-    await until(lambda: place.do("inspect", "-f", "{{.State.Pid}}", container) != "0", lambda: "it does not start")
+    await until(
+        lambda: place.do("inspect", "-f", "{{.State.Pid}}", container) != "0",
+        lambda: "it does not start",
+    )
     pid = place.do("inspect", "-f", "{{.State.Pid}}", container)
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    note_path.write_text(json.dumps(json.loads(note_path.read_text()) | {"pid": 1, "startTicks": ticks}))
+    note_path.write_text(
+        json.dumps(json.loads(note_path.read_text()) | {"pid": 1, "startTicks": ticks})
+    )
     place.tell(container, json.dumps(place.config()).encode() + b"\n")
     exit_ = await place.end_of(token)
     assert (exit_.source, exit_.detail) == ("lost", "the container that it ran in ended")
@@ -232,25 +376,52 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(place: P
 
 async def test_a_relay_that_is_replaced_costs_a_moment(place: Place, agent: str) -> None:
     relay = f"{place.name}-relay"
-    assert place.do("inspect", "-f", "{{.Config.User}} {{.HostConfig.ReadonlyRootfs}}", relay) == "65534:65534 true"
+    assert (
+        place.do("inspect", "-f", "{{.Config.User}} {{.HostConfig.ReadonlyRootfs}}", relay)
+        == "65534:65534 true"
+    )
     token = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 8")
-    await until(lambda: (place.folder / "run" / token.name / "start.json").exists(), lambda: "it does not start")
+    await until(
+        lambda: (place.folder / "run" / token.name / "start.json").exists(),
+        lambda: "it does not start",
+    )
     began = time.monotonic()
     await place.asked("stop", "--time", "20", relay)
     assert time.monotonic() - began < 10, "it does not end when it is told to"
     await until(lambda: not place.supervisor.connected, lambda: "the connection outlives its relay")
     await place.relay("relay-2")
-    await until(lambda: place.supervisor.connections == 2, lambda: f"no agent comes again: {place.logs()}")
+    await until(
+        lambda: place.supervisor.connections == 2, lambda: f"no agent comes again: {place.logs()}"
+    )
     Path(place.home / "heat" / "ImageSi1" / str(token.serial) / "go").touch()
     assert (await place.end_of(token)).code == 8
 
 
 @soak
-async def test_a_job_that_floods_the_socket_disturbs_no_other_user(place: Place, agent: str) -> None:
-    """It runs as another user's agent would: with the same volume. The supervisor sees its share of connections and no more."""
+async def test_a_job_that_floods_the_socket_disturbs_no_other_user(
+    place: Place, agent: str
+) -> None:
+    """It runs as another user's agent would: with the same volume. The supervisor sees its share of
+    connections and no more.
+    """
     flood = "import socket, time\nheld = []\nend = time.time() + 3\nwhile time.time() < end:\n    s = socket.socket(socket.AF_UNIX)\n    s.settimeout(2)\n    try: s.connect('/run/jobscribe/link.sock'); held.append(s)\n    except OSError: pass\n    if len(held) > 400: held.clear()\n"
-    flooder = asyncio.create_task(place.asked(
-        "run", "--rm", "--network", "none", "--user", "123457:123457", "--volume", f"{place.name}:/run/jobscribe:ro", "--entrypoint", "python3", place.image, "-c", flood))
+    flooder = asyncio.create_task(
+        place.asked(
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            "--user",
+            "123457:123457",
+            "--volume",
+            f"{place.name}:/run/jobscribe:ro",
+            "--entrypoint",
+            "python3",
+            place.image,
+            "-c",
+            flood,
+        )
+    )
     for _ in range(5):
         began = time.monotonic()
         assert (await place.done("exit 0")).code == 0

@@ -1,4 +1,5 @@
-"""What users' code leaves for others to trip over: evidence that is no files any more, a flooded relay, full disks; and two deployments.
+"""What users' code leaves for others to trip over: evidence that is no files any more, a flooded
+relay, full disks; and two deployments.
 
 A supervisor that runs as root reads and writes in folders that users may change at any moment.
 """
@@ -23,14 +24,21 @@ SPOILS = {
     "pipes in their places": f"rm -f {NAMES}; mkfifo {NAMES}",
     "pipes where it is written next": (
         "python3 -c \"import os; [os.mkfifo(f'{n}.{p}.new') for n in ('stdout.log.dropped', 'exit.json') for p in (1, *range($PID - 5, $PID + 5))]\"; "
-        "head -c 1000000 /dev/zero"),
-    "another's note of what was dropped": "echo '{\"from\": 0, \"to\": \"many\"}' >stdout.log.dropped",
-    "a note of more than there is": "echo '{\"from\": 0, \"to\": 1000000000000000000000000000000}' >stdout.log.dropped",
+        "head -c 1000000 /dev/zero"
+    ),
+    "another's note of what was dropped": 'echo \'{"from": 0, "to": "many"}\' >stdout.log.dropped',
+    "a note of more than there is": 'echo \'{"from": 0, "to": 1000000000000000000000000000000}\' >stdout.log.dropped',
     "a note without an end": "head -c 500000 /dev/zero | tr '\\0' '[' >stdout.log.dropped; cp stdout.log.dropped report.jsonl; echo >>report.jsonl",
     "names that are long, and many": "python3 -c \"import os; [open(str(n) + 'x' * 240, 'w') for n in range(5000)]\"",
     "no rights": "chmod 000 *; chmod 000 .",
 }
-SHARE = ("folders in their places", "pipes where it is written next", "another's note of what was dropped", "a note without an end", "no rights")
+SHARE = (
+    "folders in their places",
+    "pipes where it is written next",
+    "another's note of what was dropped",
+    "a note without an end",
+    "no rights",
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +50,14 @@ def own_sites(pool: Hosts) -> Iterator[Sites]:
 @pytest.fixture(scope="module")
 def site(own_sites: Sites) -> Site:
     return own_sites.make(
-        f"output.head_bytes={HEAD}", f"output.tail_bytes={TAIL}",
-        pool={"hosts": ["a"], "host": {"cpu": 40, "sequential": 8, "agentsMb": 4096}, "sequential": {"memoryMb": 256, "runs": 8, "shmMb": 4, "tmpMb": 8}, "tasks": {"tmpMb": 8}},
+        f"output.head_bytes={HEAD}",
+        f"output.tail_bytes={TAIL}",
+        pool={
+            "hosts": ["a"],
+            "host": {"cpu": 40, "sequential": 8, "agentsMb": 4096},
+            "sequential": {"memoryMb": 256, "runs": 8, "shmMb": 4, "tmpMb": 8},
+            "tasks": {"tmpMb": 8},
+        },
     ).start()
 
 
@@ -54,24 +68,36 @@ def _some(kind: str) -> list[str]:
 
 def spoils(site: Site, name: str, uid: str, then: str) -> list[str]:
     secret = site.root / "secret" / "server"
-    script = f'cd "${{JOBSCRIBE_REPORT%/*}}"; SECRET={secret}; PID={site.pid}; {SPOILS[name]}\n{then}'
+    script = (
+        f'cd "${{JOBSCRIBE_REPORT%/*}}"; SECRET={secret}; PID={site.pid}; {SPOILS[name]}\n{then}'
+    )
     return ["/bin/sh", "-c", script]
 
 
 def as_role(command: list[str], uid: str, **fields: Any) -> dict[str, Any]:
     role = {"name": "main", "command": command, "memoryMb": 64, "image": BASE, **fields}
-    return {k: v for k, v in spec([], uid).items() if k != "command"} | {"roles": [role], "retry": {"count": 0, "platform": 0}}
+    return {k: v for k, v in spec([], uid).items() if k != "command"} | {
+        "roles": [role],
+        "retry": {"count": 0, "platform": 0},
+    }
 
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
 def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(site: Site, kind: str) -> None:
-    """It ends with its code, or is ended when it is told to; and nothing outside its folder was read, written or given away."""
+    """It ends with its code, or is ended when it is told to; and nothing outside its folder was
+    read, written or given away.
+    """
     uid = "SpoilAgt" if kind == "agent" else "SpoilTsk"
     secret = site.root / "secret" / "server"
     before = secret.read_bytes(), secret.stat()
     make = (lambda c: spec(c, uid)) if kind == "agent" else (lambda c: as_role(c, uid))
     ends = {name: make(spoils(site, name, uid, "exit 3")) for name in _some(kind)}
-    stays = {name: make(spoils(site, name, uid, "trap '' TERM; echo there >&2; while :; do sleep 1; done")) for name in ("folders in their places", "no rights")}
+    stays = {
+        name: make(
+            spoils(site, name, uid, "trap '' TERM; echo there >&2; while :; do sleep 1; done")
+        )
+        for name in ("folders in their places", "no rights")
+    }
     for run in (*ends.values(), *stays.values()):
         site.submit(run)
     got = {name: site.wait(run, 60) for name, run in ends.items()}
@@ -83,14 +109,32 @@ def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(site: Site, kind: st
     for run in stays.values():
         assert site.wait(run, 60)["state"] == "canceled"
     after = secret.stat()
-    assert (secret.read_bytes(), after.st_uid, after.st_mode, after.st_ino, after.st_nlink) == (before[0], 0, before[1].st_mode, before[1].st_ino, 1)
+    assert (secret.read_bytes(), after.st_uid, after.st_mode, after.st_ino, after.st_nlink) == (
+        before[0],
+        0,
+        before[1].st_mode,
+        before[1].st_ino,
+        1,
+    )
     if kind == "task":  # what is for readers takes the place of what lay there
-        (note,) = (site.root / "agent").glob(f"*/run/*{ends['folders in their places']['simulationId']}*/exit.json")
+        (note,) = (site.root / "agent").glob(
+            f"*/run/*{ends['folders in their places']['simulationId']}*/exit.json"
+        )
         assert json.loads(note.read_text())["code"] == 3
     # readers get what is a file of theirs, or nothing
     for name, run in ends.items():
         for stream in ("stdout", "stderr"):
-            answer = site.ask("POST", "/api/job-log", json.dumps({"uid": uid, "computeJid": f"{uid}-{run['simulationId']}-command", "stream": stream}).encode())
+            answer = site.ask(
+                "POST",
+                "/api/job-log",
+                json.dumps(
+                    {
+                        "uid": uid,
+                        "computeJid": f"{uid}-{run['simulationId']}-command",
+                        "stream": stream,
+                    }
+                ).encode(),
+            )
             assert answer.code in (200, 404) and before[0] not in answer.body, (name, answer)
     for path in (site.root / "user").rglob("*"):
         status = path.lstat()
@@ -99,8 +143,13 @@ def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(site: Site, kind: st
 
 
 def test_what_is_bounded_gets_full_and_nothing_else(site: Site) -> None:
-    """/tmp, /dev/shm and what is written to stdout. The run directory is not bounded: that is the file system's quota's business."""
-    run_a, run_t = spec(python(FILLS, "/tmp", "/dev/shm", "/"), "Filler00"), as_role(python(FILLS, "/tmp", "/dev/shm", "/"), "Filler00", shmMb=4)
+    """/tmp, /dev/shm and what is written to stdout. The run directory is not bounded: that is the
+    file system's quota's business.
+    """
+    run_a, run_t = (
+        spec(python(FILLS, "/tmp", "/dev/shm", "/"), "Filler00"),
+        as_role(python(FILLS, "/tmp", "/dev/shm", "/"), "Filler00", shmMb=4),
+    )
     loud = [shell("head -c 30000000 /dev/zero | tr '\\0' x; echo the end", "Filler00")]
     loud.append(as_role(loud[0]["command"], "Filler00"))
     for run in (run_a, run_t, *loud):
@@ -109,38 +158,64 @@ def test_what_is_bounded_gets_full_and_nothing_else(site: Site) -> None:
         assert site.wait(run, 60)["state"] == "completed", site.status(run)
         said = json.loads(site.output(run).body)
         assert said.pop("/") == [0, "Read-only file system"]
-        assert said == {"/tmp": [8, "No space left on device"], "/dev/shm": [4, "No space left on device"]}, said
+        assert said == {
+            "/tmp": [8, "No space left on device"],
+            "/dev/shm": [4, "No space left on device"],
+        }, said
     for run in loud:
         end = site.wait(run, 60)
-        assert end["exit"]["droppedBytes"] > 29_000_000 and end["exit"]["stdoutBytes"] == 30_000_008, end["exit"]
+        assert (
+            end["exit"]["droppedBytes"] > 29_000_000 and end["exit"]["stdoutBytes"] == 30_000_008
+        ), end["exit"]
     logs = [p for p in (site.root / "agent").rglob("stdout.log") if p.stat().st_size > 10**7]
     assert len(logs) == 2 and all(p.stat().st_blocks * 512 < 4 * (HEAD + TAIL) for p in logs)
 
 
 def test_the_relay_gives_everybody_a_share_and_the_listener_believes_nobody(site: Site) -> None:
-    """One floods it with connections, garbage and half requests, and tries handshakes as other users' agents; others do not notice."""
+    """One floods it with connections, garbage and half requests, and tries handshakes as other
+    users' agents; others do not notice.
+    """
     quiet = shell("sleep 600", "LinkGood")
     site.submit(quiet)
     site.running(quiet)
-    keys = [f"docker.sequential.{uid}@a" for uid in ("LinkGood", "LinkEvil")] + ["docker.container.LinkGood@a", "x" * 5000]
+    keys = [f"docker.sequential.{uid}@a" for uid in ("LinkGood", "LinkEvil")] + [
+        "docker.container.LinkGood@a",
+        "x" * 5000,
+    ]
     flood = spec(python(LINK, *keys), "LinkEvil")
     site.submit(flood)
     while not (said := site.status(flood, waitSecs=1))["over"]:
-        assert site.finished(spec(["true"], "LinkGood"), 20)["state"] == "completed", "while the flood goes on"
+        assert site.finished(spec(["true"], "LinkGood"), 20)["state"] == "completed", (
+            "while the flood goes on"
+        )
     assert said["state"] == "completed", site.output(flood, "stderr").body
     counts, answers = json.loads(site.output(flood).body)
     assert counts.get("held", 0) <= 32 and sum(counts.values()) == 300, counts
-    refused = ("HTTP/1.1 401 Unauthorized", "HTTP/1.1 400 Bad Request", "HTTP/1.1 404 Not Found", "closed")
+    refused = (
+        "HTTP/1.1 401 Unauthorized",
+        "HTTP/1.1 400 Bad Request",
+        "HTTP/1.1 404 Not Found",
+        "closed",
+    )
     assert {k[:60]: v for k, v in answers.items() if v not in refused} == {}
-    assert {v for k, v in answers.items() if k.startswith("docker.")} == {"HTTP/1.1 401 Unauthorized"}
+    assert {v for k, v in answers.items() if k.startswith("docker.")} == {
+        "HTTP/1.1 401 Unauthorized"
+    }
     assert site.status(quiet)["state"] == "running" and site.status(quiet)["known"]
     site.cancel(quiet)
     assert site.wait(quiet)["state"] == "canceled"
 
 
-def test_two_deployments_on_one_host_do_not_touch_each_other(docker_sites: Sites, host_a: Host) -> None:
-    """The same user in both, agents and tasks, restarts, leftovers, agents that nobody needs: each sees its own, and removes its own."""
-    pools: list[dict[str, Any]] = [{"agentIdleSecs": 600}, {"agentIdleSecs": 1, "taskSubnets": "10.224.0.0/16"}]
+def test_two_deployments_on_one_host_do_not_touch_each_other(
+    docker_sites: Sites, host_a: Host
+) -> None:
+    """The same user in both, agents and tasks, restarts, leftovers, agents that nobody needs: each
+    sees its own, and removes its own.
+    """
+    pools: list[dict[str, Any]] = [
+        {"agentIdleSecs": 600},
+        {"agentIdleSecs": 1, "taskSubnets": "10.224.0.0/16"},
+    ]
     one, two = (docker_sites.make(pool={"hosts": ["a"], **pool}).start() for pool in pools)
     runs: dict[Site, list[dict[str, Any]]] = {}
     for site in (one, two):
@@ -149,7 +224,11 @@ def test_two_deployments_on_one_host_do_not_touch_each_other(docker_sites: Sites
             site.submit(run)
             site.running(run, 60)
     names = set(host_a.containers("jobscribe.uid=SameUser", "jobscribe.part=agent", running=True))
-    assert len(names) == 2 and "srj-s-SameUser" in names and all(n.startswith("srj-s-SameUser") for n in names)
+    assert (
+        len(names) == 2
+        and "srj-s-SameUser" in names
+        and all(n.startswith("srj-s-SameUser") for n in names)
+    )
     of = {site: _deployment(host_a, site) for site in (one, two)}
     mine = _all(host_a, of[one])
     assert len(mine) == 3, "agent, task, relay"
@@ -161,20 +240,36 @@ def test_two_deployments_on_one_host_do_not_touch_each_other(docker_sites: Sites
         for run in runs[two]:
             two.cancel(run)
             two.wait(run, 60)
-        until(lambda: not [n for n in _all(host_a, of[two]) if "relay" not in n], "its own idle agent is ended, and what is over is removed", 60)
+        until(
+            lambda: not [n for n in _all(host_a, of[two]) if "relay" not in n],
+            "its own idle agent is ended, and what is over is removed",
+            60,
+        )
         assert _all(host_a, of[one]) == mine, "by name and id"
         assert host_a.inspect(stranger)["State"]["Running"]
         assert [one.status(run)["state"] for run in runs[one]] == ["running"] * 2
-        assert host_a.docker("network", "ls", "-q", "--filter", f"label=jobscribe.deployment={of[one]}").split()
+        assert host_a.docker(
+            "network", "ls", "-q", "--filter", f"label=jobscribe.deployment={of[one]}"
+        ).split()
     finally:
         host_a.docker("rm", "-f", stranger)
 
 
 def _all(host: Host, deployment: str) -> dict[str, str]:
     """Names and ids of its containers."""
-    lines = host.docker("ps", "-a", "--no-trunc", "--format", "{{.Names}} {{.ID}}", "--filter", f"label=jobscribe.deployment={deployment}").splitlines()
+    lines = host.docker(
+        "ps",
+        "-a",
+        "--no-trunc",
+        "--format",
+        "{{.Names}} {{.ID}}",
+        "--filter",
+        f"label=jobscribe.deployment={deployment}",
+    ).splitlines()
     return dict(line.split() for line in lines)
 
 
 def _deployment(host: Host, site: Site) -> str:
-    return next(d for d, said in host.deployments().items() if any(str(site.place) in text for text in said))
+    return next(
+        d for d, said in host.deployments().items() if any(str(site.place) in text for text in said)
+    )

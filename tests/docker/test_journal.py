@@ -1,4 +1,6 @@
-"""The machine's real journal, by an instance of its own: what we say is found there by its fields, whole, and after a restart of it."""
+"""The machine's real journal, by an instance of its own: what we say is found there by its fields,
+whole, and after a restart of it.
+"""
 
 import itertools
 import json
@@ -23,9 +25,13 @@ JOURNALD = "/lib/systemd/systemd-journald"
 CONFIG = "[Journal]\nStorage=volatile\nRuntimeMaxUse=64M\nRateLimitBurst=0\nReadKMsg=no\nAudit=no\n"
 JID = "EPRSqtUW-IVh7w74d-model"
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="a journal of its own can be started by root only: run the tests as root"),
     pytest.mark.skipif(
-        not (os.path.exists(JOURNALD) and shutil.which("journalctl")), reason="systemd-journald and journalctl are missing: install systemd",
+        os.geteuid() != 0,
+        reason="a journal of its own can be started by root only: run the tests as root",
+    ),
+    pytest.mark.skipif(
+        not (os.path.exists(JOURNALD) and shutil.which("journalctl")),
+        reason="systemd-journald and journalctl are missing: install systemd",
     ),
 ]
 
@@ -67,7 +73,9 @@ class Journald:
         self._config.parent.mkdir(parents=True, exist_ok=True)
         self._config.write_text(CONFIG)
         with self._log.open("ab") as out:
-            self._process = subprocess.Popen([JOURNALD, self.name], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            self._process = subprocess.Popen(
+                [JOURNALD, self.name], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
         eventually(self._listens)
 
     def down(self) -> None:
@@ -85,12 +93,26 @@ class Journald:
 
     def found(self, *about: str) -> list[dict[str, Any]]:
         command = ["journalctl", f"--namespace={self.name}", "--all", "-o", "json", *about]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def shown(self, *about: str) -> str:
         command = ["journalctl", f"--namespace={self.name}", "--no-pager", "--utc", *about]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
 
     def stream(self) -> socket.socket:
         """What a service has as its stdout."""
@@ -127,45 +149,78 @@ def journald(tmp_path: Path) -> Iterator[Journald]:
 
 
 def record(message: str, trace: str = "", jid: str = JID) -> Record:
-    return Record(time.time(), os.getpid(), 0, "supervisor", "supervisor/connections/hub.py:173:receive", message, {"jid": jid}, trace)
+    return Record(
+        time.time(),
+        os.getpid(),
+        0,
+        "supervisor",
+        "supervisor/connections/hub.py:173:receive",
+        message,
+        {"jid": jid},
+        trace,
+    )
 
 
 @pytest.mark.timeout(120)
-def test_a_servers_log_is_in_the_journal_once_and_found_by_its_job(journald: Journald, tmp_path: Path) -> None:
+def test_a_servers_log_is_in_the_journal_once_and_found_by_its_job(
+    journald: Journald, tmp_path: Path
+) -> None:
     """`auto`: in a service's place, whose stdout is the journal's."""
     file = tmp_path / "supervisor.log"
     with journald.stream() as stdout:
         script = tmp_path / "server.py"
         script.write_text(SERVER)
         command = [sys.executable, str(script), str(journald.folder / "socket"), str(file)]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stdout, check=True, timeout=60)
-    first, second = eventually(lambda: found if len(found := journald.found(f"JOBSCRIBE_JID={JID}")) == 2 else None)
-    assert (first["_TRANSPORT"], first["PRIORITY"], first["SYSLOG_IDENTIFIER"]) == ("journal", "6", "jobscribe-supervisor")
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stdout, check=True, timeout=60
+        )
+    first, second = eventually(
+        lambda: found if len(found := journald.found(f"JOBSCRIBE_JID={JID}")) == 2 else None
+    )
+    assert (first["_TRANSPORT"], first["PRIORITY"], first["SYSLOG_IDENTIFIER"]) == (
+        "journal",
+        "6",
+        "jobscribe-supervisor",
+    )
     assert (first["JOBSCRIBE_OP"], first["JOBSCRIBE_AGENT"]) == ("pb5uQ2", "WUt4")
     assert first["MESSAGE"].endswith("opName=run <REDACTED>") and first["CODE_FUNC"] == "<module>"
     assert second["PRIORITY"] == "3" and "ValueError: <REDACTED>" in second["JOBSCRIBE_TRACEBACK"]
     eventually(lambda: journald.found("_TRANSPORT=stdout"))
     everything = [r["MESSAGE"] for r in journald.found("SYSLOG_IDENTIFIER=jobscribe-supervisor")]
-    assert sorted(m.rsplit(" ", 3)[-1] for m in everything) == ["<REDACTED>", "<REDACTED>", "job", "print"], "each once"
+    assert sorted(m.rsplit(" ", 3)[-1] for m in everything) == [
+        "<REDACTED>",
+        "<REDACTED>",
+        "job",
+        "print",
+    ], "each once"
     assert "k9TqCanary" not in journald.shown("-o", "verbose")
     lines = [line for line in file.read_text().splitlines() if not line.startswith("  ")]
     shown = journald.shown(f"JOBSCRIBE_JID={JID}").splitlines()
-    assert [s.split(": ", 1)[1] for s in shown] == [line.split(maxsplit=5)[5] for line in lines[:2]], "the same line, without time and pid"
+    assert [s.split(": ", 1)[1] for s in shown] == [
+        line.split(maxsplit=5)[5] for line in lines[:2]
+    ], "the same line, without time and pid"
 
 
 @pytest.mark.timeout(120)
 def test_a_large_record_is_whole_there(journald: Journald) -> None:
-    journal = Journal("jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0)
+    journal = Journal(
+        "jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0
+    )
     message, trace = "größer " * 60_000, "Traceback\n" + "  line\n" * 20_000
     journal.put(record(message, trace))
     (found,) = eventually(lambda: journald.found(f"JOBSCRIBE_JID={JID}"))
-    assert found["MESSAGE"] == f"supervisor/connections/hub.py:173:receive {message}" and found["JOBSCRIBE_TRACEBACK"] == trace
+    assert (
+        found["MESSAGE"] == f"supervisor/connections/hub.py:173:receive {message}"
+        and found["JOBSCRIBE_TRACEBACK"] == trace
+    )
     journal.close()
 
 
 @pytest.mark.timeout(240)
 def test_a_journal_that_is_killed_and_comes_back_is_told_what_it_missed(journald: Journald) -> None:
-    journal = Journal("jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0)
+    journal = Journal(
+        "jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0
+    )
     journal.put(record("before"))
     eventually(lambda: journald.found(f"JOBSCRIBE_JID={JID}"))
     journald.down()
@@ -177,7 +232,11 @@ def test_a_journal_that_is_killed_and_comes_back_is_told_what_it_missed(journald
     eventually(lambda: len(journald.found(f"JOBSCRIBE_JID={JID}")) == 2)
     said = [r["MESSAGE"] for r in journald.found("SYSLOG_IDENTIFIER=jobscribe-supervisor")]
     where = "supervisor/connections/hub.py:173:receive "
-    assert said == [where + "before", "(3 log lines before this one could not be written)", where + "after"]
+    assert said == [
+        where + "before",
+        "(3 log lines before this one could not be written)",
+        where + "after",
+    ]
     journal.close()
 
 
@@ -185,12 +244,16 @@ def test_a_journal_that_is_killed_and_comes_back_is_told_what_it_missed(journald
 def test_a_burst_of_records_is_all_there(journald: Journald) -> None:
     """The socket holds few: a record waits a moment for its turn."""
     count = 50_000 if os.environ.get("SOAK") == "1" else 2_000
-    journal = Journal("jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0)
+    journal = Journal(
+        "jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0
+    )
     for n in range(count):
         journal.put(record(str(n)))
     assert journal.lost == 0
     eventually(lambda: len(journald.found(f"JOBSCRIBE_JID={JID}", f"--lines={count}")) == count)
-    assert [int(r["MESSAGE"].split()[-1]) for r in journald.found(f"JOBSCRIBE_JID={JID}")] == list(range(count))
+    assert [int(r["MESSAGE"].split()[-1]) for r in journald.found(f"JOBSCRIBE_JID={JID}")] == list(
+        range(count)
+    )
     journal.close()
 
 
@@ -201,11 +264,17 @@ def test_the_way_of_one_job_through_a_supervisor_is_one_question(journald: Journ
     private = site.place / "private"
     Path("/run/systemd/journal").mkdir(parents=True, exist_ok=True)
     private.write_text(
-        f"#!/bin/sh\nset -e\nmount --bind {journald.folder} /run/systemd/journal\nexec {shlex.quote(sys.executable)} \"$@\"\n",
+        f'#!/bin/sh\nset -e\nmount --bind {journald.folder} /run/systemd/journal\nexec {shlex.quote(sys.executable)} "$@"\n',
     )
     private.chmod(0o700)
     arguments = site.arguments()
-    site.arguments = lambda: ["unshare", "--mount", "--propagation=private", str(private), *arguments[1:]]  # type: ignore[method-assign]
+    site.arguments = lambda: [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        str(private),
+        *arguments[1:],
+    ]  # type: ignore[method-assign]
     try:
         site.start()
         run, other = spec(["true"]), spec(["true"])
@@ -219,6 +288,10 @@ def test_the_way_of_one_job_through_a_supervisor_is_one_question(journald: Journ
     said = [r["MESSAGE"] for r in found]
     for what in ("ServerReq(api_runSimulation", "_Op(run, ", "opName=run_status_update o="):
         assert any(what in m for m in said), (what, said)
-    assert not any(jid_of(other) in m for m in said) and {r["SYSLOG_IDENTIFIER"] for r in found} == {"jobscribe-supervisor", "jobscribe-agent"}
-    by_op = journald.found(f"JOBSCRIBE_OP={next(r['JOBSCRIBE_OP'] for r in found if 'JOBSCRIBE_OP' in r)}")
+    assert not any(jid_of(other) in m for m in said) and {
+        r["SYSLOG_IDENTIFIER"] for r in found
+    } == {"jobscribe-supervisor", "jobscribe-agent"}
+    by_op = journald.found(
+        f"JOBSCRIBE_OP={next(r['JOBSCRIBE_OP'] for r in found if 'JOBSCRIBE_OP' in r)}"
+    )
     assert len(by_op) >= 2, "what was sent, and what came back"

@@ -1,4 +1,6 @@
-"""A machine's journal with a supervisor and containers on it: one question finds all that was said of a job, and of a user's agent."""
+"""A machine's journal with a supervisor and containers on it: one question finds all that was said
+of a job, and of a user's agent.
+"""
 
 import json
 import os
@@ -32,7 +34,14 @@ def journal(tmp_path: Path) -> Iterator[None]:
     def do(verb: str) -> None:
         # not into pipes: what it leaves behind would hold them open
         with (tmp_path / "journald.log").open("ab") as log:
-            done = subprocess.run([SCRIPT, verb], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60)
+            done = subprocess.run(
+                [SCRIPT, verb],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                timeout=60,
+            )
         assert done.returncode == 0, (tmp_path / "journald.log").read_text()
 
     do("up")
@@ -47,7 +56,9 @@ def blind(pool: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     fake = tmp_path / "bin" / "dockerd"
     fake.parent.mkdir()
     hidden = "mkdir -p /run/systemd/journal && mount -t tmpfs none /run/systemd/journal"
-    fake.write_text(f"#!/bin/sh\nexec unshare --mount /bin/sh -c '{hidden} && exec {daemon} \"$@\"' dockerd \"$@\"\n")
+    fake.write_text(
+        f'#!/bin/sh\nexec unshare --mount /bin/sh -c \'{hidden} && exec {daemon} "$@"\' dockerd "$@"\n'
+    )
     fake.chmod(0o755)
     host.stop()
     with monkeypatch.context() as changed:
@@ -60,7 +71,12 @@ def blind(pool: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def found(*about: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        ["journalctl", "--all", "-o", "json", *about], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        ["journalctl", "--all", "-o", "json", *about],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -75,53 +91,88 @@ def messages(rows: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("driver", ["auto", *(["journald"] if os.environ.get("SOAK") == "1" else [])])
-def test_one_question_finds_all_of_a_job_and_all_of_an_agent(journal: None, make_docker_site: Callable[..., Site], pool: Hosts, driver: str) -> None:
-    site = make_docker_site("log.journald=on", pool={"hosts": ["a"], "logDriver": driver, "keepFailedSecs": 600})
+@pytest.mark.parametrize(
+    "driver", ["auto", *(["journald"] if os.environ.get("SOAK") == "1" else [])]
+)
+def test_one_question_finds_all_of_a_job_and_all_of_an_agent(
+    journal: None, make_docker_site: Callable[..., Site], pool: Hosts, driver: str
+) -> None:
+    site = make_docker_site(
+        "log.journald=on", pool={"hosts": ["a"], "logDriver": driver, "keepFailedSecs": 600}
+    )
     uid = fresh_uid()
     plain = shell(f"echo {CANARY}", uid, jobRunMode="parallel")
     apart = gang(role("main", f"echo {CANARY}; exit 3", env={"WORD": CANARY}), uid=uid)
     for run in (plain, apart):
         site.submit(run)
-    assert site.wait(plain, 90)["state"] == "completed" and site.wait(apart, 90)["exit"]["code"] == 3
+    assert (
+        site.wait(plain, 90)["state"] == "completed" and site.wait(apart, 90)["exit"]["code"] == 3
+    )
     assert f"{CANARY}\n" == output(site, apart, "main"), "it wrote that, to its evidence"
     host, agent = pool.hosts["a"], f"srj-p-{uid}"
     assert host.inspect(agent)["HostConfig"]["LogConfig"]["Type"] == "journald"
 
-    said = until(lambda: (rows := found(f"CONTAINER_NAME={agent}")) and "agent" in messages(rows) and rows, "the agent's lines are there")
+    said = until(
+        lambda: (rows := found(f"CONTAINER_NAME={agent}")) and "agent" in messages(rows) and rows,
+        "the agent's lines are there",
+    )
     assert "keeper" in messages(said) and {r["JOBSCRIBE_UID"] for r in said} == {uid}, said
     assert all(len(r["JOBSCRIBE_AGENT"]) == 4 for r in said), said
 
     task = tasks(site, apart)[0]
     mine = until(
-        lambda: (rows := found(f"JOBSCRIBE_JID={jid_of(apart)}")) and "has ended with exit code 3" in messages(rows) and rows,
+        lambda: (
+            (rows := found(f"JOBSCRIBE_JID={jid_of(apart)}"))
+            and "has ended with exit code 3" in messages(rows)
+            and rows
+        ),
         "the task's own words are there",
     )
-    by = {(r.get("CONTAINER_NAME") or r["SYSLOG_IDENTIFIER"]): [s["MESSAGE"] for s in mine if s.get("CONTAINER_NAME") == r.get("CONTAINER_NAME")] for r in mine}
+    by = {
+        (r.get("CONTAINER_NAME") or r["SYSLOG_IDENTIFIER"]): [
+            s["MESSAGE"] for s in mine if s.get("CONTAINER_NAME") == r.get("CONTAINER_NAME")
+        ]
+        for r in mine
+    }
     (container,) = host.containers(f"jobscribe.token={task['token']}")
     name = task["token"].replace("/", "-")
     assert set(by) == {container, "jobscribe-supervisor"}, by.keys()
     assert by[container] == [f"{name} begins", f"{name} has ended with exit code 3"], by
     for words in ("ServerReq(api_runSimulation", "_Op(run, ", f"{task['token']} has ended: "):
         assert any(words in line for line in by["jobscribe-supervisor"]), (words, by)
-    assert {len(r["JOBSCRIBE_OP"]) for r in mine if r.get("JOBSCRIBE_OP")} == {6}, "ids are cut short"
+    assert {len(r["JOBSCRIBE_OP"]) for r in mine if r.get("JOBSCRIBE_OP")} == {6}, (
+        "ids are cut short"
+    )
     whole = messages(found(f"JOBSCRIBE_UID={uid}")) + json.dumps(mine) + json.dumps(said)
     assert CANARY not in messages(said) + "\n".join(by[container]), "what a job writes is its own"
-    assert site.token not in whole and (site.root / "secret" / "agents").read_text().strip() not in whole
+    assert (
+        site.token not in whole
+        and (site.root / "secret" / "agents").read_text().strip() not in whole
+    )
 
 
 @pytest.mark.timeout(200)
 def test_where_there_is_no_journal_containers_write_to_files_that_have_an_end(
-    blind: Host, make_docker_site: Callable[..., Site],
+    blind: Host,
+    make_docker_site: Callable[..., Site],
 ) -> None:
     site = make_docker_site(pool={"hosts": ["b"], "keepFailedSecs": 600})
     plain, apart = shell("true"), gang(role("main", "exit 3"))
     for run in (plain, apart):
         site.submit(run)
-    assert site.wait(plain, 90)["state"] == "completed" and site.wait(apart, 90)["exit"]["code"] == 3
+    assert (
+        site.wait(plain, 90)["state"] == "completed" and site.wait(apart, 90)["exit"]["code"] == 3
+    )
     (container,) = blind.containers(f"jobscribe.jid={jid_of(apart)}")
     for name in (container, f"srj-s-{plain['uid']}", *blind.containers("jobscribe.part=relay")):
         logged = blind.inspect(name)["HostConfig"]["LogConfig"]
-        assert logged["Type"] == "json-file" and logged["Config"]["max-size"] and logged["Config"]["max-file"], (name, logged)
+        assert (
+            logged["Type"] == "json-file"
+            and logged["Config"]["max-size"]
+            and logged["Config"]["max-file"]
+        ), (name, logged)
     assert site.log().count("host b: no journald there") == 1, "it is said once"
-    assert [line.split(" ", 1)[1] for line in blind.docker("logs", container).splitlines()] == ["begins", "has ended with exit code 3"]
+    assert [line.split(" ", 1)[1] for line in blind.docker("logs", container).splitlines()] == [
+        "begins",
+        "has ended with exit code 3",
+    ]

@@ -1,4 +1,6 @@
-"""Two users on two hosts, many short jobs each, and the supervisor dies twice while they run: none lost, none doubled."""
+"""Two users on two hosts, many short jobs each, and the supervisor dies twice while they run: none
+lost, none doubled.
+"""
 
 import os
 import time
@@ -32,10 +34,24 @@ def test_none_is_lost_and_none_is_doubled(yard: Yard) -> None:
     cases = []
     for n in range(JOBS):
         for uid in UIDS:
-            place, code = (TASK if n % TASK_EVERY == TASK_EVERY - 1 else AGENT), chance.choice((0, 0, 3))
-            cases.append((code, Case(yard, place, f"sleep 0.0{chance.randrange(10)}; exit {code}", uid=uid).submit()))
+            place, code = (
+                (TASK if n % TASK_EVERY == TASK_EVERY - 1 else AGENT),
+                chance.choice((0, 0, 3)),
+            )
+            cases.append(
+                (
+                    code,
+                    Case(
+                        yard, place, f"sleep 0.0{chance.randrange(10)}; exit {code}", uid=uid
+                    ).submit(),
+                )
+            )
     for over in (1, 2):
-        until(lambda over=over: _done(yard) >= over * len(cases) // 4, "a share of them is done", 60 + JOBS)  # type: ignore[misc]
+        until(
+            lambda over=over: _done(yard) >= over * len(cases) // 4,
+            "a share of them is done",
+            60 + JOBS,
+        )  # type: ignore[misc]
         yard.restart()
     said = ended([case for _, case in cases], 120 + 2 * JOBS, go=False)
     took = time.monotonic() - begun
@@ -44,7 +60,9 @@ def test_none_is_lost_and_none_is_doubled(yard: Yard) -> None:
         assert [s.what for s in case.witness.stamps(case.run)] == ["start", "end"], str(case)
     hosts = {path.name.rpartition("@")[2] for path in (yard.site.root / "agent").iterdir()}
     assert hosts == {"a", "b"}, "both hosts were used"
-    print(f"{len(cases)} jobs of {len(UIDS)} users in {took:.1f} s, 2 kills of the supervisor, {hosts}")
+    print(
+        f"{len(cases)} jobs of {len(UIDS)} users in {took:.1f} s, 2 kills of the supervisor, {hosts}"
+    )
 
 
 def _done(yard: Yard) -> int:

@@ -1,4 +1,6 @@
-"""A supervisor with a pool: what it says of its hosts is so, by the command line too, and it does not start with a pool that is wrong."""
+"""A supervisor with a pool: what it says of its hosts is so, by the command line too, and it does
+not start with a pool that is wrong.
+"""
 
 import json
 import os
@@ -12,8 +14,16 @@ from real_site import PYTHON_PATH, Site, shell, until
 
 
 def cli(site: Site, *args: str, code: int = 0) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
-    done = subprocess.run([sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *args], capture_output=True, text=True, timeout=100, env=env)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *args],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=env,
+    )
     assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -23,9 +33,20 @@ def hosts_of(site: Site) -> dict[str, dict[str, Any]]:
 
 
 def test_hosts_are_up_are_missed_and_come_back(docker_site: Site, host_b: Host) -> None:
-    rows = until(lambda: (found := hosts_of(docker_site)) and all(h["state"] == "up" for h in found.values()) and found, "both hosts are up")
+    rows = until(
+        lambda: (
+            (found := hosts_of(docker_site))
+            and all(h["state"] == "up" for h in found.values())
+            and found
+        ),
+        "both hosts are up",
+    )
     assert sorted(rows) == ["a", "b"]
-    assert (rows["a"]["slots"], rows["a"]["cpu"], rows["a"]["memoryMb"]) == ({"sequential": [0, 4], "parallel": [0, 4]}, [0, 4], [0, 4096])
+    assert (rows["a"]["slots"], rows["a"]["cpu"], rows["a"]["memoryMb"]) == (
+        {"sequential": [0, 4], "parallel": [0, 4]},
+        [0, 4],
+        [0, 4096],
+    )
     assert rows["a"]["version"].startswith("20.10") and rows["a"]["since"] is not None
     assert "every host of the pool can be used" in cli(docker_site, "pool", "check")
     host_b.stop()
@@ -42,8 +63,13 @@ def test_each_wrong_certificate_has_an_answer_of_its_own(docker_sites: Sites, po
     bad = {"expired": "expired", "stranger": "", "otherca": "authority"}
     said = {}
     for name in bad:
-        site = docker_sites.make(pool={"hosts": ["a"], "host": {"tls": str(pool.place / "bad" / name)}}).start()
-        until(lambda site=site: "not asked yet" not in hosts_of(site)["a"]["detail"], "the host was asked")
+        site = docker_sites.make(
+            pool={"hosts": ["a"], "host": {"tls": str(pool.place / "bad" / name)}}
+        ).start()
+        until(
+            lambda site=site: "not asked yet" not in hosts_of(site)["a"]["detail"],
+            "the host was asked",
+        )
         assert hosts_of(site)["a"]["state"] == "down"
         said[name] = cli(site, "pool", "check", code=1)
         site.stop()
@@ -55,16 +81,27 @@ def test_a_supervisor_does_not_start_with_a_pool_that_is_wrong(docker_sites: Sit
     site = docker_sites.make(pool={"netwrok": "none", "network": "host"})
     process = site.launch()
     assert process.wait(60) == 78
-    assert "netwrok is not known; did you mean 'network'?" in site.log() and "network: must not be host" in site.log()
+    assert (
+        "netwrok is not known; did you mean 'network'?" in site.log()
+        and "network: must not be host" in site.log()
+    )
     assert process.stdout is not None
     process.stdout.close()
 
 
-def test_a_plain_run_is_in_a_container_and_nothing_is_left(make_docker_site: Callable[..., Site], pool: Hosts) -> None:
+def test_a_plain_run_is_in_a_container_and_nothing_is_left(
+    make_docker_site: Callable[..., Site], pool: Hosts
+) -> None:
     site = make_docker_site(pool={"hosts": ["a"]})
     run = shell("id -u; cat /proc/1/cmdline | tr '\\0' ' '; echo; ls /sys/class/net")
     reply = site.finished(run)
     assert reply["state"] == "completed", (reply, site.log()[-3000:])
     lines = site.output(run).body.decode().splitlines()
-    assert UNIX_USERS[0] <= int(lines[0]) <= UNIX_USERS[1] and "keeper" in lines[1] and lines[2:] == ["lo"], lines
-    assert pool.hosts["a"].containers("jobscribe.part=agent", running=True) == [f"srj-s-{run['uid']}"]
+    assert (
+        UNIX_USERS[0] <= int(lines[0]) <= UNIX_USERS[1]
+        and "keeper" in lines[1]
+        and lines[2:] == ["lo"]
+    ), lines
+    assert pool.hosts["a"].containers("jobscribe.part=agent", running=True) == [
+        f"srj-s-{run['uid']}"
+    ]

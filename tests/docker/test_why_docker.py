@@ -1,6 +1,8 @@
-"""What can go wrong in containers, really done on real hosts: `job why` says what it was, how sure that is, and what to do next.
+"""What can go wrong in containers, really done on real hosts: `job why` says what it was, how sure
+that is, and what to do next.
 
-All of it goes on at once: on host a each failure is a run of its own, host b goes down meanwhile, and only users of the plan gold are there.
+All of it goes on at once: on host a each failure is a run of its own, host b goes down meanwhile,
+and only users of the plan gold are there.
 """
 
 import contextlib
@@ -34,7 +36,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts, registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def house(
+    pool: Hosts, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Yard]:
     """Host a for everybody, host b for the plan gold."""
     for host in pool.hosts.values():
         host.well()
@@ -44,7 +48,13 @@ def house(pool: Hosts, registry: Registry, tmp_path_factory: pytest.TempPathFact
     file.write_text(json.dumps({**known, other: {"username": "puller", "password": CANARY}}))
     room = {"cpu": 32, "memoryMb": MEMORY, "agentsMb": MEMORY, "sequential": 12}
     volumes = {"nowhere": {"source": NOWHERE, "target": "/nowhere"}}
-    fields = {"host": room, "sequential": {"memoryMb": SMALL, "runs": 6}, "pull": "missing", "registries": str(file), "volumes": volumes}
+    fields = {
+        "host": room,
+        "sequential": {"memoryMb": SMALL, "runs": 6},
+        "pull": "missing",
+        "registries": str(file),
+        "volumes": volumes,
+    }
     with sites(pool) as made:
         site = made.make("slots.op_run=8", "limits.agent_start_secs=50", pool=fields)
         change(site, hosts={"b": {"plans": ["gold"]}})
@@ -63,7 +73,10 @@ def yard(house: Yard) -> Iterator[Yard]:
 
 def why(site: Site, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer as JSON, and what the command prints of it, which a reader must understand."""
-    answer, text = readable.settled(lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)), lambda: typed(site, "job", "why", jid_of(run)))
+    answer, text = readable.settled(
+        lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)),
+        lambda: typed(site, "job", "why", jid_of(run)),
+    )
     readable.check(answer, text)
     check_plain(text)
     assert CANARY not in text
@@ -74,14 +87,19 @@ def typed(site: Site, *args: str) -> str:
     """What a command line of this process prints (a new process for each costs half a second)."""
     from jobscribe.cli.main import call
 
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
         code = call(["--root", str(site.root), *args])
     assert code == 0, (args, code, out.getvalue(), err.getvalue())
     return out.getvalue()
 
 
 class Failure(NamedTuple):
-    """text: what it does; nothing: it waits until the deed is done to it. told: cause and confidence. words: each stands in the text."""
+    """text: what it does; nothing: it waits until the deed is done to it. told: cause and
+    confidence. words: each stands in the text.
+    """
 
     place: str
     what: str
@@ -98,22 +116,142 @@ OF_JOB, OF_AGENT = EVENTS + "label=jobscribe.jid=", EVENTS + "container="
 UNSENT = "which this system did not send"
 LESS = ("Ask for more memory", "Make it need less")
 FAILURES = (
-    Failure(AGENT, "memory of the main process", f"exec {EATS}", None, ("outOfMemory", "likely"), (OUT, "96 MiB", *LESS), USERS[0]),
-    Failure(TASK, "memory of the main process", f"exec {EATS}", None, ("outOfMemory", "likely"), (OUT, "64 MiB", *LESS)),
-    Failure(TASK, "memory of a child, and exit 0", f"{EATS}; exit 0", None, ("completed", "certain"), ("it completed", f"but {OUT}", "give it more")),
-    Failure(TASK, "memory of a child, and exit 1", f"{EATS}; exit 1", None, ("outOfMemory", "likely"), (OUT, "with exit code 1", *LESS)),
-    Failure(AGENT, "exit 137", "exit 137", None, ("exit", "possible"), ("exit code 137", "by itself", "nothing for that"), USERS[1]),
-    Failure(TASK, "exit 137", "exit 137", None, ("exit", "possible"), ("exit code 137", "by itself", "nothing for that")),
-    Failure(AGENT, "kill -9 from inside", "", lambda c: killed(c.job), ("killed", "unknown"), (UNSENT, "who can send SIGKILL"), USERS[1]),
-    Failure(TASK, "kill -9 from inside", "", lambda c: killed(c.job), ("killed", "unknown"), (UNSENT, "who can send SIGKILL")),
-    Failure(AGENT, "docker kill", "", lambda c: c.docker("kill"), ("lost", "unknown"), ("docker kill", OF_AGENT), USERS[2]),
-    Failure(TASK, "docker kill", "", lambda c: c.docker("kill"), ("killed", "unknown"), ("docker kill", UNSENT, OF_JOB)),
-    Failure(AGENT, "docker stop", "", lambda c: c.docker("stop"), ("shutdown", "certain"), ("keeper of its jobs was told to end", OF_AGENT), USERS[3]),
-    Failure(TASK, "docker stop", "", lambda c: c.docker("stop"), ("terminated", "unknown"), ("docker stop", UNSENT, OF_JOB)),
-    Failure(AGENT, "docker rm -f", "", lambda c: c.docker("rm", "-f"), ("lost", "unknown"), ("removed from outside", OF_AGENT), USERS[4]),
-    Failure(TASK, "docker rm -f", "", lambda c: c.docker("rm", "-f"), ("lost", "unknown"), ("removed from outside", OF_JOB)),
-    Failure(TASK, "canceled by us", "", lambda c: c.witness.heard(c.site.cancel(c.run)), ("canceled", "certain"), ("it was canceled by",)),
-    Failure(TASK, "its time limit", "", None, ("timeLimit", "certain"), ("its time limit of 1 s", "longer time limit"), None, {"timeLimitSecs": 1}),
+    Failure(
+        AGENT,
+        "memory of the main process",
+        f"exec {EATS}",
+        None,
+        ("outOfMemory", "likely"),
+        (OUT, "96 MiB", *LESS),
+        USERS[0],
+    ),
+    Failure(
+        TASK,
+        "memory of the main process",
+        f"exec {EATS}",
+        None,
+        ("outOfMemory", "likely"),
+        (OUT, "64 MiB", *LESS),
+    ),
+    Failure(
+        TASK,
+        "memory of a child, and exit 0",
+        f"{EATS}; exit 0",
+        None,
+        ("completed", "certain"),
+        ("it completed", f"but {OUT}", "give it more"),
+    ),
+    Failure(
+        TASK,
+        "memory of a child, and exit 1",
+        f"{EATS}; exit 1",
+        None,
+        ("outOfMemory", "likely"),
+        (OUT, "with exit code 1", *LESS),
+    ),
+    Failure(
+        AGENT,
+        "exit 137",
+        "exit 137",
+        None,
+        ("exit", "possible"),
+        ("exit code 137", "by itself", "nothing for that"),
+        USERS[1],
+    ),
+    Failure(
+        TASK,
+        "exit 137",
+        "exit 137",
+        None,
+        ("exit", "possible"),
+        ("exit code 137", "by itself", "nothing for that"),
+    ),
+    Failure(
+        AGENT,
+        "kill -9 from inside",
+        "",
+        lambda c: killed(c.job),
+        ("killed", "unknown"),
+        (UNSENT, "who can send SIGKILL"),
+        USERS[1],
+    ),
+    Failure(
+        TASK,
+        "kill -9 from inside",
+        "",
+        lambda c: killed(c.job),
+        ("killed", "unknown"),
+        (UNSENT, "who can send SIGKILL"),
+    ),
+    Failure(
+        AGENT,
+        "docker kill",
+        "",
+        lambda c: c.docker("kill"),
+        ("lost", "unknown"),
+        ("docker kill", OF_AGENT),
+        USERS[2],
+    ),
+    Failure(
+        TASK,
+        "docker kill",
+        "",
+        lambda c: c.docker("kill"),
+        ("killed", "unknown"),
+        ("docker kill", UNSENT, OF_JOB),
+    ),
+    Failure(
+        AGENT,
+        "docker stop",
+        "",
+        lambda c: c.docker("stop"),
+        ("shutdown", "certain"),
+        ("keeper of its jobs was told to end", OF_AGENT),
+        USERS[3],
+    ),
+    Failure(
+        TASK,
+        "docker stop",
+        "",
+        lambda c: c.docker("stop"),
+        ("terminated", "unknown"),
+        ("docker stop", UNSENT, OF_JOB),
+    ),
+    Failure(
+        AGENT,
+        "docker rm -f",
+        "",
+        lambda c: c.docker("rm", "-f"),
+        ("lost", "unknown"),
+        ("removed from outside", OF_AGENT),
+        USERS[4],
+    ),
+    Failure(
+        TASK,
+        "docker rm -f",
+        "",
+        lambda c: c.docker("rm", "-f"),
+        ("lost", "unknown"),
+        ("removed from outside", OF_JOB),
+    ),
+    Failure(
+        TASK,
+        "canceled by us",
+        "",
+        lambda c: c.witness.heard(c.site.cancel(c.run)),
+        ("canceled", "certain"),
+        ("it was canceled by",),
+    ),
+    Failure(
+        TASK,
+        "its time limit",
+        "",
+        None,
+        ("timeLimit", "certain"),
+        ("its time limit of 1 s", "longer time limit"),
+        None,
+        {"timeLimitSecs": 1},
+    ),
 )
 
 
@@ -121,10 +259,25 @@ def unfit(registry: Registry) -> dict[tuple[str, str, str], tuple[str, ...]]:
     """What cannot be started: image, volume and fault; with words of the text."""
     other = registry.host.replace("127.0.0.1", "localhost")
     return {
-        (f"{registry.host}/theirs:1", "", "imageMissing"): ("has no image", "docker pull", "spelling"),
-        (f"{other}/theirs:1", "", "pullDenied"): ("does not give image", "docker pull", "credentials"),
-        ("127.0.0.1:1/ours:7", "", "registryUnreachable"): ("cannot reach registry", "docker pull", "network"),
-        (NOSHELL, "", "noShell"): ("/bin/sh cannot be executed", "docker run --rm --entrypoint /bin/sh"),
+        (f"{registry.host}/theirs:1", "", "imageMissing"): (
+            "has no image",
+            "docker pull",
+            "spelling",
+        ),
+        (f"{other}/theirs:1", "", "pullDenied"): (
+            "does not give image",
+            "docker pull",
+            "credentials",
+        ),
+        ("127.0.0.1:1/ours:7", "", "registryUnreachable"): (
+            "cannot reach registry",
+            "docker pull",
+            "network",
+        ),
+        (NOSHELL, "", "noShell"): (
+            "/bin/sh cannot be executed",
+            "docker run --rm --entrypoint /bin/sh",
+        ),
         ("", "nowhere", "engineRefused"): (NOWHERE, "jobscribe pool check"),
     }
 
@@ -134,22 +287,35 @@ def tried(image: str, volume: str) -> dict[str, Any]:
     return gang(role("main", "true", memoryMb=64, **asked), retry={"platform": 0})
 
 
-def explained(site: Site, run: dict[str, Any], told: tuple[str, str], words: tuple[str, ...]) -> str:
+def explained(
+    site: Site, run: dict[str, Any], told: tuple[str, str], words: tuple[str, ...]
+) -> str:
     """Nothing, or what is wrong with the answer."""
     answer, text = why(site, run)
     missing = [w for w in words if w not in text]
-    return "" if (answer["cause"], answer["confidence"]) == told and not missing else f"{told}, missing {missing}, in\n{text}"
+    return (
+        ""
+        if (answer["cause"], answer["confidence"]) == told and not missing
+        else f"{told}, missing {missing}, in\n{text}"
+    )
 
 
 @pytest.mark.timeout(300)
-def test_each_failure_is_told_by_its_cause_with_what_to_do(yard: Yard, registry: Registry, host_b: Host) -> None:
+def test_each_failure_is_told_by_its_cause_with_what_to_do(
+    yard: Yard, registry: Registry, host_b: Host
+) -> None:
     site, gold = yard.site, {"activePlan": "gold"}
     stays, dies = (Case(yard, TASK, **gold).submit() for _ in range(2))
     cases = [(f, Case(yard, f.place, f.text, uid=f.user, **f.fields).submit()) for f in FAILURES]
-    refused_ones = [(tried(image, volume), fault, words) for (image, volume, fault), words in unfit(registry).items()]
+    refused_ones = [
+        (tried(image, volume), fault, words)
+        for (image, volume, fault), words in unfit(registry).items()
+    ]
     for run, _, _ in refused_ones:
         site.submit(run)
-    yard.killed.update(case.jid for f, case in cases if f.deed is not None or OUT in f.words or f.fields)
+    yard.killed.update(
+        case.jid for f, case in cases if f.deed is not None or OUT in f.words or f.fields
+    )
     yard.killed.add(dies.jid)
     for case in (stays, dies):
         case.started()
@@ -167,12 +333,30 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(yard: Yard, registry:
         wrong.append(explained(site, case.run, failure.told, failure.words))
     for run, fault, words in refused_ones:
         site.wait(run, LOST_SECS)
-        wrong.append(explained(site, run, ("startFailed", "certain"), (f"in a word: {fault}", "it never ran", *words)))
-    until(lambda: stays.status()["known"] is False and waits.status()["queueState"] == "host_down", "host b is missed", LOST_SECS)
+        wrong.append(
+            explained(
+                site,
+                run,
+                ("startFailed", "certain"),
+                (f"in a word: {fault}", "it never ran", *words),
+            )
+        )
+    until(
+        lambda: stays.status()["known"] is False and waits.status()["queueState"] == "host_down",
+        "host b is missed",
+        LOST_SECS,
+    )
     away = ("nobody can ask", "since", "the last that is known")
     wrong.append(explained(site, stays.run, ("running", "certain"), away))
     wrong.append(explained(site, dies.run, ("running", "certain"), away))
-    wrong.append(explained(site, waits.run, ("host_down", "certain"), ("no host can be asked", "host b", "jobscribe pool check", "a fault of the job")))
+    wrong.append(
+        explained(
+            site,
+            waits.run,
+            ("host_down", "certain"),
+            ("no host can be asked", "host b", "jobscribe pool check", "a fault of the job"),
+        )
+    )
     host_b.start()
     site.wait(dies.run, LOST_SECS)
     wrong.append(explained(site, dies.run, ("killed", "unknown"), (UNSENT, OF_JOB)))
@@ -182,18 +366,35 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(yard: Yard, registry:
 
 
 def test_what_is_not_to_be_had_is_refused_or_waited_for(yard: Yard) -> None:
-    """More than any host has, and folders that are nobody's to name, are refused, and leave no run behind to be explained."""
+    """More than any host has, and folders that are nobody's to name, are refused, and leave no run
+    behind to be explained.
+    """
     site = yard.site
     holds = Case(yard, TASK).submit().started()
-    for wishes, code, said in (({"cpu": 64}, "resourceExceeded", "asks for 64 cores"), ({"volumes": ["/etc"]}, "volumeRefused", "/etc")):
+    for wishes, code, said in (
+        ({"cpu": 64}, "resourceExceeded", "asks for 64 cores"),
+        ({"volumes": ["/etc"]}, "volumeRefused", "/etc"),
+    ):
         run = gang(role("main", "true", **wishes))
         assert said in refused(site, run, 400, code)
-        answer = site.ask("POST", "/api/job-why", json.dumps({"uid": run["uid"], "computeJid": jid_of(run)}).encode())
+        answer = site.ask(
+            "POST",
+            "/api/job-why",
+            json.dumps({"uid": run["uid"], "computeJid": jid_of(run)}).encode(),
+        )
         assert answer.code == 404 and "jobscribe job list" in answer.json()["advice"], answer
     hungry = gang(role("main", "true", memoryMb=64, cpu=32))
     site.submit(hungry)
     until(lambda: site.status(hungry)["queueState"] == "resources", "it waits")
-    assert explained(site, hungry, ("resources", "certain"), ("asks for 32 cores: 31 of 32 are free on a", "jobscribe pool show", "it waits")) == ""
+    assert (
+        explained(
+            site,
+            hungry,
+            ("resources", "certain"),
+            ("asks for 32 cores: 31 of 32 are free on a", "jobscribe pool show", "it waits"),
+        )
+        == ""
+    )
     site.cancel(hungry)
     holds.go()
     assert (site.wait(hungry)["state"], site.wait(holds.run)["exit"]["code"]) == ("canceled", CODE)

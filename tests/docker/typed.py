@@ -1,4 +1,6 @@
-"""What a person types at a supervisor of these tests, and gangs as they are sent: for tests of whole jobs in containers."""
+"""What a person types at a supervisor of these tests, and gangs as they are sent: for tests of
+whole jobs in containers.
+"""
 
 import json
 import os
@@ -14,7 +16,9 @@ TRACES = ("Traceback", 'File "', "Error(", "docker.errors", "urllib3", "object a
 
 
 def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
 
 
 def words(site: Site, *args: str) -> list[str]:
@@ -22,8 +26,17 @@ def words(site: Site, *args: str) -> list[str]:
 
 
 def types(site: Site, *args: str, code: int = 0) -> tuple[str, str]:
-    """Standard output and standard error of a command of ours, which ends with this code and shows no trace."""
-    done = subprocess.run(words(site, *args), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, env=environment())
+    """Standard output and standard error of a command of ours, which ends with this code and shows
+    no trace.
+    """
+    done = subprocess.run(
+        words(site, *args),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment(),
+    )
     assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
     check_plain(done.stdout + done.stderr)
     return done.stdout, done.stderr
@@ -34,7 +47,11 @@ def check_plain(text: str) -> None:
 
 
 def role(name: str, command: str | list[str], **fields: Any) -> dict[str, Any]:
-    return {"name": name, "command": ["/bin/sh", "-c", command] if isinstance(command, str) else command, **fields}
+    return {
+        "name": name,
+        "command": ["/bin/sh", "-c", command] if isinstance(command, str) else command,
+        **fields,
+    }
 
 
 def gang(*roles: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -44,7 +61,9 @@ def gang(*roles: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = site.post("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt)["tasks"]
+    found: list[dict[str, Any]] = site.post(
+        "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
+    )["tasks"]
     return found
 
 
@@ -53,9 +72,13 @@ def output(site: Site, run: dict[str, Any], name: str, index: int = 0, **fields:
 
 
 def refused(site: Site, run: dict[str, Any], status: int, code: str) -> str:
-    """The sentence with which a run is refused; nothing is stored, and nothing on the hosts is asked to change."""
+    """The sentence with which a run is refused; nothing is stored, and nothing on the hosts is
+    asked to change.
+    """
     head = site.ready()["head"]
-    answer = site.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode())
+    answer = site.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
+    )
     said = answer.json()
     assert (answer.code, said["code"]) == (status, code), said
     assert site.ready()["head"] == head
@@ -65,7 +88,11 @@ def refused(site: Site, run: dict[str, Any], status: int, code: str) -> str:
 
 def there(hosts: Hosts, run: dict[str, Any], *what: str) -> dict[str, list[str]]:
     """Names by host of the containers and networks of this job. what: labels besides."""
-    marks = [w for label in (f"jobscribe.jid={jid_of(run)}", *what) for w in ("--filter", f"label={label}")]
+    marks = [
+        w
+        for label in (f"jobscribe.jid={jid_of(run)}", *what)
+        for w in ("--filter", f"label={label}")
+    ]
     out = {}
     for name, host in hosts.hosts.items():
         found = host.containers(f"jobscribe.jid={jid_of(run)}", *what)

@@ -1,7 +1,9 @@
-"""A supervisor on both hosts, users whose jobs are witnessed in containers, and the hands that kill them.
+"""A supervisor on both hosts, users whose jobs are witnessed in containers, and the hands that kill
+them.
 
-The oracle is that of tests/faults: what jobs stamped to disk. In a container a process stamps the number that it has there; who it is
-outside is found by that and its start time. Where a job is witnessed its user's own directory is, which is all of a host that it sees.
+The oracle is that of tests/faults: what jobs stamped to disk. In a container a process stamps the
+number that it has there; who it is outside is found by that and its start time. Where a job is
+witnessed its user's own directory is, which is all of a host that it sees.
 """
 
 import contextlib
@@ -22,7 +24,8 @@ from witness import Stamp, Witness
 
 from jobscribe.runtime import processes
 
-#: What cannot be known any more is said so long after it was lost, and a status is true again so long after a restart (seconds).
+#: What cannot be known any more is said so long after it was lost, and a status is true again so
+#: long after a restart (seconds).
 LOST_SECS, TRUE_SECS = 10 * ROOM, 5 * ROOM
 #: A canceled job is gone so long after its grace.
 GONE_SECS = 1 * ROOM
@@ -45,7 +48,9 @@ def fresh_uid() -> str:
 
 
 def outside(stamp: Stamp) -> int | None:
-    """The process that stamped this, as this machine numbers it. Two containers may have begun in the same tick: its token tells."""
+    """The process that stamped this, as this machine numbers it. Two containers may have begun in
+    the same tick: its token tells.
+    """
     mark = f"JOBSCRIBE_TOKEN={stamp.token}".encode()
     for p in processes.table().values():
         same = p.ticks == stamp.born and not p.over and _inner(p.pid) == stamp.pid
@@ -94,7 +99,9 @@ class Yard:
 
     def check(self) -> str:
         """Everything is over: books, witnesses, loop. Returns what was looked at."""
-        for job in self.site.post("job-list", active=True)["jobs"]:  # of a test that has failed: they are not the next one's
+        for job in self.site.post("job-list", active=True)[
+            "jobs"
+        ]:  # of a test that has failed: they are not the next one's
             self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
         check_books(self.site)
         said = [w.check(killed=frozenset(self.killed)) for w in self._witnesses.values()]
@@ -106,13 +113,27 @@ class Case:
     """A run that is witnessed. place: AGENT or TASK."""
 
     def __init__(
-        self, yard: Yard, place: str, text: str = "", *, uid: str | None = None, code: int = CODE, deaf: bool = False, **fields: Any,
+        self,
+        yard: Yard,
+        place: str,
+        text: str = "",
+        *,
+        uid: str | None = None,
+        code: int = CODE,
+        deaf: bool = False,
+        **fields: Any,
     ) -> None:
-        """text: what it does; nothing: it waits at a gate of its own, and ends with `code`. deaf: nothing of it ends by SIGTERM."""
+        """text: what it does; nothing: it waits at a gate of its own, and ends with `code`. deaf:
+        nothing of it ends by SIGTERM.
+        """
         self.yard, self.site, self.place, self.uid = yard, yard.site, place, uid or fresh_uid()
         self.witness = yard.witness(self.uid)
         self.gate = f"gate-{next(_letters)}"
-        run = self.witness.job(text, uid=self.uid, **fields) if text else self.witness.gated(code, self.gate, uid=self.uid, **fields)
+        run = (
+            self.witness.job(text, uid=self.uid, **fields)
+            if text
+            else self.witness.gated(code, self.gate, uid=self.uid, **fields)
+        )
         whole = run["command"][2].replace("flock -n 8", LOCK)
         if text.startswith("exec "):  # it is the job's own main process, and stamps no end
             whole = whole.replace(f"( {text}\n)", text)
@@ -144,14 +165,20 @@ class Case:
     def container(self) -> tuple[Host, str]:
         for host in self.yard.hosts.hosts.values():
             mark = [f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}"]
-            found = host.containers(*mark, *([f"jobscribe.jid={self.jid}"] if self.place == TASK else []), running=True)
+            found = host.containers(
+                *mark, *([f"jobscribe.jid={self.jid}"] if self.place == TASK else []), running=True
+            )
             if found:
                 return host, found[0]
         raise AssertionError(f"{self} has no container")
 
     def on(self, host: Host) -> bool:
         """Does it run in a container of this host? (The other one may be down.)"""
-        return bool(host.containers(f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}", running=True))
+        return bool(
+            host.containers(
+                f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}", running=True
+            )
+        )
 
     def docker(self, *words: str) -> str:
         """A command about its container."""
@@ -176,8 +203,17 @@ class Case:
         keeper = self.first
 
         def look() -> int | None:
-            children = [p.pid for p in processes.table().values() if p.parent == keeper and not p.over]
-            return next((p for p in children if b"jobscribe agent" in Path(f"/proc/{p}/cmdline").read_bytes()), None)
+            children = [
+                p.pid for p in processes.table().values() if p.parent == keeper and not p.over
+            ]
+            return next(
+                (
+                    p
+                    for p in children
+                    if b"jobscribe agent" in Path(f"/proc/{p}/cmdline").read_bytes()
+                ),
+                None,
+            )
 
         return int(until(look, f"the agent of {self} runs"))
 
@@ -197,7 +233,9 @@ def killed(pid: int) -> None:
     until(lambda: not processes.alive(pid, ticks), f"{pid} is gone")
 
 
-def ended(cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True) -> dict[Case, dict[str, Any]]:
+def ended(
+    cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True
+) -> dict[Case, dict[str, Any]]:
     """All over; go: let go."""
     said: dict[Case, dict[str, Any]] = {}
     waits = list(cases)
@@ -214,7 +252,9 @@ def ended(cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True) -> di
 
     deadline = time.monotonic() + secs
     while not look():
-        assert time.monotonic() < deadline, f"not over within {secs:g} s: {[(str(c), c.status()) for c in waits]}"
+        assert time.monotonic() < deadline, (
+            f"not over within {secs:g} s: {[(str(c), c.status()) for c in waits]}"
+        )
         time.sleep(0.05)
     return said
 
@@ -227,12 +267,22 @@ def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[Yard]:
     host = {"cpu": 32, "memoryMb": MEMORY, "agentsMb": MEMORY, "sequential": 12}
     with sites(hosts) as made:
         fields = {"host": host, "sequential": {"memoryMb": 256, "runs": 4}, **pool}
-        yield Yard(made.make("slots.op_run=8", "limits.agent_start_secs=50", *sets, pool=fields).start(), hosts)
+        yield Yard(
+            made.make("slots.op_run=8", "limits.agent_start_secs=50", *sets, pool=fields).start(),
+            hosts,
+        )
 
 
 def crowd(yard: Yard, each: int) -> dict[tuple[str, str], list[Case]]:
-    """Jobs that wait, so many of each place on each host, by (place, host). Each host has a user of its own."""
-    cases = [Case(yard, place, uid=uid) for _ in range(each) for place in (AGENT, TASK) for uid in USERS[: len(yard.hosts.hosts)]]
+    """Jobs that wait, so many of each place on each host, by (place, host). Each host has a user of
+    its own.
+    """
+    cases = [
+        Case(yard, place, uid=uid)
+        for _ in range(each)
+        for place in (AGENT, TASK)
+        for uid in USERS[: len(yard.hosts.hosts)]
+    ]
     for case in cases:
         if case.place == TASK:  # no more of these fit on one host, and something small beside them
             case.run["roles"][0]["memoryMb"] = (MEMORY - 400) // each
@@ -241,7 +291,9 @@ def crowd(yard: Yard, each: int) -> dict[tuple[str, str], list[Case]]:
     for case in cases:
         case.started()
         out.setdefault((case.place, case.container[0].name), []).append(case)
-    assert {len(found) for found in out.values()} == {each}, {where: len(found) for where, found in out.items()}
+    assert {len(found) for found in out.values()} == {each}, {
+        where: len(found) for where, found in out.items()
+    }
     return out
 
 
@@ -252,4 +304,6 @@ def check_next(cases: list[Case]) -> None:
         run = spec(["/bin/sh", "-c", "exit 0"], case.uid)
         runs.append(run if case.place == AGENT else as_task(run))
         case.site.submit(runs[-1])
-    assert [c.site.wait(r, 90)["state"] for c, r in zip(cases, runs, strict=True)] == ["completed"] * len(runs)
+    assert [c.site.wait(r, 90)["state"] for c, r in zip(cases, runs, strict=True)] == [
+        "completed"
+    ] * len(runs)

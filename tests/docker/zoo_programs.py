@@ -1,12 +1,14 @@
-"""What hostile code tries, as programs of Python's standard library alone: they run in containers, and say in JSON what came of it.
+"""What hostile code tries, as programs of Python's standard library alone: they run in containers,
+and say in JSON what came of it.
 
-Each attempt is a name and a word or two: the name of an error is a wall that held, `GOT ...` is a breach.
+Each attempt is a name and a word or two: the name of an error is a wall that held, `GOT ...` is a
+breach.
 """
 
 import json
 from typing import Any
 
-_ZOO = r'''
+_ZOO = r"""
 import ctypes, errno, json, os, socket, struct, sys
 told = json.loads(os.environ["TOLD"])
 libc = ctypes.CDLL(None, use_errno=True)
@@ -201,7 +203,7 @@ def _():
     found = [l.split()[-1] for l in open("/proc/net/unix") if l.split()[-1].startswith("@")]
     return "GOT " + " ".join(found) if found else "none"
 print(json.dumps(out))
-'''
+"""
 
 
 #: Processes, until there may be no more; all of them stay.
@@ -219,7 +221,9 @@ MEMORY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 #: Everybody that this user can reach, with a signal that cannot be ignored.
 KILLS = "import os, time\nos.kill(-1, 9)\ntime.sleep(600)"
 #: The first process, by a signal that it has a handler for.
-TELLS_THE_KEEPER = "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.kill(1, 15)\ntime.sleep(600)"
+TELLS_THE_KEEPER = (
+    "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.kill(1, 15)\ntime.sleep(600)"
+)
 #: The agent stands still, and the keeper as far as that can be done.
 STOPS = """
 import os, time
@@ -230,7 +234,8 @@ for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
 print("stopped", flush=True)
 time.sleep(600)
 """
-#: Files until there is no room, in all places that are bounded: how much went in (MiB), and what the error was.
+#: Files until there is no room, in all places that are bounded: how much went in (MiB), and what
+#: the error was.
 FILLS = """
 import json, os, sys
 said = {}
@@ -250,7 +255,8 @@ for place in sys.argv[1:]:
         pass
 print(json.dumps(said))
 """
-#: At the relay's socket: more connections than are given, garbage, half a request, silence; then handshakes with keys and tokens not one's own.
+#: At the relay's socket: more connections than are given, garbage, half a request, silence; then
+#: handshakes with keys and tokens not one's own.
 LINK = """
 import collections, json, os, socket, sys, time
 keys = sys.argv[1:]
@@ -297,5 +303,7 @@ def python(text: str, *args: str) -> list[str]:
 
 
 def zoo(**told: Any) -> list[str]:
-    """The command that tries everything. told: `own`, `users`, `agents` (folders), `paths` (of others), `addresses` [host, port], `setuid`."""
+    """The command that tries everything. told: `own`, `users`, `agents` (folders), `paths` (of
+    others), `addresses` [host, port], `setuid`.
+    """
     return ["env", "TOLD=" + json.dumps(told), *python(_ZOO)]

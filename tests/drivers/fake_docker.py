@@ -1,4 +1,5 @@
-"""A Docker daemon that is none: its interface, over a real socket, with containers that run only on paper and troubles that tests order.
+"""A Docker daemon that is none: its interface, over a real socket, with containers that run only on
+paper and troubles that tests order.
 
     fake = FakeDocker(folder)                     # unix socket; FakeDocker(folder, tcp=True, tls=server_context) for TCP on loopback
     fake.trouble("POST /containers/create", "fail", status=500, said="no space left on device", times=1)
@@ -6,9 +7,10 @@
     fake.finish("srj-p-joe", code=7)              # its main process ends
     fake.calls                                    # ["POST /containers/create?name=x", ...] in the order in which they came
 
-Troubles: fail (status, said), slow (secs, then as usual), hang (no answer until `relent` or `close`), disconnect (before anything is done),
-lost (everything is done, and the answer gets lost). The pattern is a regular expression that is searched for in "METHOD /path?query".
-What the daemon answers is in fake_docker_api.
+Troubles: fail (status, said), slow (secs, then as usual), hang (no answer until `relent` or
+`close`), disconnect (before anything is done), lost (everything is done, and the answer gets lost).
+The pattern is a regular expression that is searched for in "METHOD /path?query". What the daemon
+answers is in fake_docker_api.
 """
 
 import contextlib
@@ -68,23 +70,39 @@ class _Lost(Exception):
 
 
 class FakeDocker:
-    """on_start: called with each container that starts, in the server's thread; it may call `finish` (for what ends at once)."""
+    """on_start: called with each container that starts, in the server's thread; it may call
+    `finish` (for what ends at once).
+    """
 
-    def __init__(self, folder: Path, *, api: str = "1.41", least_api: str = "1.12", tcp: bool = False, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        api: str = "1.41",
+        least_api: str = "1.12",
+        tcp: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.api, self.least_api, self.version = api, least_api, "20.10.24"
         self.containers: dict[str, Container] = {}
         self.networks: dict[str, dict[str, Any]] = {}
         #: name of a network -> names of containers that are gone, and that it still counts
         self.left_ends: dict[str, list[str]] = {}
         self.volumes: dict[str, dict[str, Any]] = {}
-        #: reference -> id; `pullable`: what a pull makes of a reference, or the words with which it fails
+        #: reference -> id; `pullable`: what a pull makes of a reference, or the words with which it
+        #: fails
         self.images: dict[str, str] = {"lab:1": "sha256:" + "1" * 64}
         self.pullable: dict[str, str | Exception] = {}
         #: (reference, X-Registry-Auth) of each pull
         self.pulls: list[tuple[str, str | None]] = []
         self.info: dict[str, Any] = {
-            "ServerVersion": self.version, "NCPU": 8, "MemTotal": 16 << 30, "OSType": "linux", "LoggingDriver": "json-file",
-            "Plugins": {"Log": ["json-file", "journald", "local", "none"]}, "SecurityOptions": ["name=seccomp,profile=default"],
+            "ServerVersion": self.version,
+            "NCPU": 8,
+            "MemTotal": 16 << 30,
+            "OSType": "linux",
+            "LoggingDriver": "json-file",
+            "Plugins": {"Log": ["json-file", "journald", "local", "none"]},
+            "SecurityOptions": ["name=seccomp,profile=default"],
         }
         self.calls: list[str] = []
         #: (call, body) of those that had one
@@ -105,7 +123,16 @@ class FakeDocker:
 
     # ---- what tests do
 
-    def trouble(self, pattern: str, kind: str, *, times: int | None = None, status: int = 500, said: str = "it does not work", secs: float = 0.5) -> None:
+    def trouble(
+        self,
+        pattern: str,
+        kind: str,
+        *,
+        times: int | None = None,
+        status: int = 500,
+        said: str = "it does not work",
+        secs: float = 0.5,
+    ) -> None:
         """From now on for calls that fit; times: for so many of them."""
         assert kind in ("fail", "slow", "hang", "disconnect", "lost"), kind
         with self.lock:
@@ -173,14 +200,27 @@ class FakeDocker:
         with self.lock:
             return [c for c in self.calls if re.search(pattern, c)]
 
-    def emit(self, action: str, labels: dict[str, str], *, kind: str = "container", at: float | None = None) -> None:
+    def emit(
+        self,
+        action: str,
+        labels: dict[str, str],
+        *,
+        kind: str = "container",
+        at: float | None = None,
+    ) -> None:
         """An event out of nothing."""
         self._put(kind, action, secrets.token_hex(32), {**labels, "name": "x"}, at)
 
     # ---- the daemon
 
     def happened(self, c: Container, action: str, **more: str) -> None:
-        self._put("container", action, c.id, {**c.labels, "name": c.name, "image": c.config.get("Image", ""), **more}, None)
+        self._put(
+            "container",
+            action,
+            c.id,
+            {**c.labels, "name": c.name, "image": c.config.get("Image", ""), **more},
+            None,
+        )
 
     def made(self, name: str, config: dict[str, Any]) -> Container:
         c = Container(secrets.token_hex(32), name, config)
@@ -188,13 +228,23 @@ class FakeDocker:
         self.happened(c, "create")
         return c
 
-    def _put(self, kind: str, action: str, ident: str, attributes: dict[str, str], at: float | None) -> None:
+    def _put(
+        self, kind: str, action: str, ident: str, attributes: dict[str, str], at: float | None
+    ) -> None:
         nanos = int((time.time() + self.clock_ahead if at is None else at) * 1e9)
         with self.lock:
-            self.events.append({
-                "Type": kind, "Action": action, "status": action, "id": ident, "time": nanos // 10**9, "timeNano": nanos, "scope": "local",
-                "Actor": {"ID": ident, "Attributes": attributes},
-            })
+            self.events.append(
+                {
+                    "Type": kind,
+                    "Action": action,
+                    "status": action,
+                    "id": ident,
+                    "time": nanos // 10**9,
+                    "timeNano": nanos,
+                    "scope": "local",
+                    "Actor": {"ID": ident, "Attributes": attributes},
+                }
+            )
             self.changed.notify_all()
 
     def trouble_of(self, call: str) -> _Trouble | None:
@@ -245,7 +295,9 @@ class FakeDocker:
             path.unlink(missing_ok=True)
             self._server = Server(str(path), _handler(fake))
             self.address = f"unix://{path}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
 
@@ -260,14 +312,20 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
             return
 
         def date_time_string(self, timestamp: float | None = None) -> str:
-            return super().date_time_string(time.time() + fake.clock_ahead if timestamp is None else timestamp)
+            return super().date_time_string(
+                time.time() + fake.clock_ahead if timestamp is None else timestamp
+            )
 
         def do_any(self) -> None:
             path = re.sub(r"^/v[0-9.]+(?=/)", "", self.path)
             call = f"{self.command} {path}"
             length = int(self.headers.get("Content-Length") or 0)
             raw = self.rfile.read(length) if length else b""
-            body = json.loads(raw) if raw and "json" in (self.headers.get("Content-Type") or "") else raw
+            body = (
+                json.loads(raw)
+                if raw and "json" in (self.headers.get("Content-Type") or "")
+                else raw
+            )
             with fake.lock:
                 fake.calls.append(call)
                 if raw:
@@ -318,7 +376,13 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
             raise No(404, f"page not found: {self.command} {path}")
 
         def reply(self, status: int, said: Any = None) -> None:
-            data = b"" if said is None else said if isinstance(said, bytes) else json.dumps(said).encode()
+            data = (
+                b""
+                if said is None
+                else said
+                if isinstance(said, bytes)
+                else json.dumps(said).encode()
+            )
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             if status not in (204, 304):

@@ -1,5 +1,7 @@
-"""What the fake Docker daemon answers: a function for each call. Each gets (fake, handler, parts of the path, query, body) and returns
-(status, what is sent as JSON), or None where it has answered itself."""
+"""What the fake Docker daemon answers: a function for each call. Each gets (fake, handler, parts of
+the path, query, body) and returns (status, what is sent as JSON), or None where it has answered
+itself.
+"""
 
 import json
 import re
@@ -26,7 +28,12 @@ def _ping(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 
 
 def _version(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
-    return 200, {"Version": fake.version, "ApiVersion": fake.api, "MinAPIVersion": fake.least_api, "Os": "linux"}
+    return 200, {
+        "Version": fake.version,
+        "ApiVersion": fake.api,
+        "MinAPIVersion": fake.least_api,
+        "Os": "linux",
+    }
 
 
 def _info(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -38,7 +45,10 @@ def _create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
         name = q.get("name") or f"nameless-{len(fake.containers)}"
         for c in fake.containers.values():
             if c.name == name:
-                raise No(409, f'Conflict. The container name "/{name}" is already in use by container "{c.id}".')
+                raise No(
+                    409,
+                    f'Conflict. The container name "/{name}" is already in use by container "{c.id}".',
+                )
         if b.get("Image") not in fake.images and b.get("Image") not in fake.images.values():
             raise No(404, f"No such image: {b.get('Image')}")
         return 201, {"Id": fake.made(name, b).id, "Warnings": []}
@@ -83,7 +93,10 @@ def _remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         c = fake.get(m[0])
         if c.status == "running" and not _true(q.get("force")):
-            raise No(409, f"You cannot remove a running container {c.id}. Stop the container before attempting removal or force remove")
+            raise No(
+                409,
+                f"You cannot remove a running container {c.id}. Stop the container before attempting removal or force remove",
+            )
         fake.vanish(c.id)
     return 204, None
 
@@ -93,7 +106,11 @@ def _true(said: str | None) -> bool:
 
 
 def _stamp(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1e9):09d}Z" if at else "0001-01-01T00:00:00Z"
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1e9):09d}Z"
+        if at
+        else "0001-01-01T00:00:00Z"
+    )
 
 
 def _inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -102,14 +119,33 @@ def _inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
         config = {k: v for k, v in c.config.items() if k not in ("HostConfig", "NetworkingConfig")}
         running = c.status == "running"
         state = {
-            "Status": c.status, "Running": running, "Paused": False, "Restarting": False, "OOMKilled": c.oom, "Dead": False,
-            "Pid": 4242 if running else 0, "ExitCode": c.code, "Error": c.error, "StartedAt": _stamp(c.started), "FinishedAt": _stamp(c.finished),
+            "Status": c.status,
+            "Running": running,
+            "Paused": False,
+            "Restarting": False,
+            "OOMKilled": c.oom,
+            "Dead": False,
+            "Pid": 4242 if running else 0,
+            "ExitCode": c.code,
+            "Error": c.error,
+            "StartedAt": _stamp(c.started),
+            "FinishedAt": _stamp(c.finished),
         }
-        networks = {n["Name"]: {"IPAddress": n["Containers"][c.id]} for n in fake.networks.values() if c.id in n["Containers"]}
+        networks = {
+            n["Name"]: {"IPAddress": n["Containers"][c.id]}
+            for n in fake.networks.values()
+            if c.id in n["Containers"]
+        }
         return 200, {
-            "Id": c.id, "Name": "/" + c.name, "State": state, "Image": fake.images.get(c.config.get("Image"), c.config.get("Image")),
-            "Config": config, "HostConfig": dict(c.config.get("HostConfig") or {}), "NetworkSettings": {"Networks": networks},
-            "RestartCount": 0, "Mounts": [],
+            "Id": c.id,
+            "Name": "/" + c.name,
+            "State": state,
+            "Image": fake.images.get(c.config.get("Image"), c.config.get("Image")),
+            "Config": config,
+            "HostConfig": dict(c.config.get("HostConfig") or {}),
+            "NetworkSettings": {"Networks": networks},
+            "RestartCount": 0,
+            "Mounts": [],
         }
 
 
@@ -118,11 +154,17 @@ def _list(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         return 200, [
             {
-                "Id": c.id, "Names": ["/" + c.name], "Image": c.config.get("Image"), "State": c.status, "Labels": c.labels,
-                "Status": f"Exited ({c.code})" if c.status == "exited" else c.status, "Created": int(c.started),
+                "Id": c.id,
+                "Names": ["/" + c.name],
+                "Image": c.config.get("Image"),
+                "State": c.status,
+                "Labels": c.labels,
+                "Status": f"Exited ({c.code})" if c.status == "exited" else c.status,
+                "Created": int(c.started),
             }
             for c in fake.containers.values()
-            if (_true(q.get("all")) or c.status == "running" or "status" in filters) and _passes(filters, c.labels, name=c.name, status=c.status)
+            if (_true(q.get("all")) or c.status == "running" or "status" in filters)
+            and _passes(filters, c.labels, name=c.name, status=c.status)
         ]
 
 
@@ -132,7 +174,9 @@ def _passes(filters: dict[str, Any], labels: dict[str, str], **others: str) -> b
         if key not in labels or (has_value and labels[key] != value):
             return False
     return all(
-        not filters.get(key) or any(re.search(w, value) if key == "name" else w == value for w in filters[key]) for key, value in others.items()
+        not filters.get(key)
+        or any(re.search(w, value) if key == "name" else w == value for w in filters[key])
+        for key, value in others.items()
     )
 
 
@@ -167,8 +211,13 @@ def _logs(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 def _stats(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     c = fake.get(m[0])
     return 200, {
-        "read": _stamp(time.time()), "cpu_stats": {"cpu_usage": {"total_usage": 2 * 10**9}, "online_cpus": 8},
-        "memory_stats": {"usage": 64 << 20, "limit": (c.config.get("HostConfig") or {}).get("Memory", 0), "stats": {"inactive_file": 1 << 20}},
+        "read": _stamp(time.time()),
+        "cpu_stats": {"cpu_usage": {"total_usage": 2 * 10**9}, "online_cpus": 8},
+        "memory_stats": {
+            "usage": 64 << 20,
+            "limit": (c.config.get("HostConfig") or {}).get("Memory", 0),
+            "stats": {"inactive_file": 1 << 20},
+        },
         "pids_stats": {"current": 3},
     }
 
@@ -208,7 +257,9 @@ def _gone(connection: Any) -> bool:
 
 def _fits(filters: dict[str, Any], event: dict[str, Any]) -> bool:
     kinds = filters.get("type")
-    return (not kinds or event["Type"] in kinds) and _passes({"label": filters.get("label")}, event["Actor"]["Attributes"])
+    return (not kinds or event["Type"] in kinds) and _passes(
+        {"label": filters.get("label")}, event["Actor"]["Attributes"]
+    )
 
 
 def _image(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -224,15 +275,24 @@ def _pull(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     reference = q["fromImage"] + ("@" if tag.startswith("sha256:") else ":") + tag
     with fake.lock:
         fake.pulls.append((reference, h.headers.get("X-Registry-Auth")))
-        made = fake.pullable.get(reference, Exception(f"manifest for {reference} not found: manifest unknown: manifest unknown"))
+        made = fake.pullable.get(
+            reference,
+            Exception(f"manifest for {reference} not found: manifest unknown: manifest unknown"),
+        )
     h.begin_stream()
     h.piece(json.dumps({"status": f"Pulling from {q['fromImage']}", "id": tag}).encode() + b"\r\n")
     if isinstance(made, Exception):
-        h.piece(json.dumps({"errorDetail": {"message": str(made)}, "error": str(made)}).encode() + b"\r\n")
+        h.piece(
+            json.dumps({"errorDetail": {"message": str(made)}, "error": str(made)}).encode()
+            + b"\r\n"
+        )
     else:
         with fake.lock:
             fake.images[reference] = made
-        h.piece(json.dumps({"status": f"Status: Downloaded newer image for {reference}"}).encode() + b"\r\n")
+        h.piece(
+            json.dumps({"status": f"Status: Downloaded newer image for {reference}"}).encode()
+            + b"\r\n"
+        )
     h.piece(b"")
     return None
 
@@ -262,25 +322,46 @@ def _network_inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         n = _network(fake, m[0])
         there = {c.id: {"Name": c.name} for c in fake.containers.values() if _within(c, n)}
-        left = {f"ep-{secrets.token_hex(8)}": {"Name": name} for name in fake.left_ends.get(n["Name"], ())}
-        return 200, {**n, "Containers": {i: {"Name": i, "IPv4Address": a} for i, a in n["Containers"].items()} | there | left}
+        left = {
+            f"ep-{secrets.token_hex(8)}": {"Name": name}
+            for name in fake.left_ends.get(n["Name"], ())
+        }
+        return 200, {
+            **n,
+            "Containers": {i: {"Name": i, "IPv4Address": a} for i, a in n["Containers"].items()}
+            | there
+            | left,
+        }
 
 
 def _within(c: Any, network: Any) -> bool:
-    return c.status == "running" and (c.config.get("HostConfig") or {}).get("NetworkMode") == network["Name"]
+    return (
+        c.status == "running"
+        and (c.config.get("HostConfig") or {}).get("NetworkMode") == network["Name"]
+    )
 
 
 def _network_list(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     filters = json.loads(q.get("filters") or "{}")
     with fake.lock:
-        return 200, [n for n in fake.networks.values() if _passes(filters, n.get("Labels") or {}, name=n["Name"])]
+        return 200, [
+            n
+            for n in fake.networks.values()
+            if _passes(filters, n.get("Labels") or {}, name=n["Name"])
+        ]
 
 
 def _network_remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         n = _network(fake, m[0])
-        connected = any(i in fake.containers and fake.containers[i].status == "running" for i in n["Containers"])
-        if connected or fake.left_ends.get(n["Name"]) or any(_within(c, n) for c in fake.containers.values()):
+        connected = any(
+            i in fake.containers and fake.containers[i].status == "running" for i in n["Containers"]
+        )
+        if (
+            connected
+            or fake.left_ends.get(n["Name"])
+            or any(_within(c, n) for c in fake.containers.values())
+        ):
             raise No(403, f"error while removing network: network {n['Name']} has active endpoints")
         del fake.networks[n["Name"]]
     return 204, None
@@ -311,7 +392,9 @@ def _network_disconnect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 
 def _volume_create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
-        return 201, fake.volumes.setdefault(b["Name"], {**b, "Mountpoint": f"/volumes/{b['Name']}", "Scope": "local"})
+        return 201, fake.volumes.setdefault(
+            b["Name"], {**b, "Mountpoint": f"/volumes/{b['Name']}", "Scope": "local"}
+        )
 
 
 def _volume_inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -329,14 +412,31 @@ def _volume_remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 
 
 ROUTES: list[tuple[str, str, Callable[..., Said]]] = [
-    ("GET", "/_ping", _ping), ("HEAD", "/_ping", _ping), ("GET", "/version", _version), ("GET", "/info", _info), ("GET", "/events", _events),
-    ("POST", "/containers/create", _create), ("GET", "/containers/json", _list), ("GET", "/containers/([^/]+)/json", _inspect),
-    ("POST", "/containers/([^/]+)/start", _start), ("POST", "/containers/([^/]+)/kill", _kill), ("POST", "/containers/([^/]+)/stop", _stop),
-    ("POST", "/containers/([^/]+)/wait", _wait), ("POST", "/containers/([^/]+)/attach", _attach), ("DELETE", "/containers/([^/]+)", _remove),
-    ("GET", "/containers/([^/]+)/logs", _logs), ("GET", "/containers/([^/]+)/stats", _stats),
-    ("GET", "/images/(.+)/json", _image), ("POST", "/images/create", _pull),
-    ("POST", "/networks/create", _network_create), ("GET", "/networks", _network_list), ("GET", "/networks/([^/]+)", _network_inspect),
-    ("DELETE", "/networks/([^/]+)", _network_remove), ("POST", "/networks/([^/]+)/connect", _network_connect),
+    ("GET", "/_ping", _ping),
+    ("HEAD", "/_ping", _ping),
+    ("GET", "/version", _version),
+    ("GET", "/info", _info),
+    ("GET", "/events", _events),
+    ("POST", "/containers/create", _create),
+    ("GET", "/containers/json", _list),
+    ("GET", "/containers/([^/]+)/json", _inspect),
+    ("POST", "/containers/([^/]+)/start", _start),
+    ("POST", "/containers/([^/]+)/kill", _kill),
+    ("POST", "/containers/([^/]+)/stop", _stop),
+    ("POST", "/containers/([^/]+)/wait", _wait),
+    ("POST", "/containers/([^/]+)/attach", _attach),
+    ("DELETE", "/containers/([^/]+)", _remove),
+    ("GET", "/containers/([^/]+)/logs", _logs),
+    ("GET", "/containers/([^/]+)/stats", _stats),
+    ("GET", "/images/(.+)/json", _image),
+    ("POST", "/images/create", _pull),
+    ("POST", "/networks/create", _network_create),
+    ("GET", "/networks", _network_list),
+    ("GET", "/networks/([^/]+)", _network_inspect),
+    ("DELETE", "/networks/([^/]+)", _network_remove),
+    ("POST", "/networks/([^/]+)/connect", _network_connect),
     ("POST", "/networks/([^/]+)/disconnect", _network_disconnect),
-    ("POST", "/volumes/create", _volume_create), ("GET", "/volumes/([^/]+)", _volume_inspect), ("DELETE", "/volumes/([^/]+)", _volume_remove),
+    ("POST", "/volumes/create", _volume_create),
+    ("GET", "/volumes/([^/]+)", _volume_inspect),
+    ("DELETE", "/volumes/([^/]+)", _volume_remove),
 ]

@@ -1,4 +1,6 @@
-"""Where agents of the sbatch driver are started in tests: real keepers on this machine, beside commands of Slurm that say yes."""
+"""Where agents of the sbatch driver are started in tests: real keepers on this machine, beside
+commands of Slurm that say yes.
+"""
 
 import asyncio
 import contextlib
@@ -13,8 +15,8 @@ from typing import Any
 from unittest import mock
 
 from jobscribe.drivers.contracts import AgentSpec
-from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.drivers.sbatch.driver import SbatchDriver
+from jobscribe.drivers.sbatch.login_node.channel import LocalChannel
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.redaction import Redactor
@@ -34,7 +36,9 @@ _ENVIRONMENT = LocalChannel._environment
 
 
 def without_profile(channel: LocalChannel) -> dict[str, str]:
-    """Of one's own account: a login without the profile of whoever runs the tests. What it does is slow, and may hold locks when it is killed."""
+    """Of one's own account: a login without the profile of whoever runs the tests. What it does is
+    slow, and may hold locks when it is killed.
+    """
     own = {} if channel._prefix else {"HOME": "/", "SHELL": "/bin/sh"}
     return _ENVIRONMENT(channel) | own
 
@@ -60,7 +64,12 @@ class Ground:
         self.root, self.scratch = root, root / "scratch"
         self.scratch.mkdir()
         self.base = self.scratch / "jobscribe-test"
-        self.address = {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None, "pingSecs": 20.0, "pingTimeoutSecs": 10.0}
+        self.address = {
+            "agentsUrl": "ws://127.0.0.1:9/agent",
+            "agentsCa": None,
+            "pingSecs": 20.0,
+            "pingTimeoutSecs": 10.0,
+        }
         self.redactor = Redactor([TOKEN, AGENT_ID])
         self.signed_in: list[AgentKey] = []
         self.drivers: list[SbatchDriver] = []
@@ -74,7 +83,10 @@ class Ground:
         (self.bin / name).chmod(0o755)
 
     def cluster(self, **more: Any) -> Cluster:
-        said: dict[str, Any] = {"folder": str(self.scratch), "environment": {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin"}}
+        said: dict[str, Any] = {
+            "folder": str(self.scratch),
+            "environment": {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin"},
+        }
         if more.get("access") == "ssh":
             said |= {"login": (HOST,), "pythons": (SYSTEM_PYTHON,)}
         return Cluster(name="hpc", **(said | more))
@@ -82,10 +94,16 @@ class Ground:
     def driver(self, cluster: Cluster | None = None) -> SbatchDriver:
         (self.root / "agents.json").write_text(json.dumps(self.address))
         driver = SbatchDriver(
-            Clusters(clusters=(cluster or self.cluster(),)), self.root, str(self.root / "user"), deployment="test",
-            address=lambda: self.address, log=Log("supervisor", self.redactor, Direct()), redactor=self.redactor,
+            Clusters(clusters=(cluster or self.cluster(),)),
+            self.root,
+            str(self.root / "user"),
+            deployment="test",
+            address=lambda: self.address,
+            log=Log("supervisor", self.redactor, Direct()),
+            redactor=self.redactor,
             agent_settings={"loginSecs": 0},
-            keeper_settings={"lease": {"renewSecs": 0.1, "leftSecs": 1.0}}, signed_in=self.signed_in.append,
+            keeper_settings={"lease": {"renewSecs": 0.1, "leftSecs": 1.0}},
+            signed_in=self.signed_in.append,
         )
         driver._codes._made = CODES
         self.drivers.append(driver)
@@ -98,12 +116,20 @@ class Ground:
         return self.named(b"agent.keeper") + self.named(b"jobscribe keeper")
 
     def agents(self) -> list[int]:
-        """Children of keepers: what an agent has just forked, to execute something else, has its arguments for a moment."""
+        """Children of keepers: what an agent has just forked, to execute something else, has its
+        arguments for a moment.
+        """
         keepers, table = self.keepers(), processes.table()
-        return [pid for pid in self.named(b"jobscribe agent") if (p := table.get(pid)) is not None and p.parent in keepers]
+        return [
+            pid
+            for pid in self.named(b"jobscribe agent")
+            if (p := table.get(pid)) is not None and p.parent in keepers
+        ]
 
     def named(self, name: bytes) -> list[int]:
-        """Processes with this in their arguments, below this ground's root. What is over has no arguments any more."""
+        """Processes with this in their arguments, below this ground's root. What is over has no
+        arguments any more.
+        """
         root, out = str(self.root).encode(), []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             line = processes._read(f"/proc/{pid}/cmdline")

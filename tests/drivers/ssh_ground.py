@@ -1,4 +1,6 @@
-"""A login host in this process: asyncssh's own server, that asks what it is told to ask and writes down what it is answered."""
+"""A login host in this process: asyncssh's own server, that asks what it is told to ask and writes
+down what it is answered.
+"""
 
 import asyncio
 import contextlib
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncssh
+
 from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
@@ -41,7 +44,9 @@ def public(key: asyncssh.SSHKey) -> str:
 
 @dataclass
 class Site:
-    """What one host wants and what it heard. steps: the methods that are needed, one after the other."""
+    """What one host wants and what it heard. steps: the methods that are needed, one after the
+    other.
+    """
 
     password: str | None = None
     rounds: Sequence[Round] = ()
@@ -64,10 +69,17 @@ class Site:
     port: int = 0
 
     def login(self, *keys: str, via: LoginHost | None = None) -> LoginHost:
-        return LoginHost(host="127.0.0.1", port=self.port, keys=keys or tuple(public(k) for k in self.host_keys), via=via)
+        return LoginHost(
+            host="127.0.0.1",
+            port=self.port,
+            keys=keys or tuple(public(k) for k in self.host_keys),
+            via=via,
+        )
 
     def cluster(self, **more: Any) -> Cluster:
-        return Cluster(**{"name": "hpc", "access": "ssh", "login": (self.login(),), "call_secs": 20.0, **more})
+        return Cluster(
+            **{"name": "hpc", "access": "ssh", "login": (self.login(),), "call_secs": 20.0, **more}
+        )
 
 
 class _Door(asyncssh.SSHServer):
@@ -84,7 +96,11 @@ class _Door(asyncssh.SSHServer):
             if self.done < len(self.site.steps):
                 self.round = 0
                 conn._auth = None
-                conn.send_packet(51, asyncssh.packet.NameList([self.site.steps[self.done].encode()]), asyncssh.packet.Boolean(True))
+                conn.send_packet(
+                    51,
+                    asyncssh.packet.NameList([self.site.steps[self.done].encode()]),
+                    asyncssh.packet.Boolean(True),
+                )
             else:
                 await whole()
 
@@ -96,7 +112,10 @@ class _Door(asyncssh.SSHServer):
         return True
 
     def _now(self, method: str) -> bool:
-        return not self.site.steps or self.site.steps[min(self.done, len(self.site.steps) - 1)] == method
+        return (
+            not self.site.steps
+            or self.site.steps[min(self.done, len(self.site.steps) - 1)] == method
+        )
 
     def _wrong(self) -> bool:
         if self.site.words:
@@ -158,9 +177,14 @@ class _Door(asyncssh.SSHServer):
 
     def validate_ca_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         self.site.heard.append(("authority", key.get_fingerprint()))
-        return self.site.authority is not None and public(key).split()[1] == self.site.authority.split()[1]
+        return (
+            self.site.authority is not None
+            and public(key).split()[1] == self.site.authority.split()[1]
+        )
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> bool:
         return bool(self.site.options.get("jump", True))
 
     def unix_server_requested(self, listen_path: str) -> bool:
@@ -177,7 +201,9 @@ async def _execute(site: Site, process: "asyncssh.SSHServerProcess[bytes]") -> N
         process.exit(code)
         return
     pipe = asyncio.subprocess.PIPE
-    real = await asyncio.create_subprocess_exec("sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    real = await asyncio.create_subprocess_exec(
+        "sh", "-c", command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
     try:
         out, err = await real.communicate(await process.stdin.read())
         process.stdout.write(out)
@@ -195,8 +221,15 @@ async def _execute(site: Site, process: "asyncssh.SSHServerProcess[bytes]") -> N
 @contextlib.asynccontextmanager
 async def served(site: Site) -> AsyncIterator[Site]:
     server = await asyncssh.listen(
-        "127.0.0.1", 0, server_factory=lambda: _Door(site), server_host_keys=list(site.host_keys), encoding=None, line_editor=False,
-        process_factory=lambda process: _execute(site, process), config=None, login_timeout=0,
+        "127.0.0.1",
+        0,
+        server_factory=lambda: _Door(site),
+        server_host_keys=list(site.host_keys),
+        encoding=None,
+        line_editor=False,
+        process_factory=lambda process: _execute(site, process),
+        config=None,
+        login_timeout=0,
     )
     site.port = server.get_port()
     try:

@@ -1,4 +1,6 @@
-"""One life of the supervisor as tasks in containers see it: the docker driver with its tasks, before a daemon, and what is heard of them."""
+"""One life of the supervisor as tasks in containers see it: the docker driver with its tasks,
+before a daemon, and what is heard of them.
+"""
 
 import asyncio
 import itertools
@@ -9,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.docker.tasks.controller import DockerTasks
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.wire.messages import Box, Execution, RunStatusUpdate, Snapshot, TaskSpec
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
+from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.redaction import Redactor
+from jobscribe.protocol.wire.messages import Box, Execution, RunStatusUpdate, Snapshot, TaskSpec
 from jobscribe.runtime.log.logger import Log
 
 KEY = AgentKey("docker", "container", "TaskUsr1", "a")
@@ -28,9 +31,19 @@ def token_of(serial: int = 1, role: str = "main", index: int = 0) -> Token:
 
 
 class Life:
-    """key: the place that is opened. Everything heard of it is in `heard`, also what lives before heard in `before`."""
+    """key: the place that is opened. Everything heard of it is in `heard`, also what lives before
+    heard in `before`.
+    """
 
-    def __init__(self, root: Path, address: str, *, image: str = "lab:1", deployment: str = "depl0001", **pool: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        address: str,
+        *,
+        image: str = "lab:1",
+        deployment: str = "depl0001",
+        **pool: Any,
+    ) -> None:
         self.root, self.deployment = root, deployment
         self.heard: list[Any] = []
         self.lines: list[str] = []
@@ -38,10 +51,22 @@ class Life:
         host = PoolHost(name="a", address=address, cpu=8, memory_mb=8000)
         users = (200_000, 200_099) if os.geteuid() == 0 else None
         fields = {"pull": "never", "log_driver": "json-file", "unix_users": users, **pool}
-        log = Log("test", Redactor(), SimpleNamespace(write=lambda record: self.lines.append(f"{record.message}{record.traceback}")))  # type: ignore[arg-type]
+        log = Log(
+            "test",
+            Redactor(),
+            SimpleNamespace(
+                write=lambda record: self.lines.append(f"{record.message}{record.traceback}")
+            ),
+        )  # type: ignore[arg-type]
         self.driver = DockerDriver(
-            Pool(hosts=(host,), image=image, **fields), root, str(root / "user"), deployment=deployment, address=dict, log=log,
-            redactor=Redactor(), spokesman=self,
+            Pool(hosts=(host,), image=image, **fields),
+            root,
+            str(root / "user"),
+            deployment=deployment,
+            address=dict,
+            log=log,
+            redactor=Redactor(),
+            spokesman=self,
         )
         self.tasks = DockerTasks(self.driver, log, head=64 * 1024, tail=64 * 1024)
 
@@ -76,7 +101,9 @@ class Life:
     def spec(self, token: Token, *command: str, **fields: Any) -> TaskSpec:
         box = Box(**fields.pop("box", {}))
         run_dir = str(self.root / "user" / KEY.uid / token.jid / token.role / str(token.index))
-        return TaskSpec(command=command or ("true",), run_dir=run_dir, box=box, **{"grace_secs": 0.5, **fields})
+        return TaskSpec(
+            command=command or ("true",), run_dir=run_dir, box=box, **{"grace_secs": 0.5, **fields}
+        )
 
     def launch(self, *command: str, token: Token | None = None, **fields: Any) -> Token:
         token = token or token_of()
@@ -90,9 +117,18 @@ class Life:
         return self.root / "agent" / str(KEY) / "ledger" / token.name
 
     def executions(self, token: Token) -> list[Execution]:
-        return [e for m in self.heard for e in (
-            m.executions if isinstance(m, Snapshot) else (m.execution,) if isinstance(m, RunStatusUpdate) else ()
-        ) if e.token == token]
+        return [
+            e
+            for m in self.heard
+            for e in (
+                m.executions
+                if isinstance(m, Snapshot)
+                else (m.execution,)
+                if isinstance(m, RunStatusUpdate)
+                else ()
+            )
+            if e.token == token
+        ]
 
     async def until(self, true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS) -> Any:
         deadline = asyncio.get_running_loop().time() + secs
@@ -103,7 +139,10 @@ class Life:
         return found
 
     async def reported(self, token: Token, state: str) -> Execution:
-        found = await self.until(lambda: [e for e in self.executions(token) if e.state == state], f"{token} is reported {state}")
+        found = await self.until(
+            lambda: [e for e in self.executions(token) if e.state == state],
+            f"{token} is reported {state}",
+        )
         return found[-1]  # type: ignore[no-any-return]
 
     async def end_of(self, token: Token) -> ExitInfo:
@@ -114,5 +153,10 @@ class Life:
     async def snapshot(self) -> dict[Token, Execution]:
         before = len(self.heard)
         self.tasks.find(KEY)
-        await self.until(lambda: any(isinstance(m, Snapshot) and m.last for m in self.heard[before:]), "a snapshot")
-        return {e.token: e for m in self.heard[before:] if isinstance(m, Snapshot) for e in m.executions}
+        await self.until(
+            lambda: any(isinstance(m, Snapshot) and m.last for m in self.heard[before:]),
+            "a snapshot",
+        )
+        return {
+            e.token: e for m in self.heard[before:] if isinstance(m, Snapshot) for e in m.executions
+        }

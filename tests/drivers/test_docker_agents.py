@@ -1,4 +1,6 @@
-"""Agents in containers, with a Docker daemon on paper: who is started, adopted, buried and left alone, and what is kept of each end."""
+"""Agents in containers, with a Docker daemon on paper: who is started, adopted, buried and left
+alone, and what is kept of each end.
+"""
 
 import asyncio
 import json
@@ -12,13 +14,13 @@ import msgspec
 import pytest
 from fake_docker import Container, FakeDocker
 
-from jobscribe.drivers.docker.agents import container_start as agent_starts
-from jobscribe.drivers.docker.containers import names
-from jobscribe.drivers.docker.agents.driver import STARTS_AT_ONCE, DockerDriver
 from jobscribe.drivers.contracts import AgentSpec, Found, Handle
+from jobscribe.drivers.docker.agents import container_start as agent_starts
+from jobscribe.drivers.docker.agents.driver import STARTS_AT_ONCE, DockerDriver
+from jobscribe.drivers.docker.containers import names
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 
@@ -37,11 +39,26 @@ class House:
         self.root, self.fake = root, fake
         self.lines: list[str] = []
         self.hosts: list[tuple[str, ...]] = []
-        self.address: dict[str, Any] = {"agentsUrl": "ws://127.0.0.1:9000/agent", "agentsCa": None, "pingSecs": 10, "pingTimeoutSecs": 5}
+        self.address: dict[str, Any] = {
+            "agentsUrl": "ws://127.0.0.1:9000/agent",
+            "agentsCa": None,
+            "pingSecs": 10,
+            "pingTimeoutSecs": 5,
+        }
         self.drivers: list[DockerDriver] = []
         self.pool = Pool(
-            hosts=(PoolHost(name="a", address=fake.address, cpu=4, memory_mb=8192, sequential=3, parallel=2),), image="lab:1", pull="never",
-            unix_users=SPAN, log_driver="json-file", sequential=Limits(memory_mb=300), parallel=Limits(memory_mb=600), call_secs=5,
+            hosts=(
+                PoolHost(
+                    name="a", address=fake.address, cpu=4, memory_mb=8192, sequential=3, parallel=2
+                ),
+            ),
+            image="lab:1",
+            pull="never",
+            unix_users=SPAN,
+            log_driver="json-file",
+            sequential=Limits(memory_mb=300),
+            parallel=Limits(memory_mb=600),
+            call_secs=5,
         )
 
     def put(self, text: str) -> None:
@@ -50,12 +67,24 @@ class House:
     def host(self, *said: str) -> None:
         self.hosts.append(said)
 
-    def driver(self, *, watch: bool = True, deployment: str = DEPLOYMENT, **more: Any) -> DockerDriver:
+    def driver(
+        self, *, watch: bool = True, deployment: str = DEPLOYMENT, **more: Any
+    ) -> DockerDriver:
         log = Log("supervisor", Redactor([TOKEN, AGENT_ID]), Direct(self))
         driver = DockerDriver(
-            msgspec.structs.replace(self.pool, **more), self.root, str(self.root / "user"), deployment=deployment, address=lambda: self.address,
-            log=log, redactor=log.redactor, spokesman=self, agent_settings={"apps": ["myapp"]},  # type: ignore[arg-type]
-            keeper_settings={"outputCap": {"head": 1, "tail": 2}, "cgroups": {"use": "auto", "pids": 0}},
+            msgspec.structs.replace(self.pool, **more),
+            self.root,
+            str(self.root / "user"),
+            deployment=deployment,
+            address=lambda: self.address,
+            log=log,
+            redactor=log.redactor,
+            spokesman=self,
+            agent_settings={"apps": ["myapp"]},  # type: ignore[arg-type]
+            keeper_settings={
+                "outputCap": {"head": 1, "tail": 2},
+                "cgroups": {"use": "auto", "pids": 0},
+            },
         )
         self.drivers.append(driver)
         if watch:
@@ -72,7 +101,11 @@ class House:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def agents(self) -> dict[str, str]:
-        return {c.name: c.status for c in self.fake.containers.values() if c.labels.get(names.PART) == "agent"}
+        return {
+            c.name: c.status
+            for c in self.fake.containers.values()
+            if c.labels.get(names.PART) == "agent"
+        }
 
 
 @pytest.fixture
@@ -109,9 +142,13 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
     return AgentSpec(key=key, agent_id=AGENT_ID, token=TOKEN)
 
 
-def other(fake: FakeDocker, name: str = NAME, *, status: str = "running", deployment: str = "depl0002") -> Container:
+def other(
+    fake: FakeDocker, name: str = NAME, *, status: str = "running", deployment: str = "depl0002"
+) -> Container:
     """A container of somebody else's with our name."""
-    made = fake.made(name, {"Image": "lab:1", "Labels": names.agent_labels(deployment, KEY, "x" * 32, 0)})
+    made = fake.made(
+        name, {"Image": "lab:1", "Labels": names.agent_labels(deployment, KEY, "x" * 32, 0)}
+    )
     made.status = status
     return made
 
@@ -123,13 +160,26 @@ async def test_what_is_started(house: House) -> None:
     handle = await house.driver().start(spec())
     c = house.fake.get(NAME)
     assert handle == {
-        "host": "a", "id": c.id, "name": NAME, "kind": "sequential", "key": str(KEY), "startedAt": int(c.labels["jobscribe.started"]),
+        "host": "a",
+        "id": c.id,
+        "name": NAME,
+        "kind": "sequential",
+        "key": str(KEY),
+        "startedAt": int(c.labels["jobscribe.started"]),
     }
-    host, folder, home = c.config["HostConfig"], f"{house.root}/agent/{KEY}", f"{house.root}/user/User0001"
+    host, folder, home = (
+        c.config["HostConfig"],
+        f"{house.root}/agent/{KEY}",
+        f"{house.root}/user/User0001",
+    )
     assert c.config["Cmd"] == ["keeper", "--root", str(house.root), "--folder", folder]
     assert c.config["Image"] == house.fake.images["lab:1"]
     assert [m["Source"] for m in host["Mounts"]] == [folder, home, "jobscribe-links-depl0001"]
-    assert (host["Memory"], host["NetworkMode"], host["LogConfig"]["Type"]) == (300 * 2**20, "none", "json-file")
+    assert (host["Memory"], host["NetworkMode"], host["LogConfig"]["Type"]) == (
+        300 * 2**20,
+        "none",
+        "json-file",
+    )
     if SPAN is not None:
         assert c.config["User"] == "200000:200000"
         assert [os.stat(p).st_uid for p in (folder, home)] == [200_000] * 2
@@ -142,11 +192,18 @@ async def test_the_token_travels_by_stdin_alone(house: House) -> None:
     line = house.fake.get(NAME).stdin
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
-        "outputCap": {"head": 1, "tail": 2}, "cgroups": {"use": "auto", "pids": 0}, "root": str(house.root),
+        "outputCap": {"head": 1, "tail": 2},
+        "cgroups": {"use": "auto", "pids": 0},
+        "root": str(house.root),
         "folder": f"{house.root}/agent/{KEY}",
         "agent": {
-            "agentKey": str(KEY), "agentId": AGENT_ID, "token": TOKEN, "addressFile": "/run/jobscribe/agents.json",
-            "cacheDir": f"{house.root}/agent/{KEY}", "apps": ["myapp"], "home": f"{house.root}/user/User0001",
+            "agentKey": str(KEY),
+            "agentId": AGENT_ID,
+            "token": TOKEN,
+            "addressFile": "/run/jobscribe/agents.json",
+            "cacheDir": f"{house.root}/agent/{KEY}",
+            "apps": ["myapp"],
+            "home": f"{house.root}/user/User0001",
         },
     }
     seen = json.dumps(house.fake.bodies, default=str) + "".join(house.fake.calls) + house.log
@@ -159,7 +216,9 @@ async def test_the_token_travels_by_stdin_alone(house: House) -> None:
 
 async def test_the_line_by_which_guides_find_it_and_how_to_do_it_by_hand(house: House) -> None:
     await house.driver().start(spec())
-    line = next(x for x in house.lines if "DockerDriver(a=AbCd k=sequential u=User []) running: " in x)
+    line = next(
+        x for x in house.lines if "DockerDriver(a=AbCd k=sequential u=User []) running: " in x
+    )
     words = shlex.split(line.partition(" running: ")[2])
     assert words[:6] == ["docker", "--host", house.fake.address, "run", "-d", "--name"]
     assert words[6] == NAME and "--cap-drop=ALL" in words and "--read-only" in words
@@ -172,8 +231,12 @@ async def test_starts_of_one_agent_at_once_give_one(house: House) -> None:
     assert len(house.fake.called("POST /containers/create.*srj-s")) == 1
 
 
-async def test_starts_of_many_users_take_their_turn(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each takes so long that it is given up; and whoever only asks for something else would wait behind them all."""
+async def test_starts_of_many_users_take_their_turn(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each takes so long that it is given up; and whoever only asks for something else would
+    wait behind them all.
+    """
     driver, now, most = house.driver(), 0, 0
     made = agent_starts.make
 
@@ -187,7 +250,9 @@ async def test_starts_of_many_users_take_their_turn(house: House, monkeypatch: p
             now -= 1
 
     monkeypatch.setattr(agent_starts, "make", counted)
-    keys = [AgentKey("docker", "sequential", f"User{n:04d}", "a") for n in range(4 * STARTS_AT_ONCE)]
+    keys = [
+        AgentKey("docker", "sequential", f"User{n:04d}", "a") for n in range(4 * STARTS_AT_ONCE)
+    ]
     await asyncio.gather(*(driver.start(spec(key)) for key in keys))
     assert 1 < most <= STARTS_AT_ONCE and len(house.agents()) == len(keys)
 
@@ -208,12 +273,21 @@ async def test_what_is_left_of_an_earlier_start_is_looked_at_and_removed(house: 
     second = await house.driver().start(spec())
     assert second["id"] != first["id"] and house.agents() == {NAME: "running"}
     (end,) = house.ends()
-    assert (end["id"], end["exitCode"], end["lastLines"]) == (first["id"], 5, ["jobscribe keeper: its folder is full"])
-    assert "its keeper could not use its folder (exit code 5); its last line: jobscribe keeper: its folder is full" in house.log
+    assert (end["id"], end["exitCode"], end["lastLines"]) == (
+        first["id"],
+        5,
+        ["jobscribe keeper: its folder is full"],
+    )
+    assert (
+        "its keeper could not use its folder (exit code 5); its last line: jobscribe keeper: its folder is full"
+        in house.log
+    )
 
 
 async def test_one_that_was_made_and_never_started_is_removed(house: House) -> None:
-    left = house.fake.made(NAME, {"Image": "lab:1", "Labels": names.agent_labels(DEPLOYMENT, KEY, AGENT_ID, 0)})
+    left = house.fake.made(
+        NAME, {"Image": "lab:1", "Labels": names.agent_labels(DEPLOYMENT, KEY, AGENT_ID, 0)}
+    )
     handle = await house.driver().start(spec())
     assert handle["id"] != left.id and house.agents() == {NAME: "running"}
     assert "its container was made, but never started" in house.log
@@ -223,7 +297,10 @@ async def test_a_name_that_another_deployment_has_gets_ours_behind_it(house: Hou
     theirs = other(house.fake)
     driver = house.driver()
     handle = await driver.start(spec())
-    assert handle["name"] == f"{NAME}-depl0001" and house.agents() == {NAME: "running", f"{NAME}-depl0001": "running"}
+    assert handle["name"] == f"{NAME}-depl0001" and house.agents() == {
+        NAME: "running",
+        f"{NAME}-depl0001": "running",
+    }
     assert "the name srj-s-User0001 is taken by another deployment's container" in house.log
     assert await driver.start(spec()) == handle
     house.fake.vanish(theirs.id)
@@ -231,7 +308,9 @@ async def test_a_name_that_another_deployment_has_gets_ours_behind_it(house: Hou
 
 
 @pytest.mark.parametrize("status", ["exited", "created", "running"])
-async def test_what_is_another_deployments_is_not_touched(house: House, status: str, obedient: FakeDocker) -> None:
+async def test_what_is_another_deployments_is_not_touched(
+    house: House, status: str, obedient: FakeDocker
+) -> None:
     theirs = other(house.fake, status=status)
     driver = house.driver()
     handle = await driver.start(spec())
@@ -248,7 +327,10 @@ async def test_a_host_that_is_down_is_said(house: House) -> None:
         await driver.start(spec())
     house.fake.reopen()
     assert refused.value.code == "agentUnavailable" and refused.value.sentence.startswith("host a ")
-    assert house.hosts[0][:3] == ("docker", "a", "down") and house.hosts[0][3] == refused.value.sentence
+    assert (
+        house.hosts[0][:3] == ("docker", "a", "down")
+        and house.hosts[0][3] == refused.value.sentence
+    )
 
 
 async def test_a_host_that_is_not_in_the_pool_is_said(house: House) -> None:
@@ -269,19 +351,37 @@ async def test_a_check_says_which_networks_of_others_have_addresses_of_gangs(hou
     assert await driver.check() == []
     ours = names.labels(driver.deployment, "network")
     for name, subnets, labels in (
-        ("bridge", ["172.17.0.0/16", "fd00::/64"], None), ("ours", ["10.208.4.0/22"], ours), ("within", ["10.208.0.0/24"], {}), ("around", ["10.0.0.0/8"], {}),
+        ("bridge", ["172.17.0.0/16", "fd00::/64"], None),
+        ("ours", ["10.208.4.0/22"], ours),
+        ("within", ["10.208.0.0/24"], {}),
+        ("around", ["10.0.0.0/8"], {}),
         ("none", [], None),
     ):
-        house.fake.networks[name] = {"Name": name, "Id": name, "Containers": {}, "Labels": labels, "IPAM": {"Config": [{"Subnet": s} for s in subnets]}}
+        house.fake.networks[name] = {
+            "Name": name,
+            "Id": name,
+            "Containers": {},
+            "Labels": labels,
+            "IPAM": {"Config": [{"Subnet": s} for s in subnets]},
+        }
     said = await driver.check()
-    assert len(said) == 2 and "within has 10.208.0.0/24" in said[0] and "around has 10.0.0.0/8" in said[1]
+    assert (
+        len(said) == 2
+        and "within has 10.208.0.0/24" in said[0]
+        and "around has 10.0.0.0/8" in said[1]
+    )
     assert all("host a" in s and "`taskSubnets`" in s for s in said), said
 
 
 async def test_a_start_that_the_engine_refuses_leaves_nothing(house: House) -> None:
     driver = house.driver()
     await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
-    house.fake.trouble("POST /containers/[^/]+/start", "fail", said="OCI runtime create failed: no such file", times=1)
+    house.fake.trouble(
+        "POST /containers/[^/]+/start",
+        "fail",
+        said="OCI runtime create failed: no such file",
+        times=1,
+    )
     with pytest.raises(Refusal, match=r"agentUnavailable: host a.*OCI runtime create failed"):
         await driver.start(spec())
     assert house.agents() == {"srj-p-User0001": "running"}
@@ -305,15 +405,25 @@ async def test_a_host_without_journald_is_told_once_and_remembered(house: House)
     house.fake.trouble("POST /containers/[^/]+/start", "fail", said=said, times=1)
     await driver.start(spec())
     await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
-    made = [b["HostConfig"]["LogConfig"]["Type"] for call, b in house.fake.bodies if "/containers/create" in call]
-    assert made == ["journald", "json-file", "json-file", "json-file"]  # the relay twice, then both agents
+    made = [
+        b["HostConfig"]["LogConfig"]["Type"]
+        for call, b in house.fake.bodies
+        if "/containers/create" in call
+    ]
+    assert made == [
+        "journald",
+        "json-file",
+        "json-file",
+        "json-file",
+    ]  # the relay twice, then both agents
     assert house.log.count("no journald there") == 1
 
 
 async def test_a_host_with_journald_has_the_ids_as_fields(house: House) -> None:
     await house.driver(log_driver="auto").start(spec())
     assert house.fake.get(NAME).config["HostConfig"]["LogConfig"] == {
-        "Type": "journald", "Config": {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"},
+        "Type": "journald",
+        "Config": {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"},
     }
 
 
@@ -327,15 +437,37 @@ async def test_why_it_died_is_kept_the_moment_it_dies(house: House) -> None:
     house.fake.finish(NAME, 137, oom=True)
     await until(lambda: house.ends() and not house.agents())
     (end,) = house.ends()
-    assert {k: end[k] for k in ("id", "host", "name", "exitCode", "signal", "oomKilled", "oomEvents", "stopped", "lastLines")} == {
-        "id": handle["id"], "host": "a", "name": NAME, "exitCode": 137, "signal": 9, "oomKilled": True, "oomEvents": 1, "stopped": False,
+    assert {
+        k: end[k]
+        for k in (
+            "id",
+            "host",
+            "name",
+            "exitCode",
+            "signal",
+            "oomKilled",
+            "oomEvents",
+            "stopped",
+            "lastLines",
+        )
+    } == {
+        "id": handle["id"],
+        "host": "a",
+        "name": NAME,
+        "exitCode": 137,
+        "signal": 9,
+        "oomKilled": True,
+        "oomEvents": 1,
+        "stopped": False,
         "lastLines": ["one", "two <REDACTED>"],
     }
     sentence = "memory ran out, and the kernel killed a process of it: its keeper was hit; its last line: two <REDACTED>"
     assert end["sentence"] == sentence and sentence in house.log
     assert await driver.find(handle) == Found(state="gone", detail=sentence)
     later = house.driver()
-    assert await later.find(handle) == Found(state="gone", detail=sentence), "the next supervisor does not know why"
+    assert await later.find(handle) == Found(state="gone", detail=sentence), (
+        "the next supervisor does not know why"
+    )
 
 
 async def test_evidence_comes_before_the_removal(house: House) -> None:
@@ -347,10 +479,14 @@ async def test_evidence_comes_before_the_removal(house: House) -> None:
     assert house.agents() == {NAME: "exited"}
     async with asyncio.timeout(WAIT_SECS):
         while house.agents():  # each look tries it again
-            assert await driver.find(handle) == Found(state="gone", detail="another keeper has its folder (exit code 3)")
+            assert await driver.find(handle) == Found(
+                state="gone", detail="another keeper has its folder (exit code 3)"
+            )
     assert len(house.ends()) == 1 and "could not be removed" in house.log
     calls = house.fake.calls
-    assert next(i for i, c in enumerate(calls) if "/logs" in c) < next(i for i, c in enumerate(calls) if c.startswith("DELETE"))
+    assert next(i for i, c in enumerate(calls) if "/logs" in c) < next(
+        i for i, c in enumerate(calls) if c.startswith("DELETE")
+    )
 
 
 async def test_a_look_that_is_over_is_no_news(house: House) -> None:
@@ -379,14 +515,22 @@ async def test_memory_that_ran_out_is_counted_while_it_runs(house: House) -> Non
 async def test_one_that_somebody_removed_is_gone(house: House) -> None:
     driver = house.driver()
     handle = await driver.start(spec())
-    house.fake.trouble(f"GET /containers/{handle['id']}/json", "fail", status=404, said="No such container", times=1)
+    house.fake.trouble(
+        f"GET /containers/{handle['id']}/json",
+        "fail",
+        status=404,
+        said="No such container",
+        times=1,
+    )
     house.fake.vanish(NAME)
     found = await driver.find(handle)
     assert (found.state, found.detail) == ("gone", "its container was removed from outside")
 
 
 @pytest.mark.parametrize("trouble", ["fail", "disconnect", "hang"])
-async def test_who_cannot_be_asked_is_called_neither_gone_nor_alive(house: House, trouble: str) -> None:
+async def test_who_cannot_be_asked_is_called_neither_gone_nor_alive(
+    house: House, trouble: str
+) -> None:
     driver = house.driver(call_secs=0.5)
     handle = await driver.start(spec())
     house.fake.trouble("GET /containers/.*/json", trouble)
@@ -412,7 +556,16 @@ async def test_with_the_host_down_nobody_waits_for_the_answer(house: House) -> N
     assert (await driver.find(handle)).state == "alive"
 
 
-@pytest.mark.parametrize("handle", [{}, {"host": "a"}, {"host": "z", "id": "1" * 64}, {"host": 7, "id": 7}, {"host": "a", "id": ""}])
+@pytest.mark.parametrize(
+    "handle",
+    [
+        {},
+        {"host": "a"},
+        {"host": "z", "id": "1" * 64},
+        {"host": 7, "id": 7},
+        {"host": "a", "id": ""},
+    ],
+)
 async def test_a_handle_that_says_too_little_is_answered(house: House, handle: Handle) -> None:
     assert (await house.driver().find(handle)).state == "unknown"
 
@@ -428,7 +581,9 @@ async def test_a_forged_record_does_no_harm(house: House) -> None:
     assert (await house.driver().find(handle)).detail == "its container was removed from outside"
 
 
-async def test_a_link_in_the_place_of_the_record_is_not_followed(house: House, tmp_path: Path) -> None:
+async def test_a_link_in_the_place_of_the_record_is_not_followed(
+    house: House, tmp_path: Path
+) -> None:
     driver = house.driver()
     handle = await driver.start(spec())
     victim = tmp_path / "victim"
@@ -436,7 +591,10 @@ async def test_a_link_in_the_place_of_the_record_is_not_followed(house: House, t
     (house.root / "agent" / str(KEY) / "container.log").symlink_to(victim)
     house.fake.finish(NAME, 1)
     await until(lambda: not house.agents())
-    assert victim.read_text() == "precious" and "could not be written into its agent's folder" in house.log
+    assert (
+        victim.read_text() == "precious"
+        and "could not be written into its agent's folder" in house.log
+    )
     assert (await driver.find(handle)).detail == "its keeper ended (exit code 1)"
 
 
@@ -454,7 +612,9 @@ async def test_a_stop_begins_with_sigterm(house: House, obedient: FakeDocker) ->
     assert (await driver.find(handle)).detail == "it was stopped"
 
 
-async def test_who_does_not_listen_is_killed_after_its_grace(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_listen_is_killed_after_its_grace(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobscribe.drivers.docker.agents.driver._KEEPER_SECS", 0.2)
     driver = house.driver()
     handle = await driver.start(spec())
@@ -462,7 +622,9 @@ async def test_who_does_not_listen_is_killed_after_its_grace(house: House, monke
     began = asyncio.get_running_loop().time()
     await driver.stop(handle, 0.6)
     assert asyncio.get_running_loop().time() - began >= 0.8
-    assert c.signals[0] == 15 and c.signals[-1] == 9 and c.signals.count(9) == 1 and not house.agents()
+    assert (
+        c.signals[0] == 15 and c.signals[-1] == 9 and c.signals.count(9) == 1 and not house.agents()
+    )
     assert house.ends()[0]["sentence"] == "it was stopped, by signal 9 (SIGKILL)"
 
 
@@ -490,7 +652,15 @@ async def test_what_ended_while_nobody_looked_is_found(house: House) -> None:
     dead = await first.start(spec())
     alive = await first.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
     await first.close()
-    house.fake.made("srj-s-User0009", {"Image": "lab:1", "Labels": names.agent_labels(DEPLOYMENT, AgentKey("docker", "sequential", "User0009", "a"), AGENT_ID, 0)})
+    house.fake.made(
+        "srj-s-User0009",
+        {
+            "Image": "lab:1",
+            "Labels": names.agent_labels(
+                DEPLOYMENT, AgentKey("docker", "sequential", "User0009", "a"), AGENT_ID, 0
+            ),
+        },
+    )
     theirs = other(house.fake, "theirs", status="exited")
     house.fake.finish(dead["id"], 137)
     later = house.driver()
@@ -529,17 +699,29 @@ async def test_hosts_are_told_of_to_everybody(house: House) -> None:
 
 
 def relays(fake: FakeDocker) -> dict[str, str]:
-    return {c.name: c.status for c in fake.containers.values() if c.labels.get(names.PART) == "relay"}
+    return {
+        c.name: c.status for c in fake.containers.values() if c.labels.get(names.PART) == "relay"
+    }
 
 
 async def test_one_relay_serves_a_host(house: House) -> None:
     driver = house.driver()
-    keys = [AgentKey("docker", kind, uid, "a") for kind in ("sequential", "parallel") for uid in ("User0001", "User0002")]
+    keys = [
+        AgentKey("docker", kind, uid, "a")
+        for kind in ("sequential", "parallel")
+        for uid in ("User0001", "User0002")
+    ]
     await asyncio.gather(*(driver.start(spec(k)) for k in keys))
-    assert relays(house.fake) == {RELAY: "running"} and len(house.fake.called(f"create.*{RELAY}")) == 1
+    assert (
+        relays(house.fake) == {RELAY: "running"} and len(house.fake.called(f"create.*{RELAY}")) == 1
+    )
     c = house.fake.get(RELAY)
     assert json.loads(c.config["Cmd"][1]) == {
-        "url": "ws://127.0.0.1:9000/agent", "connect": "127.0.0.1:9000", "ca": None, "pingSecs": 10, "pingTimeoutSecs": 5,
+        "url": "ws://127.0.0.1:9000/agent",
+        "connect": "127.0.0.1:9000",
+        "ca": None,
+        "pingSecs": 10,
+        "pingTimeoutSecs": 5,
     }
     assert c.config["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
     assert list(house.fake.volumes) == ["jobscribe-links-depl0001"]
@@ -554,7 +736,9 @@ async def test_the_next_supervisor_takes_the_relay_over(house: House) -> None:
 
 
 @pytest.mark.parametrize("change", ["address", "image", "ca", "supervisor"])
-async def test_a_relay_for_another_address_or_of_another_image_is_replaced(house: House, change: str, tmp_path: Path) -> None:
+async def test_a_relay_for_another_address_or_of_another_image_is_replaced(
+    house: House, change: str, tmp_path: Path
+) -> None:
     await house.driver().start(spec())
     await house.drivers[0].close()
     before, more = house.fake.get(RELAY).id, {}
@@ -565,7 +749,11 @@ async def test_a_relay_for_another_address_or_of_another_image_is_replaced(house
             house.fake.images["lab:1"] = "sha256:" + "2" * 64
         case "ca":
             (tmp_path / "ca.pem").write_text("PEM")
-            house.address = {**house.address, "agentsUrl": "wss://jobs.example/agent", "agentsCa": str(tmp_path / "ca.pem")}
+            house.address = {
+                **house.address,
+                "agentsUrl": "wss://jobs.example/agent",
+                "agentsCa": str(tmp_path / "ca.pem"),
+            }
         case _:
             more = {"supervisor": "10.0.0.7:77"}
     await house.driver(**more).start(spec(AgentKey("docker", "parallel", "User0001", "a")))
@@ -573,7 +761,10 @@ async def test_a_relay_for_another_address_or_of_another_image_is_replaced(house
     assert c.id != before and relays(house.fake) == {RELAY: "running"}
     said = json.loads(c.config["Cmd"][1])
     assert (said["connect"], said["ca"]) == {
-        "address": ("127.0.0.1:9001", None), "image": ("127.0.0.1:9000", None), "ca": ("jobs.example:443", "PEM"), "supervisor": ("10.0.0.7:77", None),
+        "address": ("127.0.0.1:9001", None),
+        "image": ("127.0.0.1:9000", None),
+        "ca": ("jobs.example:443", "PEM"),
+        "supervisor": ("10.0.0.7:77", None),
     }[change]
 
 
@@ -604,17 +795,26 @@ async def test_a_relay_that_cannot_be_started_again_is_replaced(house: House) ->
     driver = house.driver()
     await driver.start(spec())
     before = house.fake.get(RELAY).id
-    house.fake.trouble(f"POST /containers/{before}/start", "fail", status=500, said="id already in use")
+    house.fake.trouble(
+        f"POST /containers/{before}/start", "fail", status=500, said="id already in use"
+    )
     house.fake.finish(RELAY)
-    await until(lambda: relays(house.fake) == {RELAY: "running"} and house.fake.get(RELAY).id != before)
+    await until(
+        lambda: relays(house.fake) == {RELAY: "running"} and house.fake.get(RELAY).id != before
+    )
     await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
 
 
 async def test_the_relay_of_another_deployment_is_let_be(house: House) -> None:
     await house.driver().start(spec())
     before = house.fake.get(RELAY).id
-    await house.driver(deployment="depl0002").start(spec(AgentKey("docker", "sequential", "User0002", "a")))
-    assert relays(house.fake) == {RELAY: "running", "jobscribe-relay-depl0002": "running"} and house.fake.get(RELAY).id == before
+    await house.driver(deployment="depl0002").start(
+        spec(AgentKey("docker", "sequential", "User0002", "a"))
+    )
+    assert (
+        relays(house.fake) == {RELAY: "running", "jobscribe-relay-depl0002": "running"}
+        and house.fake.get(RELAY).id == before
+    )
 
 
 # ---- the rest of the contract
@@ -655,7 +855,12 @@ async def test_hosts_add_up(house: House) -> None:
 
 
 async def test_a_check_names_the_host(house: House) -> None:
-    two = (house.pool.hosts[0], msgspec.structs.replace(house.pool.hosts[0], name="b", address="unix:///nowhere/docker.sock"))
+    two = (
+        house.pool.hosts[0],
+        msgspec.structs.replace(
+            house.pool.hosts[0], name="b", address="unix:///nowhere/docker.sock"
+        ),
+    )
     said = await house.driver(hosts=two).check()
     assert len(said) == 1 and "host b" in said[0]
     assert await house.driver().check() == []

@@ -1,4 +1,6 @@
-"""What containers are made with, word by word: what keeps a user in, what nobody may see, and the same as a line for the shell."""
+"""What containers are made with, word by word: what keeps a user in, what nobody may see, and the
+same as a line for the shell.
+"""
 
 import csv
 import json
@@ -8,55 +10,98 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.docker.containers import specifications as containers, names
+from jobscribe.drivers.docker.containers import names
+from jobscribe.drivers.docker.containers import specifications as containers
 from jobscribe.drivers.docker.containers.specifications import Creation
+from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.messages import Box
-from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 
 KEY = AgentKey("docker", "parallel", "User0001", "a")
 TOKEN = Token("User0001-Simu0001-animation", 3, 1, "my_worker", 7)
 EVIDENCE = "/srv/js/agent/docker.container.User0001@a/run/x"
 HOST = PoolHost(name="a", address="tcp://10.0.0.1:2376", tls="/etc/js/tls/a", cpu=8, memory_mb=8192)
 POOL = Pool(
-    hosts=(HOST,), image="jobscribe:1", tasks=Limits(pids=300, tmp_mb=10, nofile=1000),
-    volumes={"data": Volume(source="/srv/data", target="/data"), "scratch": Volume(source="/srv/scratch", target="/scratch", read_only=False)},
+    hosts=(HOST,),
+    image="jobscribe:1",
+    tasks=Limits(pids=300, tmp_mb=10, nofile=1000),
+    volumes={
+        "data": Volume(source="/srv/data", target="/data"),
+        "scratch": Volume(source="/srv/scratch", target="/scratch", read_only=False),
+    },
 )
 MIB = 2**20
 
 
 def agent(**more: Any) -> Creation:
     given: dict[str, Any] = {
-        "name": "srj-p-User0001", "image": "sha256:1", "command": ["keeper", "--root", "/srv/js", "--folder", "/srv/js/agent/k"],
-        "labels": names.agent_labels("depl0001", KEY, "AbCd" * 8, 1700000000), "user": (100_007, 100_007),
-        "limits": Limits(cpus=2, memory_mb=2048, shm_mb=32, tmp_mb=64, pids=99, nofile=777), "network": "none", "folder": "/srv/js/agent/k",
-        "user_dir": "/srv/js/user/User0001", "links": "jobscribe-links-depl0001", "log_driver": "journald",
+        "name": "srj-p-User0001",
+        "image": "sha256:1",
+        "command": ["keeper", "--root", "/srv/js", "--folder", "/srv/js/agent/k"],
+        "labels": names.agent_labels("depl0001", KEY, "AbCd" * 8, 1700000000),
+        "user": (100_007, 100_007),
+        "limits": Limits(cpus=2, memory_mb=2048, shm_mb=32, tmp_mb=64, pids=99, nofile=777),
+        "network": "none",
+        "folder": "/srv/js/agent/k",
+        "user_dir": "/srv/js/user/User0001",
+        "links": "jobscribe-links-depl0001",
+        "log_driver": "journald",
     }
     return containers.agent_container(**{**given, **more})
 
 
 def task(box: Box | None = None, **more: Any) -> Creation:
     given: dict[str, Any] = {
-        "name": "srj-t-1", "image": "sha256:2", "box": box or Box(), "token": TOKEN, "labels": {"jobscribe.jid": TOKEN.jid},
-        "user": (100_007, 100_007), "evidence": EVIDENCE, "user_dir": "/srv/js/user/User0001", "log_driver": "json-file",
+        "name": "srj-t-1",
+        "image": "sha256:2",
+        "box": box or Box(),
+        "token": TOKEN,
+        "labels": {"jobscribe.jid": TOKEN.jid},
+        "user": (100_007, 100_007),
+        "evidence": EVIDENCE,
+        "user_dir": "/srv/js/user/User0001",
+        "log_driver": "json-file",
     }
     return containers.task_container(POOL, **{**given, **more})
 
 
 def relay() -> Creation:
     return containers.relay_container(
-        name="jobscribe-relay-depl0001", image="sha256:1", said={"url": "ws://s:1/agent", "connect": "s:1", "ca": None},
-        labels=names.labels("depl0001", "relay"), network="host", links="jobscribe-links-depl0001", log_driver="local",
+        name="jobscribe-relay-depl0001",
+        image="sha256:1",
+        said={"url": "ws://s:1/agent", "connect": "s:1", "ca": None},
+        labels=names.labels("depl0001", "relay"),
+        network="host",
+        links="jobscribe-links-depl0001",
+        log_driver="local",
     )
 
 
-def boxed(limits: dict[str, Any], mounts: list[dict[str, Any]], network: str, log: dict[str, Any]) -> dict[str, Any]:
-    """What every container has; written down here a second time, by hand: nothing may be missing, and nothing more there."""
+def boxed(
+    limits: dict[str, Any], mounts: list[dict[str, Any]], network: str, log: dict[str, Any]
+) -> dict[str, Any]:
+    """What every container has; written down here a second time, by hand: nothing may be missing,
+    and nothing more there.
+    """
     return {
-        "AutoRemove": False, "CapAdd": [], "CapDrop": ["ALL"], "CgroupnsMode": "private", "Init": False, "IpcMode": "private", "LogConfig": log,
-        "Mounts": mounts, "NetworkMode": network, "OomKillDisable": False, "OomScoreAdj": 0, "Privileged": False, "PublishAllPorts": False,
-        "ReadonlyRootfs": True, "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}, "SecurityOpt": ["no-new-privileges:true"], **limits,
+        "AutoRemove": False,
+        "CapAdd": [],
+        "CapDrop": ["ALL"],
+        "CgroupnsMode": "private",
+        "Init": False,
+        "IpcMode": "private",
+        "LogConfig": log,
+        "Mounts": mounts,
+        "NetworkMode": network,
+        "OomKillDisable": False,
+        "OomScoreAdj": 0,
+        "Privileged": False,
+        "PublishAllPorts": False,
+        "ReadonlyRootfs": True,
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        "SecurityOpt": ["no-new-privileges:true"],
+        **limits,
     }
 
 
@@ -68,53 +113,120 @@ def test_an_agents_container() -> None:
     config = agent().config
     host = config.pop("HostConfig")
     assert config == {
-        "Image": "sha256:1", "Cmd": ["keeper", "--root", "/srv/js", "--folder", "/srv/js/agent/k"], "Env": ["HOME=/srv/js/user/User0001"],
-        "WorkingDir": "/", "User": "100007:100007", "AttachStdin": True, "OpenStdin": True, "StdinOnce": True, "Tty": False,
+        "Image": "sha256:1",
+        "Cmd": ["keeper", "--root", "/srv/js", "--folder", "/srv/js/agent/k"],
+        "Env": ["HOME=/srv/js/user/User0001"],
+        "WorkingDir": "/",
+        "User": "100007:100007",
+        "AttachStdin": True,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {
-            "jobscribe.deployment": "depl0001", "jobscribe.part": "agent", "jobscribe.key": str(KEY), "jobscribe.uid": "User0001",
-            "jobscribe.kind": "parallel", "jobscribe.agent": "AbCd", "jobscribe.started": "1700000000",
+            "jobscribe.deployment": "depl0001",
+            "jobscribe.part": "agent",
+            "jobscribe.key": str(KEY),
+            "jobscribe.uid": "User0001",
+            "jobscribe.kind": "parallel",
+            "jobscribe.agent": "AbCd",
+            "jobscribe.started": "1700000000",
         },
     }
     assert host == boxed(
         {
-            "Memory": 2048 * MIB, "MemorySwap": 2048 * MIB, "NanoCpus": 2_000_000_000, "PidsLimit": 99, "ShmSize": 32 * MIB,
+            "Memory": 2048 * MIB,
+            "MemorySwap": 2048 * MIB,
+            "NanoCpus": 2_000_000_000,
+            "PidsLimit": 99,
+            "ShmSize": 32 * MIB,
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,size=64m,mode=1777"},
-            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": 777, "Hard": 777}],
+            "Ulimits": [
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "nofile", "Soft": 777, "Hard": 777},
+            ],
         },
         [
-            bind("/srv/js/agent/k"), bind("/srv/js/user/User0001"),
-            {"Type": "volume", "Source": "jobscribe-links-depl0001", "Target": "/run/jobscribe", "ReadOnly": True},
+            bind("/srv/js/agent/k"),
+            bind("/srv/js/user/User0001"),
+            {
+                "Type": "volume",
+                "Source": "jobscribe-links-depl0001",
+                "Target": "/run/jobscribe",
+                "ReadOnly": True,
+            },
         ],
-        "none", {"Type": "journald", "Config": {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"}},
+        "none",
+        {
+            "Type": "journald",
+            "Config": {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"},
+        },
     )
 
 
 def test_a_tasks_container() -> None:
-    box = Box(cpu=3, memory_mb=500, shm_mb=16, gpus=("GPU-1", "GPU-2"), address="10.208.0.3", subnet="10.208.0.0/22",
-              volumes=("scratch", "data", "data", "/srv/js/user/User0001/lib"))
+    box = Box(
+        cpu=3,
+        memory_mb=500,
+        shm_mb=16,
+        gpus=("GPU-1", "GPU-2"),
+        address="10.208.0.3",
+        subnet="10.208.0.0/22",
+        volumes=("scratch", "data", "data", "/srv/js/user/User0001/lib"),
+    )
     config = task(box, network="srj-n-1").config
     host = config.pop("HostConfig")
     assert config == {
-        "Image": "sha256:2", "Entrypoint": ["/bin/sh"], "Cmd": [f"{EVIDENCE}/wrapper.sh"], "Env": ["HOME=/srv/js/user/User0001"],
-        "WorkingDir": "/", "Hostname": "my-worker-7", "User": "100007:100007", "AttachStdin": False, "OpenStdin": False, "StdinOnce": False,
-        "Tty": False, "Healthcheck": {"Test": ["NONE"]}, "Labels": {"jobscribe.jid": TOKEN.jid},
-        "NetworkingConfig": {"EndpointsConfig": {"srj-n-1": {"IPAMConfig": {"IPv4Address": "10.208.0.3"}, "Aliases": ["my-worker-7"]}}},
+        "Image": "sha256:2",
+        "Entrypoint": ["/bin/sh"],
+        "Cmd": [f"{EVIDENCE}/wrapper.sh"],
+        "Env": ["HOME=/srv/js/user/User0001"],
+        "WorkingDir": "/",
+        "Hostname": "my-worker-7",
+        "User": "100007:100007",
+        "AttachStdin": False,
+        "OpenStdin": False,
+        "StdinOnce": False,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": {"jobscribe.jid": TOKEN.jid},
+        "NetworkingConfig": {
+            "EndpointsConfig": {
+                "srj-n-1": {"IPAMConfig": {"IPv4Address": "10.208.0.3"}, "Aliases": ["my-worker-7"]}
+            }
+        },
     }
     assert host.pop("Dns") == ["127.0.0.1"]
     assert host.pop("DeviceRequests") == [
-        {"Driver": "", "Count": 0, "DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]], "Options": {}},
+        {
+            "Driver": "",
+            "Count": 0,
+            "DeviceIDs": ["GPU-1", "GPU-2"],
+            "Capabilities": [["gpu"]],
+            "Options": {},
+        },
     ]
     assert host == boxed(
         {
-            "Memory": 500 * MIB, "MemorySwap": 500 * MIB, "NanoCpus": 3_000_000_000, "PidsLimit": 300, "ShmSize": 16 * MIB,
+            "Memory": 500 * MIB,
+            "MemorySwap": 500 * MIB,
+            "NanoCpus": 3_000_000_000,
+            "PidsLimit": 300,
+            "ShmSize": 16 * MIB,
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,size=10m,mode=1777"},
-            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": 1000, "Hard": 1000}],
+            "Ulimits": [
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "nofile", "Soft": 1000, "Hard": 1000},
+            ],
         },
         [
-            bind(EVIDENCE), bind("/srv/js/user/User0001"), bind("/srv/scratch", "/scratch"), bind("/srv/data", "/data", read_only=True),
+            bind(EVIDENCE),
+            bind("/srv/js/user/User0001"),
+            bind("/srv/scratch", "/scratch"),
+            bind("/srv/data", "/data", read_only=True),
         ],
-        "srj-n-1", {"Type": "json-file", "Config": {"max-size": "8m", "max-file": "2"}},
+        "srj-n-1",
+        {"Type": "json-file", "Config": {"max-size": "8m", "max-file": "2"}},
     )
 
 
@@ -126,52 +238,109 @@ def test_a_task_alone_has_the_pools_network_and_no_gpu() -> None:
 
 def test_volumes_of_an_image_are_in_memory() -> None:
     """Where something of ours is already, that stays."""
-    made = task(Box(memory_mb=64), declared=("/data", "/data/", "/srv/js/user/User0001", "/tmp", "/tmp/below", EVIDENCE))
+    made = task(
+        Box(memory_mb=64),
+        declared=("/data", "/data/", "/srv/js/user/User0001", "/tmp", "/tmp/below", EVIDENCE),
+    )
     mounts = made.config["HostConfig"]["Mounts"]
     memory = {"Type": "tmpfs", "TmpfsOptions": {"SizeBytes": 10 * MIB, "Mode": 0o1777}}
-    assert mounts == [bind(EVIDENCE), bind("/srv/js/user/User0001"), {**memory, "Target": "/data"}, {**memory, "Target": "/tmp/below"}]
-    assert f"--mount type=tmpfs,target=/data,tmpfs-size={10 * MIB},tmpfs-mode=1777" in containers.docker_run(made, HOST)
+    assert mounts == [
+        bind(EVIDENCE),
+        bind("/srv/js/user/User0001"),
+        {**memory, "Target": "/data"},
+        {**memory, "Target": "/tmp/below"},
+    ]
+    assert (
+        f"--mount type=tmpfs,target=/data,tmpfs-size={10 * MIB},tmpfs-mode=1777"
+        in containers.docker_run(made, HOST)
+    )
 
 
 def test_a_relays_container() -> None:
     config = relay().config
     host = config.pop("HostConfig")
     assert config == {
-        "Image": "sha256:1", "Cmd": ["relay", '{"ca":null,"connect":"s:1","url":"ws://s:1/agent"}'], "Env": [], "WorkingDir": "/",
-        "Labels": {"jobscribe.deployment": "depl0001", "jobscribe.part": "relay"}, "User": "65534:65534", "AttachStdin": False,
-        "OpenStdin": False, "StdinOnce": False, "Tty": False, "Healthcheck": {"Test": ["NONE"]},
+        "Image": "sha256:1",
+        "Cmd": ["relay", '{"ca":null,"connect":"s:1","url":"ws://s:1/agent"}'],
+        "Env": [],
+        "WorkingDir": "/",
+        "Labels": {"jobscribe.deployment": "depl0001", "jobscribe.part": "relay"},
+        "User": "65534:65534",
+        "AttachStdin": False,
+        "OpenStdin": False,
+        "StdinOnce": False,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
     }
     assert host == boxed(
         {
-            "Memory": 256 * MIB, "MemorySwap": 256 * MIB, "NanoCpus": 1_000_000_000, "PidsLimit": 64, "ShmSize": MIB,
+            "Memory": 256 * MIB,
+            "MemorySwap": 256 * MIB,
+            "NanoCpus": 1_000_000_000,
+            "PidsLimit": 64,
+            "ShmSize": MIB,
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,size=1m,mode=1777"},
-            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": 4096, "Hard": 4096}],
+            "Ulimits": [
+                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "nofile", "Soft": 4096, "Hard": 4096},
+            ],
         },
-        [{"Type": "volume", "Source": "jobscribe-links-depl0001", "Target": "/run/jobscribe", "ReadOnly": False}],
-        "host", {"Type": "local", "Config": {"max-size": "8m", "max-file": "2"}},
+        [
+            {
+                "Type": "volume",
+                "Source": "jobscribe-links-depl0001",
+                "Target": "/run/jobscribe",
+                "ReadOnly": False,
+            }
+        ],
+        "host",
+        {"Type": "local", "Config": {"max-size": "8m", "max-file": "2"}},
     ) | {"RestartPolicy": {"Name": "unless-stopped", "MaximumRetryCount": 0}}
 
 
 def test_the_same_relay_is_told_the_same_words() -> None:
     said = {"url": "ws://s:1/agent", "connect": "s:1", "ca": None}
     again = containers.relay_container(
-        name="n", image="i", said=dict(reversed(said.items())), labels={}, network="host", links="l", log_driver="local",
+        name="n",
+        image="i",
+        said=dict(reversed(said.items())),
+        labels={},
+        network="host",
+        links="l",
+        log_driver="local",
     )
     assert again.config["Cmd"] == relay().config["Cmd"]
 
 
 def test_a_gangs_bridge_leads_nowhere_not_even_to_its_host() -> None:
     assert containers.network_body(name="srj-n-1", subnet="10.208.0.0/22", labels={"a": "b"}) == {
-        "Name": "srj-n-1", "CheckDuplicate": True, "Driver": "bridge", "Internal": True, "EnableIPv6": False, "Attachable": False,
-        "IPAM": {"Driver": "default", "Config": [{"Subnet": "10.208.0.0/22"}]}, "Labels": {"a": "b"},
+        "Name": "srj-n-1",
+        "CheckDuplicate": True,
+        "Driver": "bridge",
+        "Internal": True,
+        "EnableIPv6": False,
+        "Attachable": False,
+        "IPAM": {"Driver": "default", "Config": [{"Subnet": "10.208.0.0/22"}]},
+        "Labels": {"a": "b"},
         "Options": {"com.docker.network.bridge.inhibit_ipv4": "true"},
     }
 
 
-@pytest.mark.parametrize("volume", [
-    "/etc", "/", "/srv/js/user/User0002", "/srv/js/user/User00012", "/srv/js/user/User0001/../User0002", "relative", "", "Data", "/srv/data",
-    "/var/run/docker.sock",
-])
+@pytest.mark.parametrize(
+    "volume",
+    [
+        "/etc",
+        "/",
+        "/srv/js/user/User0002",
+        "/srv/js/user/User00012",
+        "/srv/js/user/User0001/../User0002",
+        "relative",
+        "",
+        "Data",
+        "/srv/data",
+        "/var/run/docker.sock",
+    ],
+)
 def test_a_volume_outside_the_users_tree_is_refused(volume: str) -> None:
     with pytest.raises(Refusal) as refused:
         task(Box(volumes=(volume,)))
@@ -182,16 +351,28 @@ def test_a_volume_outside_the_users_tree_is_refused(volume: str) -> None:
 
 
 def test_paths_of_the_users_own_directory_are_there_anyway() -> None:
-    for volume in ("/srv/js/user/User0001", "/srv/js/user/User0001/x/../y", "/srv/js/user/User0001/"):
+    for volume in (
+        "/srv/js/user/User0001",
+        "/srv/js/user/User0001/x/../y",
+        "/srv/js/user/User0001/",
+    ):
         assert len(task(Box(volumes=(volume,))).config["HostConfig"]["Mounts"]) == 2
 
 
-@pytest.mark.parametrize(("driver", "options"), [
-    ("journald", {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"}), ("json-file", {"max-size": "8m", "max-file": "2"}),
-    ("local", {"max-size": "8m", "max-file": "2"}), ("none", {}),
-])
+@pytest.mark.parametrize(
+    ("driver", "options"),
+    [
+        ("journald", {"labels": "jobscribe.jid,jobscribe.op,jobscribe.uid,jobscribe.agent"}),
+        ("json-file", {"max-size": "8m", "max-file": "2"}),
+        ("local", {"max-size": "8m", "max-file": "2"}),
+        ("none", {}),
+    ],
+)
 def test_where_output_goes(driver: str, options: dict[str, str]) -> None:
-    assert agent(log_driver=driver).config["HostConfig"]["LogConfig"] == {"Type": driver, "Config": options}
+    assert agent(log_driver=driver).config["HostConfig"]["LogConfig"] == {
+        "Type": driver,
+        "Config": options,
+    }
 
 
 # ---- the line for the shell
@@ -220,11 +401,20 @@ def test_an_agent_by_hand() -> None:
 
 def test_a_task_by_hand() -> None:
     box = Box(gpus=("GPU-1", "GPU-2"), address="10.208.0.3", volumes=("data",))
-    line = words(task(box, network="srj-n-1"), msgspec.structs.replace(HOST, address="unix:///run/docker.sock", tls=None))
+    line = words(
+        task(box, network="srj-n-1"),
+        msgspec.structs.replace(HOST, address="unix:///run/docker.sock", tls=None),
+    )
     assert line[:5] == ["docker", "--host", "unix:///run/docker.sock", "run", "-d"]
     for option, value in (
-        ("--network", "srj-n-1"), ("--ip", "10.208.0.3"), ("--network-alias", "my-worker-7"), ("--hostname", "my-worker-7"),
-        ("--gpus", '"device=GPU-1,GPU-2"'), ("--entrypoint", "/bin/sh"), ("--restart", "no"), ("--log-driver", "json-file"),
+        ("--network", "srj-n-1"),
+        ("--ip", "10.208.0.3"),
+        ("--network-alias", "my-worker-7"),
+        ("--hostname", "my-worker-7"),
+        ("--gpus", '"device=GPU-1,GPU-2"'),
+        ("--entrypoint", "/bin/sh"),
+        ("--restart", "no"),
+        ("--log-driver", "json-file"),
     ):
         assert line[line.index(option) + 1] == value
     assert "type=bind,source=/srv/data,target=/data,readonly" in line
@@ -233,15 +423,28 @@ def test_a_task_by_hand() -> None:
 
 def test_a_relay_by_hand() -> None:
     line = words(relay())
-    assert line[line.index("--restart") + 1] == "unless-stopped" and line[line.index("--network") + 1] == "host"
-    assert json.loads(line[-1]) == {"url": "ws://s:1/agent", "connect": "s:1", "ca": None} and line[-2] == "relay"
+    assert (
+        line[line.index("--restart") + 1] == "unless-stopped"
+        and line[line.index("--network") + 1] == "host"
+    )
+    assert (
+        json.loads(line[-1]) == {"url": "ws://s:1/agent", "connect": "s:1", "ca": None}
+        and line[-2] == "relay"
+    )
 
 
-@pytest.mark.parametrize("odd", ["/srv/a b", "/srv/'quoted'", "/srv/a,b", '/srv/"x"', "/srv/$(id)", "/srv/\nnew", "/srv/;rm"])
+@pytest.mark.parametrize(
+    "odd",
+    ["/srv/a b", "/srv/'quoted'", "/srv/a,b", '/srv/"x"', "/srv/$(id)", "/srv/\nnew", "/srv/;rm"],
+)
 def test_odd_paths_stay_one_word(odd: str) -> None:
     creation = agent(folder=odd)
     line = words(creation)
-    mounts = [next(csv.reader([line[n + 1]])) if "\n" not in odd else [line[n + 1]] for n, w in enumerate(line) if w == "--mount"]
+    mounts = [
+        next(csv.reader([line[n + 1]])) if "\n" not in odd else [line[n + 1]]
+        for n, w in enumerate(line)
+        if w == "--mount"
+    ]
     assert f"source={odd}" in mounts[0][1 if "\n" not in odd else 0]
     assert creation.config["HostConfig"]["Mounts"][0]["Source"] == odd
 

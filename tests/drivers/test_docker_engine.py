@@ -1,4 +1,6 @@
-"""One Docker host as the supervisor sees it: calls with deadlines, a watch that tells edges, events that are not missed."""
+"""One Docker host as the supervisor sees it: calls with deadlines, a watch that tells edges, events
+that are not missed.
+"""
 
 import asyncio
 import contextlib
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 from fake_docker import FakeDocker, fake_docker
+
 from jobscribe.drivers.docker.host import engine as engines
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
 from jobscribe.protocol.clusters.container_pool import PoolHost
@@ -37,15 +40,22 @@ class Output:
 class Seen:
     """An engine and all that it said."""
 
-    def __init__(self, address: str, *, tls: str | None = None, call_secs: float = 3.0, name: str = "a") -> None:
+    def __init__(
+        self, address: str, *, tls: str | None = None, call_secs: float = 3.0, name: str = "a"
+    ) -> None:
         self.states: list[tuple[str, bool, str]] = []
         self.events: list[dict[str, Any]] = []
         self.syncs = 0
         self.output = Output()
         host = PoolHost(name=name, address=address, tls=tls, cpu=4, memory_mb=4096)
         self.engine = HostEngine(
-            host, deployment="deploy01", log=Log("test", Redactor(), Direct(self.output)), call_secs=call_secs,
-            on_state=lambda *a: self.states.append(a), on_event=lambda _, e: self.events.append(e), on_sync=self._sync,
+            host,
+            deployment="deploy01",
+            log=Log("test", Redactor(), Direct(self.output)),
+            call_secs=call_secs,
+            on_state=lambda *a: self.states.append(a),
+            on_event=lambda _, e: self.events.append(e),
+            on_sync=self._sync,
         )
 
     def _sync(self, name: str) -> None:
@@ -73,7 +83,9 @@ async def seen(address: str, *, watch: bool = False, **more: Any) -> AsyncIterat
         await s.engine.close()
 
 
-async def error_of(s: Seen, work: Callable[[Any], Any] = lambda c: c.info(), secs: float | None = None) -> EngineError:
+async def error_of(
+    s: Seen, work: Callable[[Any], Any] = lambda c: c.info(), secs: float | None = None
+) -> EngineError:
     with pytest.raises(EngineError) as e:
         await s.engine.call("look", work, secs)
     return e.value
@@ -93,10 +105,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_call_gives_what_its_work_makes_of_a_client(fake: FakeDocker) -> None:
     async with seen(fake.address) as s:
         assert (await s.engine.call("look", lambda c: c.info()))["NCPU"] == 8
-        assert await asyncio.gather(*(s.engine.call("look", lambda c, i=i: i) for i in range(50))) == list(range(50))
+        assert await asyncio.gather(
+            *(s.engine.call("look", lambda c, i=i: i) for i in range(50))
+        ) == list(range(50))
 
 
-async def test_no_and_not_there_and_taken_are_told_apart_in_the_daemons_words(fake: FakeDocker) -> None:
+async def test_no_and_not_there_and_taken_are_told_apart_in_the_daemons_words(
+    fake: FakeDocker,
+) -> None:
     fake.trouble("GET /info", "fail", status=500, said="no space\nleft on device.")
     async with seen(fake.address) as s:
         e = await error_of(s)
@@ -134,13 +150,19 @@ async def test_an_answer_that_trickles_ends_in_time(fake: FakeDocker) -> None:
 async def test_when_all_threads_are_stuck_the_next_call_fails_at_once(fake: FakeDocker) -> None:
     free, ran = threading.Event(), []
     async with seen(fake.address) as s:
-        errors = await asyncio.gather(*(error_of(s, lambda c: free.wait(30), secs=0.2) for _ in range(engines.CALLS)))
+        errors = await asyncio.gather(
+            *(error_of(s, lambda c: free.wait(30), secs=0.2) for _ in range(engines.CALLS))
+        )
         assert {e.code for e in errors} == {"timeout"}
         began = time.monotonic()
         e = await error_of(s, lambda c: ran.append(1), secs=20)
-        assert e.code == "timeout" and e.sentence.startswith("all 8 calls to host a are waiting for an answer since")
+        assert e.code == "timeout" and e.sentence.startswith(
+            "all 8 calls to host a are waiting for an answer since"
+        )
         assert time.monotonic() - began < 10 and not ran
-        assert await s.engine.long_call("pull", lambda c: 7, 5) == 7, "long calls have threads of their own"
+        assert await s.engine.long_call("pull", lambda c: 7, 5) == 7, (
+            "long calls have threads of their own"
+        )
         free.set()
         await until(lambda: not s.engine._calls.waiting())
         assert await s.engine.call("look", lambda c: 5) == 5
@@ -149,7 +171,10 @@ async def test_when_all_threads_are_stuck_the_next_call_fails_at_once(fake: Fake
 async def test_a_call_that_was_given_up_before_its_turn_is_never_made(fake: FakeDocker) -> None:
     free, ran = threading.Event(), []
     async with seen(fake.address) as s:
-        busy = [asyncio.create_task(s.engine.call("wait", lambda c: free.wait(30), 20)) for _ in range(engines.CALLS)]
+        busy = [
+            asyncio.create_task(s.engine.call("wait", lambda c: free.wait(30), 20))
+            for _ in range(engines.CALLS)
+        ]
         await until(lambda: len(s.engine._calls.waiting()) == engines.CALLS)
         e = await error_of(s, lambda c: ran.append(1), secs=0.1)
         assert e.code == "timeout" and "not sent" in e.sentence
@@ -192,7 +217,13 @@ asyncio.run(main())
 """
     import sys
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert (done.stdout, done.returncode) == ("EngineError\n", 0), done.stderr
 
 
@@ -208,13 +239,19 @@ async def test_up_and_down_are_told_once_each(fake: FakeDocker) -> None:
         calls = len(s.states)
         await asyncio.sleep(0.6)  # several more attempts
         assert [u for _, u, _ in s.states] == [True, False] and calls == 2
-        assert "refused" in s.states[1][2] or "broke" in s.states[1][2] or "no such socket" in s.states[1][2]
+        assert (
+            "refused" in s.states[1][2]
+            or "broke" in s.states[1][2]
+            or "no such socket" in s.states[1][2]
+        )
         fake.reopen()
         await until(lambda: s.syncs == 2)
         assert [u for _, u, _ in s.states] == [True, False, True] and s.states[2][0] == "a"
 
 
-async def test_a_daemon_that_hangs_is_down_is_asked_again_and_again_and_is_found(fake: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_daemon_that_hangs_is_down_is_asked_again_and_again_and_is_found(
+    fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engines, "PING_TIMEOUT_SECS", 0.2)
     async with seen(fake.address, watch=True) as s:
         await until(lambda: s.syncs == 1)
@@ -231,7 +268,11 @@ async def test_a_host_that_is_down_from_the_beginning_is_told_once(tmp_path: Pat
     async with seen(f"unix://{tmp_path}/none", watch=True) as s:
         await until(lambda: s.states)
         await asyncio.sleep(0.5)  # several more attempts
-        assert len(s.states) == 1 and s.states[0][:2] == ("a", False) and "no such socket" in s.states[0][2]
+        assert (
+            len(s.states) == 1
+            and s.states[0][:2] == ("a", False)
+            and "no such socket" in s.states[0][2]
+        )
 
 
 async def test_events_of_this_deployment_come_and_no_others(fake: FakeDocker) -> None:
@@ -242,10 +283,15 @@ async def test_events_of_this_deployment_come_and_no_others(fake: FakeDocker) ->
         fake.emit("create", OURS, kind="network")
         fake.emit("die", OURS)
         await until(lambda: s.events)
-        assert s.actions() == ["die"] and s.events[0]["Actor"]["Attributes"]["jobscribe.deployment"] == "deploy01"
+        assert (
+            s.actions() == ["die"]
+            and s.events[0]["Actor"]["Attributes"]["jobscribe.deployment"] == "deploy01"
+        )
 
 
-async def test_what_happens_while_the_stream_is_broken_comes_once_and_is_followed_by_a_sync(fake: FakeDocker) -> None:
+async def test_what_happens_while_the_stream_is_broken_comes_once_and_is_followed_by_a_sync(
+    fake: FakeDocker,
+) -> None:
     async with seen(fake.address, watch=True) as s:
         await until(lambda: s.syncs == 1)
         fake.emit("create", OURS)
@@ -261,7 +307,9 @@ async def test_what_happens_while_the_stream_is_broken_comes_once_and_is_followe
         assert s.actions() == ["create", "start", "die", "destroy"]
 
 
-async def test_events_come_although_the_daemons_clock_is_set_back_or_ahead(fake: FakeDocker) -> None:
+async def test_events_come_although_the_daemons_clock_is_set_back_or_ahead(
+    fake: FakeDocker,
+) -> None:
     async with seen(fake.address, watch=True) as s:
         for n, ahead in enumerate((0.0, 86_400.0, -86_400.0), 1):
             fake.clock_ahead = ahead
@@ -272,14 +320,18 @@ async def test_events_come_although_the_daemons_clock_is_set_back_or_ahead(fake:
             await until(lambda n=n: f"here-{n}" in s.actions())
 
 
-async def test_a_sync_is_asked_for_from_time_to_time(fake: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sync_is_asked_for_from_time_to_time(
+    fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engines, "RECONCILE_SECS", 0.2)
     async with seen(fake.address, watch=True) as s:
         await until(lambda: s.syncs >= 3)
         assert len(fake.called("GET /events")) == 1, "the stream is left alone"
 
 
-async def test_a_daemon_that_ends_its_streams_at_once_is_not_asked_without_pause(fake: FakeDocker) -> None:
+async def test_a_daemon_that_ends_its_streams_at_once_is_not_asked_without_pause(
+    fake: FakeDocker,
+) -> None:
     fake.trouble("GET /events", "disconnect")
     async with seen(fake.address, watch=True) as s:
         await until(lambda: s.engine.up)
@@ -294,22 +346,31 @@ async def test_a_daemon_that_is_too_old_is_named_with_both_versions(tmp_path: Pa
         async with seen(old.address, watch=True) as s:
             await until(lambda: s.states)
             assert not s.engine.up
-            assert "19.03.8" in s.engine.detail and "1.40" in s.engine.detail and "1.41" in s.engine.detail
+            assert (
+                "19.03.8" in s.engine.detail
+                and "1.40" in s.engine.detail
+                and "1.41" in s.engine.detail
+            )
             assert await s.engine.check() == [s.engine.detail]
             with pytest.raises(EngineError) as e:
                 await s.engine._ask_version()
             assert e.value.code == "tooOld"
 
 
-async def test_a_daemon_that_no_longer_speaks_the_least_version_is_spoken_to_in_its_own(tmp_path: Path) -> None:
+async def test_a_daemon_that_no_longer_speaks_the_least_version_is_spoken_to_in_its_own(
+    tmp_path: Path,
+) -> None:
     with fake_docker(tmp_path, api="1.52", least_api="1.44") as new:
         async with seen(new.address, watch=True) as s:
             await until(lambda: s.syncs)
             assert await s.engine.call("look", lambda c: c.api_version) == "1.44"
 
 
-async def test_a_mistake_of_who_is_told_does_not_end_the_watch(fake: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_of_who_is_told_does_not_end_the_watch(
+    fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with seen(fake.address) as s:
+
         def fails(*_: Any) -> None:
             s.states.append(("", True, ""))
             raise ZeroDivisionError
@@ -320,10 +381,12 @@ async def test_a_mistake_of_who_is_told_does_not_end_the_watch(fake: FakeDocker,
         assert len(s.states) == 1 and "ZeroDivisionError" in s.output.text
 
 
-async def test_a_connection_that_was_not_used_for_long_is_not_used_again(fake: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_not_used_for_long_is_not_used_again(
+    fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with seen(fake.address) as s:
         await s.engine.call("look", lambda c: c.info())
-        (_, first, _), = s.engine._clients.values()
+        ((_, first, _),) = s.engine._clients.values()
         await s.engine.call("look", lambda c: c.info())
         clients = [c for _, c, _ in s.engine._clients.values()]
         assert first in clients
@@ -336,19 +399,58 @@ async def test_a_connection_that_was_not_used_for_long_is_not_used_again(fake: F
 # ---- addresses and certificates
 
 
-def make_cert(folder: Path, name: str, authority: Path | None, usage: str, *, days: int = 2, more: str = "") -> None:
+def make_cert(
+    folder: Path, name: str, authority: Path | None, usage: str, *, days: int = 2, more: str = ""
+) -> None:
     """name.pem and name-key.pem, signed by authority/ca.pem, or by itself."""
     key, cert = folder / f"{name}-key.pem", folder / f"{name}.pem"
-    run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)  # noqa: E731
-    new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(key), "-subj", f"/CN={name}"]
+    run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
+    new = [
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-keyout",
+        str(key),
+        "-subj",
+        f"/CN={name}",
+    ]
     if authority is None:
-        run(*new, "-x509", "-days", str(days), "-out", str(cert), "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        run(
+            *new,
+            "-x509",
+            "-days",
+            str(days),
+            "-out",
+            str(cert),
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        )
         return
     extensions = folder / "extensions"
-    extensions.write_text(f"basicConstraints=CA:FALSE\nextendedKeyUsage={usage}\nsubjectAltName=IP:127.0.0.1{more}\n")
+    extensions.write_text(
+        f"basicConstraints=CA:FALSE\nextendedKeyUsage={usage}\nsubjectAltName=IP:127.0.0.1{more}\n"
+    )
     run(*new, "-out", str(folder / "csr"))
-    run("x509", "-req", "-in", str(folder / "csr"), "-CA", str(authority / "ca.pem"), "-CAkey", str(authority / "ca-key.pem"), "-CAcreateserial",
-        "-days", str(days), "-out", str(cert), "-extfile", str(extensions))
+    run(
+        "x509",
+        "-req",
+        "-in",
+        str(folder / "csr"),
+        "-CA",
+        str(authority / "ca.pem"),
+        "-CAkey",
+        str(authority / "ca-key.pem"),
+        "-CAcreateserial",
+        "-days",
+        str(days),
+        "-out",
+        str(cert),
+        "-extfile",
+        str(extensions),
+    )
 
 
 class Certificates:
@@ -364,7 +466,11 @@ class Certificates:
         self.lay(folder)
 
     def lay(self, folder: Path) -> None:
-        for source, name in (("ca.pem", "cacert.pem"), ("cert.pem", "cert.pem"), ("cert-key.pem", "key.pem")):
+        for source, name in (
+            ("ca.pem", "cacert.pem"),
+            ("cert.pem", "cert.pem"),
+            ("cert-key.pem", "key.pem"),
+        ):
             (self.client / name).write_bytes((folder / source).read_bytes())
         (self.client / "key.pem").chmod(0o600)
 
@@ -400,7 +506,9 @@ async def only_problem(address: str, tls: Path | None) -> str:
 
 
 async def test_a_host_behind_tls_is_used_whatever_ca_bundle_the_environment_names(
-    tmp_path: Path, certs: Certificates, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    certs: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_cert(tmp_path, "foreign", None, "")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -418,7 +526,9 @@ async def test_a_host_behind_tls_is_used_whatever_ca_bundle_the_environment_name
             assert [u for _, u, _ in s.states] == [True, False]
 
 
-async def test_plain_tcp_off_this_machine_is_refused_before_anybody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plain_tcp_off_this_machine_is_refused_before_anybody_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def connect(*_: Any) -> None:
         raise AssertionError("somebody connects")
 
@@ -431,7 +541,17 @@ async def test_plain_tcp_off_this_machine_is_refused_before_anybody_connects(mon
         assert not s.engine.up and s.engine.detail == e.sentence
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:0", "unix://relative", "ssh://x", "tcp://a@127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:1",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:0",
+        "unix://relative",
+        "ssh://x",
+        "tcp://a@127.0.0.1:1",
+    ],
+)
 async def test_what_is_no_address_is_refused(address: str) -> None:
     async with seen(address) as s:
         assert (await error_of(s)).code == "unsafe"
@@ -444,7 +564,9 @@ async def test_missing_and_unreadable_files_are_named(certs: Certificates, tmp_p
     assert f"there is no {certs.client}/cert.pem" in await only_problem(address, certs.client)
     (certs.client / "cert.pem").mkdir()
     try:
-        assert f"{certs.client}/cert.pem cannot be read (Is a directory)" in await only_problem(address, certs.client)
+        assert f"{certs.client}/cert.pem cannot be read (Is a directory)" in await only_problem(
+            address, certs.client
+        )
     finally:
         (certs.client / "cert.pem").rmdir()
 
@@ -454,30 +576,44 @@ async def test_a_key_that_others_can_read_is_named(tmp_path: Path, certs: Certif
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
         async with seen(daemon.address, tls=str(certs.client)) as s:
             problems = await s.engine.check()
-            assert len(problems) == 1 and f"others can read {certs.client}/key.pem" in problems[0] and "chmod 600" in problems[0]
+            assert (
+                len(problems) == 1
+                and f"others can read {certs.client}/key.pem" in problems[0]
+                and "chmod 600" in problems[0]
+            )
 
 
-async def test_an_expired_certificate_of_ours_is_named_with_its_dates(tmp_path: Path, certs: Certificates) -> None:
+async def test_an_expired_certificate_of_ours_is_named_with_its_dates(
+    tmp_path: Path, certs: Certificates
+) -> None:
     make_cert(tmp_path, "cert", certs.folder, "clientAuth", days=-1)
     (certs.client / "cert.pem").write_bytes((tmp_path / "cert.pem").read_bytes())
     (certs.client / "key.pem").write_bytes((tmp_path / "cert-key.pem").read_bytes())
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
         async with seen(daemon.address, tls=str(certs.client)) as s:
             problems = await s.engine.check()
-    assert f"{certs.client}/cert.pem has expired (valid from" in problems[0] and "GMT" in problems[0]
+    assert (
+        f"{certs.client}/cert.pem has expired (valid from" in problems[0] and "GMT" in problems[0]
+    )
     assert "does not accept our certificate" in problems[1] and len(problems) == 2
 
 
 def test_a_certificate_that_is_not_yet_valid_is_named_with_its_dates(certs: Certificates) -> None:
     from jobscribe.drivers.docker.host.client import certificate_problems
 
-    host = PoolHost(name="a", address="tcp://127.0.0.1:1", tls=str(certs.client), cpu=1, memory_mb=1)
+    host = PoolHost(
+        name="a", address="tcp://127.0.0.1:1", tls=str(certs.client), cpu=1, memory_mb=1
+    )
     now = time.time()
     assert certificate_problems(host, now) == []
     early = certificate_problems(host, now - 7 * 86_400)
-    assert [p.split(": ")[1].split(" (")[0] for p in early] == [f"{certs.client}/{n} is not yet valid" for n in ("cacert.pem", "cert.pem")]
+    assert [p.split(": ")[1].split(" (")[0] for p in early] == [
+        f"{certs.client}/{n} is not yet valid" for n in ("cacert.pem", "cert.pem")
+    ]
     late = certificate_problems(host, now + 7 * 86_400)
-    assert [p.split(": ")[1].split(" (")[0] for p in late] == [f"{certs.client}/{n} has expired" for n in ("cacert.pem", "cert.pem")]
+    assert [p.split(": ")[1].split(" (")[0] for p in late] == [
+        f"{certs.client}/{n} has expired" for n in ("cacert.pem", "cert.pem")
+    ]
 
 
 async def test_a_key_of_another_certificate_is_named(tmp_path: Path, certs: Certificates) -> None:
@@ -486,26 +622,38 @@ async def test_a_key_of_another_certificate_is_named(tmp_path: Path, certs: Cert
         assert "key.pem is not the key of" in await only_problem(daemon.address, certs.client)
 
 
-async def test_a_daemon_signed_by_somebody_else_is_named(tmp_path: Path, certs: Certificates) -> None:
+async def test_a_daemon_signed_by_somebody_else_is_named(
+    tmp_path: Path, certs: Certificates
+) -> None:
     make_cert(tmp_path, "other", None, "")
     (certs.client / "cacert.pem").write_bytes((tmp_path / "other.pem").read_bytes())
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
-        assert f"not signed by {certs.client}/cacert.pem" in await only_problem(daemon.address, certs.client)
+        assert f"not signed by {certs.client}/cacert.pem" in await only_problem(
+            daemon.address, certs.client
+        )
 
 
-async def test_an_expired_certificate_of_the_daemon_is_named_with_its_dates(tmp_path: Path, certs: Certificates) -> None:
+async def test_an_expired_certificate_of_the_daemon_is_named_with_its_dates(
+    tmp_path: Path, certs: Certificates
+) -> None:
     make_cert(certs.folder, "late", certs.folder, "serverAuth", days=-1)
     with fake_docker(tmp_path, tcp=True, tls=certs.server("late")) as daemon:
         said = await only_problem(daemon.address, certs.client)
         assert "the daemon's certificate has expired (valid from" in said and "GMT" in said
 
 
-async def test_a_certificate_for_another_address_is_named(tmp_path: Path, certs: Certificates) -> None:
+async def test_a_certificate_for_another_address_is_named(
+    tmp_path: Path, certs: Certificates
+) -> None:
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
-        assert "for another name or address" in await only_problem(daemon.address.replace("127.0.0.1", "localhost"), certs.client)
+        assert "for another name or address" in await only_problem(
+            daemon.address.replace("127.0.0.1", "localhost"), certs.client
+        )
 
 
-async def test_a_daemon_that_refuses_our_certificate_is_named(tmp_path: Path, certs: Certificates) -> None:
+async def test_a_daemon_that_refuses_our_certificate_is_named(
+    tmp_path: Path, certs: Certificates
+) -> None:
     make_cert(tmp_path, "ca", None, "")
     make_cert(tmp_path, "cert", tmp_path, "clientAuth")
     for source, name in (("cert.pem", "cert.pem"), ("cert-key.pem", "key.pem")):
@@ -514,14 +662,20 @@ async def test_a_daemon_that_refuses_our_certificate_is_named(tmp_path: Path, ce
         assert "does not accept our certificate" in await only_problem(daemon.address, certs.client)
 
 
-async def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_told_apart(tmp_path: Path, certs: Certificates, fake: FakeDocker) -> None:
+async def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_told_apart(
+    tmp_path: Path, certs: Certificates, fake: FakeDocker
+) -> None:
     with fake_docker(tmp_path, tcp=True) as daemon:
         assert "does not speak TLS at this port" in await only_problem(daemon.address, certs.client)
     # what Docker answers to plain HTTP at a port with TLS
     fake.trouble(".", "fail", status=400, said="Client sent an HTTP request to an HTTPS server.")
     async with seen(fake.address) as s:
         e = await error_of(s)
-        assert e.code == "badTls" and "has no `tls`" in e.sentence and await s.engine.check() == [e.sentence]
+        assert (
+            e.code == "badTls"
+            and "has no `tls`" in e.sentence
+            and await s.engine.check() == [e.sentence]
+        )
 
 
 async def test_nobody_there_is_told_from_somebody_else(tmp_path: Path) -> None:
@@ -531,7 +685,9 @@ async def test_nobody_there_is_told_from_somebody_else(tmp_path: Path) -> None:
     assert "no such socket" in await only_problem(f"unix://{tmp_path}/none", None)
 
 
-async def test_a_network_that_swallows_everything_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_network_that_swallows_everything_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         async with seen(address) as s:
@@ -541,7 +697,10 @@ async def test_a_network_that_swallows_everything_is_a_timeout(monkeypatch: pyte
             assert len(problems) == 1 and "did not answer in time" in problems[0]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run the tests as root, to become somebody who may not use the socket")
+@pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="needs root: run the tests as root, to become somebody who may not use the socket",
+)
 def test_a_socket_that_we_may_not_use_is_named(fake: FakeDocker, tmp_path: Path) -> None:
     from jobscribe.drivers.docker.host.client import probe
 

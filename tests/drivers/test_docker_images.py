@@ -1,4 +1,6 @@
-"""Images: found, pulled by the pool's policy, and every way in which that fails with a sentence of its own."""
+"""Images: found, pulled by the pool's policy, and every way in which that fails with a sentence of
+its own.
+"""
 
 import asyncio
 import base64
@@ -12,8 +14,9 @@ from typing import Any
 
 import pytest
 from fake_docker import FakeDocker
-from jobscribe.drivers.docker.images import registry_credentials as registries
+
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
+from jobscribe.drivers.docker.images import registry_credentials as registries
 from jobscribe.drivers.docker.images.image_store import ImageFault, Images
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import REDACTED, Redactor
@@ -35,11 +38,19 @@ class Output:
 
 
 @contextlib.asynccontextmanager
-async def images(fake: FakeDocker, output: Output | None = None, **pool: Any) -> AsyncIterator[Images]:
+async def images(
+    fake: FakeDocker, output: Output | None = None, **pool: Any
+) -> AsyncIterator[Images]:
     host = PoolHost(name="a", address=fake.address, cpu=4, memory_mb=4096)
     log = Log("test", Redactor(), Direct(output or Output()))
     engine = HostEngine(
-        host, deployment="deploy01", log=log, call_secs=5, on_state=lambda *_: None, on_event=lambda *_: None, on_sync=lambda _: None,
+        host,
+        deployment="deploy01",
+        log=log,
+        call_secs=5,
+        on_state=lambda *_: None,
+        on_event=lambda *_: None,
+        on_sync=lambda _: None,
     )
     try:
         yield Images(engine, Pool(hosts=(host,), image="lab:1", **pool), log)
@@ -71,18 +82,30 @@ async def test_one_that_is_missing_is_pulled_by_tag_or_digest(fake: FakeDocker) 
     assert [p for p, _ in fake.pulls] == ["reg.example.org:5000/team/sim:2", digest]
 
 
-@pytest.mark.parametrize(("image", "registry", "repository", "wanted"), [
-    ("busybox", "docker.io", "busybox", "latest"),
-    ("team/sim:2", "docker.io", "team/sim", "2"),
-    ("localhost/sim", "localhost", "localhost/sim", "latest"),
-    ("reg.example.org/sim", "reg.example.org", "reg.example.org/sim", "latest"),
-    ("127.0.0.1:5000/team/sim:2@sha256:ab", "127.0.0.1:5000", "127.0.0.1:5000/team/sim", "sha256:ab"),
-])
-def test_names_are_taken_apart_and_never_mean_all_tags(image: str, registry: str, repository: str, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("image", "registry", "repository", "wanted"),
+    [
+        ("busybox", "docker.io", "busybox", "latest"),
+        ("team/sim:2", "docker.io", "team/sim", "2"),
+        ("localhost/sim", "localhost", "localhost/sim", "latest"),
+        ("reg.example.org/sim", "reg.example.org", "reg.example.org/sim", "latest"),
+        (
+            "127.0.0.1:5000/team/sim:2@sha256:ab",
+            "127.0.0.1:5000",
+            "127.0.0.1:5000/team/sim",
+            "sha256:ab",
+        ),
+    ],
+)
+def test_names_are_taken_apart_and_never_mean_all_tags(
+    image: str, registry: str, repository: str, wanted: str
+) -> None:
     assert registries.parse_image(image) == registries.ImageName(registry, repository, wanted)
 
 
-@pytest.mark.parametrize("image", ["sha256:" + "a" * 64, "", "two words", "x?tag=y", "reg.example.org/"])
+@pytest.mark.parametrize(
+    "image", ["sha256:" + "a" * 64, "", "two words", "x?tag=y", "reg.example.org/"]
+)
 def test_what_is_no_name_in_a_registry_is_told(image: str) -> None:
     assert registries.parse_image(image) is None
 
@@ -130,22 +153,72 @@ async def test_a_pull_that_failed_is_tried_again_for_the_next(fake: FakeDocker) 
         assert await i.have("sim:2") == OTHER
 
 
-@pytest.mark.parametrize(("said", "fault", "words"), [
-    ("manifest for sim:2 not found: manifest unknown: manifest unknown", "imageMissing", "has no image sim:2"),
-    ("repository r.example.org/sim not found: name unknown: repository name not known to registry", "imageMissing", "has no image"),
-    ("pull access denied for sim, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", "pullDenied", "credentials"),
-    ("Head \"https://r.example.org/v2/sim/manifests/2\": unauthorized: authentication required", "pullDenied", "credentials"),
-    ("Head \"https://r.example.org/v2/sim/manifests/2\": no basic auth credentials", "pullDenied", "credentials"),
-    ("Get \"https://r.example.org/v2/\": dial tcp 192.0.2.1:443: connect: connection refused", "registryUnreachable", "cannot reach registry"),
-    ("Get \"https://r.example.org/v2/\": dial tcp: lookup r.example.org: no such host", "registryUnreachable", "cannot reach registry"),
-    ("Get \"https://r.example.org/v2/\": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)", "registryUnreachable", "cannot reach registry"),
-    ("Get \"https://r.example.org/v2/\": x509: certificate signed by unknown authority", "registryUnreachable", "certificates"),
-    ("received unexpected HTTP status: 503 Service Unavailable", "registryUnreachable", "cannot reach registry"),
-])
-async def test_what_the_daemon_says_of_a_pull_becomes_a_fault_with_advice(fake: FakeDocker, said: str, fault: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "fault", "words"),
+    [
+        (
+            "manifest for sim:2 not found: manifest unknown: manifest unknown",
+            "imageMissing",
+            "has no image sim:2",
+        ),
+        (
+            "repository r.example.org/sim not found: name unknown: repository name not known to registry",
+            "imageMissing",
+            "has no image",
+        ),
+        (
+            "pull access denied for sim, repository does not exist or may require 'docker login': denied: requested access to the resource is denied",
+            "pullDenied",
+            "credentials",
+        ),
+        (
+            'Head "https://r.example.org/v2/sim/manifests/2": unauthorized: authentication required',
+            "pullDenied",
+            "credentials",
+        ),
+        (
+            'Head "https://r.example.org/v2/sim/manifests/2": no basic auth credentials',
+            "pullDenied",
+            "credentials",
+        ),
+        (
+            'Get "https://r.example.org/v2/": dial tcp 192.0.2.1:443: connect: connection refused',
+            "registryUnreachable",
+            "cannot reach registry",
+        ),
+        (
+            'Get "https://r.example.org/v2/": dial tcp: lookup r.example.org: no such host',
+            "registryUnreachable",
+            "cannot reach registry",
+        ),
+        (
+            'Get "https://r.example.org/v2/": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)',
+            "registryUnreachable",
+            "cannot reach registry",
+        ),
+        (
+            'Get "https://r.example.org/v2/": x509: certificate signed by unknown authority',
+            "registryUnreachable",
+            "certificates",
+        ),
+        (
+            "received unexpected HTTP status: 503 Service Unavailable",
+            "registryUnreachable",
+            "cannot reach registry",
+        ),
+    ],
+)
+async def test_what_the_daemon_says_of_a_pull_becomes_a_fault_with_advice(
+    fake: FakeDocker, said: str, fault: str, words: str
+) -> None:
     fake.pullable["sim:2"] = Exception(said)
     e = await fault_of(fake, "sim:2")
-    assert e.fault == fault and words in e.sentence and said.split(":")[0] in e.sentence and ";" in e.sentence
+    assert (
+        e.fault == fault
+        and words in e.sentence
+        and said.split(":")[0] in e.sentence
+        and ";" in e.sentence
+    )
     # some are said with a status, before anything is streamed
     fake.trouble("POST /images/create", "fail", status=404, said=said)
     assert (await fault_of(fake, "sim:2")).fault == fault
@@ -162,7 +235,12 @@ async def test_a_registry_that_hangs_ends_the_pull_in_time(fake: FakeDocker) -> 
     fake.trouble("POST /images/create", "hang")
     began = time.monotonic()
     e = await fault_of(fake, "sim:2", pull_secs=0.3)
-    assert e.fault == "pullTimeout" and "within" not in e.sentence and "0.3 s" in e.sentence and "pullSecs" in e.sentence
+    assert (
+        e.fault == "pullTimeout"
+        and "within" not in e.sentence
+        and "0.3 s" in e.sentence
+        and "pullSecs" in e.sentence
+    )
     assert time.monotonic() - began < 5 * 2
 
 
@@ -198,15 +276,23 @@ async def test_a_pull_that_is_given_up_is_not_left_running(fake: FakeDocker) -> 
 
 def credentials(folder: Path, content: Any = None, mode: int = 0o600) -> str:
     file = folder / "registries.json"
-    said = {"r.example.org": {"username": "joe", "password": PASSWORD}} if content is None else content
+    said = (
+        {"r.example.org": {"username": "joe", "password": PASSWORD}} if content is None else content
+    )
     file.write_text(said if isinstance(said, str) else json.dumps(said))
     file.chmod(mode)
     return str(file)
 
 
-async def test_credentials_go_to_their_registry_only(fake: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_go_to_their_registry_only(
+    fake: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # what somebody's `docker login` left must not be used in our name
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {"other.example.org": {"auth": base64.b64encode(b"me:mine").decode()}}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {"auths": {"other.example.org": {"auth": base64.b64encode(b"me:mine").decode()}}}
+        )
+    )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     fake.pullable = {"r.example.org/sim:2": ID, "other.example.org/sim:2": OTHER}
     async with images(fake, registries=credentials(tmp_path)) as i:
@@ -214,7 +300,11 @@ async def test_credentials_go_to_their_registry_only(fake: FakeDocker, tmp_path:
         await i.have("other.example.org/sim:2")
     (_, theirs), (_, others) = fake.pulls
     assert theirs is not None and others is None
-    assert json.loads(base64.urlsafe_b64decode(theirs)) == {"username": "joe", "password": PASSWORD, "serveraddress": "r.example.org"}
+    assert json.loads(base64.urlsafe_b64decode(theirs)) == {
+        "username": "joe",
+        "password": PASSWORD,
+        "serveraddress": "r.example.org",
+    }
 
 
 async def test_a_password_never_shows(fake: FakeDocker, tmp_path: Path) -> None:
@@ -229,17 +319,30 @@ async def test_a_password_never_shows(fake: FakeDocker, tmp_path: Path) -> None:
     assert header is not None
     assert "r.example.org/sim:2" in output.text
     for secret in (PASSWORD, header):
-        assert secret not in output.text and secret not in str(e.value) and secret not in repr(e.value.__context__)
+        assert (
+            secret not in output.text
+            and secret not in str(e.value)
+            and secret not in repr(e.value.__context__)
+        )
 
 
-@pytest.mark.parametrize(("content", "mode", "words"), [
-    (None, 0o640, "others can read"),
-    (None, 0o604, "others can read"),
-    ('{"r.example.org": {"username": "joe", "password": "correct horse battery}}', 0o600, "not of the form"),
-    ({"r.example.org": "joe:" + PASSWORD}, 0o600, "not of the form"),
-    ({"r.example.org": {"username": "joe", "pass": PASSWORD}}, 0o600, "not of the form"),
-])
-async def test_a_file_of_credentials_that_cannot_be_used_is_refused(fake: FakeDocker, tmp_path: Path, content: Any, mode: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (None, 0o640, "others can read"),
+        (None, 0o604, "others can read"),
+        (
+            '{"r.example.org": {"username": "joe", "password": "correct horse battery}}',
+            0o600,
+            "not of the form",
+        ),
+        ({"r.example.org": "joe:" + PASSWORD}, 0o600, "not of the form"),
+        ({"r.example.org": {"username": "joe", "pass": PASSWORD}}, 0o600, "not of the form"),
+    ],
+)
+async def test_a_file_of_credentials_that_cannot_be_used_is_refused(
+    fake: FakeDocker, tmp_path: Path, content: Any, mode: int, words: str
+) -> None:
     file = credentials(tmp_path, content, mode)
     e = await fault_of(fake, "r.example.org/sim:2", registries=file)
     assert e.fault == "pullDenied" and words in e.sentence and file in e.sentence and not fake.pulls
@@ -255,7 +358,9 @@ def test_a_file_that_is_not_there_or_is_none_is_told(tmp_path: Path) -> None:
     assert registries.problems(str(tmp_path))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: run the tests as root, to give a file to somebody else")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: run the tests as root, to give a file to somebody else"
+)
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     file = credentials(tmp_path)
     os.chown(file, 65534, 65534)

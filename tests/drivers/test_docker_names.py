@@ -1,4 +1,6 @@
-"""Names and labels of what we have on Docker hosts: told apart by deployment, user, kind and task, and by nobody mistaken."""
+"""Names and labels of what we have on Docker hosts: told apart by deployment, user, kind and task,
+and by nobody mistaken.
+"""
 
 import re
 
@@ -25,15 +27,26 @@ def test_names_of_everything() -> None:
 
 
 def test_docker_takes_them() -> None:
-    for name in (names.agent(KEY, "depl0001"), names.task("User0001", TOKEN, "d"), names.relay("d"), names.links("d"), names.network(TOKEN, "d")):
+    for name in (
+        names.agent(KEY, "depl0001"),
+        names.task("User0001", TOKEN, "d"),
+        names.relay("d"),
+        names.links("d"),
+        names.network(TOKEN, "d"),
+    ):
         assert DOCKERS.match(name)
 
 
-@pytest.mark.parametrize("other", [
-    Token("User0001-Simu0001-animation", 3, 1, "worker", 8), Token("User0001-Simu0001-animation", 3, 2, "worker", 7),
-    Token("User0001-Simu0001-animation", 4, 1, "worker", 7), Token("User0001-Simu0001-animation", 3, 1, "server", 7),
-    Token("User0001-Simu0002-animation", 3, 1, "worker", 7),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        Token("User0001-Simu0001-animation", 3, 1, "worker", 8),
+        Token("User0001-Simu0001-animation", 3, 2, "worker", 7),
+        Token("User0001-Simu0001-animation", 4, 1, "worker", 7),
+        Token("User0001-Simu0001-animation", 3, 1, "server", 7),
+        Token("User0001-Simu0002-animation", 3, 1, "worker", 7),
+    ],
+)
 def test_every_execution_has_a_name_of_its_own(other: Token) -> None:
     assert names.task("User0001", TOKEN, "depl0001") != names.task("User0001", other, "depl0001")
 
@@ -44,7 +57,13 @@ def test_a_gang_has_one_network_and_another_attempt_another() -> None:
 
 
 def test_two_deployments_on_a_host_share_no_name_but_the_plain_one() -> None:
-    for name in (lambda d: names.task("User0001", TOKEN, d), names.relay, names.links, lambda d: names.network(TOKEN, d), lambda d: names.agent(KEY, d)):
+    for name in (
+        lambda d: names.task("User0001", TOKEN, d),
+        names.relay,
+        names.links,
+        lambda d: names.network(TOKEN, d),
+        lambda d: names.agent(KEY, d),
+    ):
         assert name("depl0001") != name("depl0002")
 
 
@@ -57,14 +76,26 @@ def test_a_deployment_is_told_by_its_key_alone_and_does_not_tell_it() -> None:
 
 def test_labels_of_agents_and_tasks() -> None:
     assert names.agent_labels("depl0001", KEY, "AbCdEfGh" * 4, 1700000000.7) == {
-        "jobscribe.deployment": "depl0001", "jobscribe.part": "agent", "jobscribe.key": "docker.sequential.User0001@a",
-        "jobscribe.uid": "User0001", "jobscribe.kind": "sequential", "jobscribe.agent": "AbCd", "jobscribe.started": "1700000000",
+        "jobscribe.deployment": "depl0001",
+        "jobscribe.part": "agent",
+        "jobscribe.key": "docker.sequential.User0001@a",
+        "jobscribe.uid": "User0001",
+        "jobscribe.kind": "sequential",
+        "jobscribe.agent": "AbCd",
+        "jobscribe.started": "1700000000",
     }
     place = AgentKey("docker", "container", "User0001", "a")
     assert names.task_labels("depl0001", place, TOKEN, "OpIdOpId" * 4, 1700000000) == {
-        "jobscribe.deployment": "depl0001", "jobscribe.part": "task", "jobscribe.key": "docker.container.User0001@a",
-        "jobscribe.uid": "User0001", "jobscribe.kind": "container", "jobscribe.started": "1700000000",
-        "jobscribe.jid": TOKEN.jid, "jobscribe.token": str(TOKEN), "jobscribe.op": "OpIdOp", "jobscribe.agent": "",
+        "jobscribe.deployment": "depl0001",
+        "jobscribe.part": "task",
+        "jobscribe.key": "docker.container.User0001@a",
+        "jobscribe.uid": "User0001",
+        "jobscribe.kind": "container",
+        "jobscribe.started": "1700000000",
+        "jobscribe.jid": TOKEN.jid,
+        "jobscribe.token": str(TOKEN),
+        "jobscribe.op": "OpIdOp",
+        "jobscribe.agent": "",
     }
 
 
@@ -78,5 +109,9 @@ def test_what_is_ours() -> None:
 
 def test_a_filter_asks_for_the_deployment_and_the_part_always() -> None:
     assert names.filters("depl0001", "agent", key=str(KEY)) == {
-        "label": ["jobscribe.deployment=depl0001", "jobscribe.part=agent", "jobscribe.key=docker.sequential.User0001@a"],
+        "label": [
+            "jobscribe.deployment=depl0001",
+            "jobscribe.part=agent",
+            "jobscribe.key=docker.sequential.User0001@a",
+        ],
     }

@@ -1,4 +1,6 @@
-"""Which unix user somebody is on the hosts: one number each for good, from the span and no other, and files given to it."""
+"""Which unix user somebody is on the hosts: one number each for good, from the span and no other,
+and files given to it.
+"""
 
 import concurrent.futures
 import json
@@ -11,7 +13,9 @@ import pytest
 from jobscribe.drivers.docker.containers.uid_allocation import UnixUsers
 from jobscribe.protocol.errors import CODES, Refusal
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other unix users: run the tests as root")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can give files to other unix users: run the tests as root"
+)
 SPAN = (200_000, 200_004)
 
 
@@ -23,7 +27,10 @@ def users(folder: Path, span: tuple[int, int] | None = SPAN) -> UnixUsers:
 def test_everybody_gets_a_number_of_their_own_the_lowest_that_is_free(tmp_path: Path) -> None:
     u = users(tmp_path)
     assert [u.of(uid) for uid in ("User0001", "User0002", "User0001", "User0003")] == [
-        (200_000, 200_000), (200_001, 200_001), (200_000, 200_000), (200_002, 200_002),
+        (200_000, 200_000),
+        (200_001, 200_001),
+        (200_000, 200_000),
+        (200_002, 200_002),
     ]
 
 
@@ -36,7 +43,9 @@ def test_numbers_are_for_good(tmp_path: Path) -> None:
     assert {uid: again.of(uid) for uid in given} == given
     file = tmp_path / "unix-users.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert json.loads(file.read_bytes()) == {"users": {"User0001": 200_000, "User0002": 200_001, "User0003": 200_002}}
+    assert json.loads(file.read_bytes()) == {
+        "users": {"User0001": 200_000, "User0002": 200_001, "User0003": 200_002}
+    }
     assert [p.name for p in tmp_path.iterdir()] == ["unix-users.json"]
 
 
@@ -69,12 +78,17 @@ def test_a_span_that_is_used_up_is_said_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         u.of("User0009")
     assert refused.value.code == "agentUnavailable"
-    assert refused.value.sentence == "all 5 unix users of 200000 to 200004 are taken: make unix_users of the pool's file larger"
+    assert (
+        refused.value.sentence
+        == "all 5 unix users of 200000 to 200004 are taken: make unix_users of the pool's file larger"
+    )
     assert u.of("User0004") == (200_004, 200_004)
 
 
 @as_root
-@pytest.mark.parametrize("span", [(0, 10), (999, 2000), (1, 1), (2000, 1999), (-5, 3000), (1000, 2**31)])
+@pytest.mark.parametrize(
+    "span", [(0, 10), (999, 2000), (1, 1), (2000, 1999), (-5, 3000), (1000, 2**31)]
+)
 def test_the_systems_own_users_are_nobodys(tmp_path: Path, span: tuple[int, int]) -> None:
     with pytest.raises(Refusal) as refused:
         users(tmp_path, span)
@@ -83,11 +97,15 @@ def test_the_systems_own_users_are_nobodys(tmp_path: Path, span: tuple[int, int]
 
 @as_root
 def test_root_is_nobodys_user_either(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="badConfig: as root, containers need unix users of their own"):
+    with pytest.raises(
+        Refusal, match="badConfig: as root, containers need unix users of their own"
+    ):
         users(tmp_path, None)
 
 
-def test_without_a_span_everybody_is_the_supervisors_own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_span_everybody_is_the_supervisors_own_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     monkeypatch.setattr(os, "getegid", lambda: 4321)
     u = users(tmp_path, None)
@@ -100,19 +118,33 @@ def test_without_a_span_everybody_is_the_supervisors_own_user(tmp_path: Path, mo
     assert not (tmp_path / "unix-users.json").exists()
 
 
-def test_a_span_is_refused_to_who_cannot_give_files_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_is_refused_to_who_cannot_give_files_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     with pytest.raises(Refusal) as refused:
         users(tmp_path)
     assert refused.value.code == "badConfig"
-    assert refused.value.sentence == "unix_users is 200000 to 200004, but only root can give files to others: leave it out, or run as root"
+    assert (
+        refused.value.sentence
+        == "unix_users is 200000 to 200004, but only root can give files to others: leave it out, or run as root"
+    )
 
 
 @as_root
-@pytest.mark.parametrize("content", [
-    b"", b"{", b"[]", b'{"users": {"User0001": "x"}}', b'{"users": {"User0001": 200000, "User0002": 200000}}', b'{"users": {"User0001": 0}}',
-    b'{"users": {"User0001": 999}}', b'{"users": {}, "more": 1}',
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"users": {"User0001": "x"}}',
+        b'{"users": {"User0001": 200000, "User0002": 200000}}',
+        b'{"users": {"User0001": 0}}',
+        b'{"users": {"User0001": 999}}',
+        b'{"users": {}, "more": 1}',
+    ],
+)
 def test_a_damaged_file_gives_nobody_a_number(tmp_path: Path, content: bytes) -> None:
     """Else two users would be one on the hosts."""
     (tmp_path / "unix-users.json").write_bytes(content)
@@ -140,7 +172,11 @@ def test_folders_are_their_users_alone(tmp_path: Path) -> None:
     for _ in range(2):
         u.own_folder(str(path), "User0001")
         status = path.stat()
-        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (200_000, 200_000, 0o700)
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
+            200_000,
+            200_000,
+            0o700,
+        )
     assert (tmp_path / "deep").stat().st_uid == 0
 
 
@@ -156,7 +192,9 @@ def test_a_folder_that_was_the_supervisors_is_given_away_with_what_is_in_it(tmp_
     (path / "others").touch()
     os.chown(path / "others", 4444, 4444)
     u.own_folder(str(path), "User0001")
-    assert [p.lstat().st_uid for p in (path, path / "sub", path / "sub" / "file", path / "link")] == [200_000] * 4
+    assert [
+        p.lstat().st_uid for p in (path, path / "sub", path / "sub" / "file", path / "link")
+    ] == [200_000] * 4
     assert (path / "others").stat().st_uid == 4444
     assert outside.stat().st_uid == (outside / "file").stat().st_uid == 0
 

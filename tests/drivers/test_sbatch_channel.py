@@ -1,4 +1,6 @@
-"""Becoming a user without ssh: as oneself, by sudo, by runuser; and what a second account on the same machine can see of it."""
+"""Becoming a user without ssh: as oneself, by sudo, by runuser; and what a second account on the
+same machine can see of it.
+"""
 
 import contextlib
 import os
@@ -13,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from jobscribe.drivers.sbatch.login_node import channel as channels
-from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError, LocalChannel, local_channel
+from jobscribe.drivers.sbatch.login_node.channel import (
+    OUT_BYTES,
+    ChannelError,
+    LocalChannel,
+    local_channel,
+)
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime import processes
@@ -23,7 +30,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sbatch_ground import AGENT_ID, KEY, SPEC, SYSTEM_PYTHON, TOKEN, Ground, made_ground, until
 
 NOBODY = 65534
-ROOT = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runuser") is None, reason="becoming another user takes root and runuser: run as root")
+ROOT = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("runuser") is None,
+    reason="becoming another user takes root and runuser: run as root",
+)
 
 
 @pytest.fixture
@@ -37,14 +47,28 @@ async def test_a_command_gets_its_stdin_and_says_what_it_says() -> None:
     assert (ran.code, len(ran.out), ran.err) == (7, 300_000, b"oops\n")
     assert (await LocalChannel(()).run(["true"], b"x" * 300_000)).code == 0  # it does not read
     assert (await LocalChannel(()).run(["no-such-command"])).code == 127
-    assert len((await LocalChannel(()).run(["head", "-c", str(OUT_BYTES + 1), "/dev/zero"])).out) == OUT_BYTES
+    assert (
+        len((await LocalChannel(()).run(["head", "-c", str(OUT_BYTES + 1), "/dev/zero"])).out)
+        == OUT_BYTES
+    )
 
 
-async def test_nothing_of_the_supervisors_environment_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_the_supervisors_environment_reaches_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("JOBSCRIBE_SECRET", "hidden")
     said = (await LocalChannel(()).run(["env"])).out.decode()
     assert "hidden" not in said
-    assert {line.partition("=")[0] for line in said.splitlines()} <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "TZ"}
+    assert {line.partition("=")[0] for line in said.splitlines()} <= {
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "TZ",
+    }
 
 
 async def test_what_takes_too_long_is_ended_with_what_it_started() -> None:
@@ -52,9 +76,16 @@ async def test_what_takes_too_long_is_ended_with_what_it_started() -> None:
     with pytest.raises(ChannelError, match=r"sh on .* did not end within 0\.3 s"):
         await LocalChannel(()).run(["sh", "-c", "sleep 4321 & sleep 4321"], secs=0.3)
     assert time.monotonic() - began < 20
-    await until(lambda: not [
-        p for p in processes.table().values() if not p.over and processes._read(f"/proc/{p.pid}/cmdline") == b"sleep\x004321\0"
-    ], "the end of what it started")
+    await until(
+        lambda: (
+            not [
+                p
+                for p in processes.table().values()
+                if not p.over and processes._read(f"/proc/{p.pid}/cmdline") == b"sleep\x004321\0"
+            ]
+        ),
+        "the end of what it started",
+    )
 
 
 async def test_what_it_leaves_behind_is_not_waited_for() -> None:
@@ -69,17 +100,28 @@ async def test_what_it_leaves_behind_is_not_waited_for() -> None:
 
 def test_users_that_cannot_be_are_named() -> None:
     cluster = Cluster(name="hpc", access="runuser", users={"DriverU1": "no-such-user"})
-    for uid, words in (("another0", "which unix user another0 is"), ("DriverU1", "no unix user named no-such-user")):
+    for uid, words in (
+        ("another0", "which unix user another0 is"),
+        ("DriverU1", "no unix user named no-such-user"),
+    ):
         with pytest.raises(Refusal, match=words) as refused:
             local_channel(cluster, uid)
         assert refused.value.code == "agentUnavailable" and "cluster hpc" in refused.value.sentence
 
 
-@pytest.mark.parametrize(("sudo", "words"), [
-    ('echo "sudo: a password is required" >&2; exit 1', "adds a rule with NOPASSWD): sudo: a password is required"),
-    (None, "sudo cannot be executed on this machine"),
-])
-async def test_a_missing_rule_is_a_clear_refusal(ground: Ground, monkeypatch: pytest.MonkeyPatch, sudo: str | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("sudo", "words"),
+    [
+        (
+            'echo "sudo: a password is required" >&2; exit 1',
+            "adds a rule with NOPASSWD): sudo: a password is required",
+        ),
+        (None, "sudo cannot be executed on this machine"),
+    ],
+)
+async def test_a_missing_rule_is_a_clear_refusal(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, sudo: str | None, words: str
+) -> None:
     if sudo is not None:
         ground.command("sudo", sudo)
     monkeypatch.setattr(channels, "_PATH", str(ground.bin))
@@ -91,12 +133,19 @@ async def test_a_missing_rule_is_a_clear_refusal(ground: Ground, monkeypatch: py
     assert await driver.check() == [refused.value.sentence]
 
 
-async def test_sudo_is_asked_for_no_password_and_for_the_users_home(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sudo_is_asked_for_no_password_and_for_the_users_home(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ground.command("sudo", f'echo "$1 $2 $3 $4 $5" >> {ground.root}/asked; shift 5; exec "$@"')
     monkeypatch.setattr(channels, "_PATH", f"{ground.bin}:/usr/bin:/bin")
     me = pwd.getpwuid(os.geteuid()).pw_name
-    driver = ground.driver(ground.cluster(access="sudo", users={KEY.uid: me}, pythons=(SYSTEM_PYTHON,)))
-    assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (b"", 0)  # everything there is executed in the same way
+    driver = ground.driver(
+        ground.cluster(access="sudo", users={KEY.uid: me}, pythons=(SYSTEM_PYTHON,))
+    )
+    assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (
+        b"",
+        0,
+    )  # everything there is executed in the same way
     assert set((ground.root / "asked").read_text().splitlines()) == {f"-n -H -u {me} --"}
 
 
@@ -134,8 +183,15 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground:
     ground.scratch.chmod(0o755)
     cluster = ground.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,))
     driver = ground.driver(cluster)
-    third = subprocess.Popen([SYSTEM_PYTHON, "-c", _SECOND_ACCOUNT, str(ground.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,  # noqa: ASYNC220
-                             user=54_321, group=54_321, extra_groups=[], cwd="/")
+    third = subprocess.Popen(
+        [SYSTEM_PYTHON, "-c", _SECOND_ACCOUNT, str(ground.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=54_321,
+        group=54_321,
+        extra_groups=[],
+        cwd="/",
+    )
     assert third.stdin is not None and third.stdout is not None
     third.stdin.write(f"{TOKEN} {AGENT_ID}".encode())
     third.stdin.close()
@@ -151,9 +207,13 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground:
     assert hits.strip() == "[]"
     assert os.stat(f"/proc/{handle['pid']}").st_uid in (0, NOBODY)
     status = Path(f"/proc/{handle['pid']}/status").read_text()
-    assert f"Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}" in status and f"Groups:\t{NOBODY}" in status
+    assert (
+        f"Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}" in status and f"Groups:\t{NOBODY}" in status
+    )
     for path in (ground.base, *ground.base.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # what is written anew has another name for a moment
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # what is written anew has another name for a moment
             assert path.lstat().st_uid == NOBODY
     assert handle["user"] == "nobody" and driver.signed_in_as(KEY) == "nobody"
     await driver.stop(handle, 1.0)
@@ -163,7 +223,9 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground:
 @ROOT
 async def test_evidence_of_another_users_agent_is_read_as_that_user(ground: Ground) -> None:
     os.chown(ground.scratch, NOBODY, NOBODY)
-    driver = ground.driver(ground.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,)))
+    driver = ground.driver(
+        ground.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,))
+    )
     run = ground.folder() / "run" / "t1"
     run.mkdir(parents=True)
     (run / "stdout.log").write_bytes(b"0123456789")

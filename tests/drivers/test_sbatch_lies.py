@@ -1,4 +1,6 @@
-"""What answers on a login node is under its user's control: whatever it says, it is a refusal with a short sentence, and nothing of it is on record."""
+"""What answers on a login node is under its user's control: whatever it says, it is a refusal with
+a short sentence, and nothing of it is on record.
+"""
 
 import json
 import os
@@ -6,13 +8,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from jobscribe.drivers.sbatch.login_node import site as sites
-from jobscribe.drivers.sbatch.login_node.channel import Ran
-from jobscribe.protocol.errors import Refusal
 from sbatch_ground import KEY, SPEC, Ground, Ssh, made_ground
 from test_sbatch_driver import signed_in
 
-GOOD = {"number": 1, "pid": 2, "startTicks": 3, "bootId": "b", "host": "login1", "started": True, "folder": "/elsewhere"}
+from jobscribe.drivers.sbatch.login_node import site as sites
+from jobscribe.drivers.sbatch.login_node.channel import Ran
+from jobscribe.protocol.errors import Refusal
+
+GOOD = {
+    "number": 1,
+    "pid": 2,
+    "startTicks": 3,
+    "bootId": "b",
+    "host": "login1",
+    "started": True,
+    "folder": "/elsewhere",
+}
 
 
 @pytest.fixture
@@ -39,14 +50,22 @@ def line(said: Any) -> bytes:
 
 
 LIES = {
-    "deep": sites.MARK.encode() + b"[" * 200_000 + b"\n", "no object": line([1]), "nothing": line({}), "long": line({"error": "x" * 3_000_000}),
-    "a terminal's": line({"error": "\x1b[2J\nok: signed in\x07"}), "a pid that is none": line({**GOOD, "pid": "1; rm"}), "a large name": line({**GOOD, "host": "h" * 5000}),
-    "another state": line({"state": ["alive"], "detail": {}}), "no base64": line({**GOOD, "pid": -1, "before": "?", "output": 5}),
+    "deep": sites.MARK.encode() + b"[" * 200_000 + b"\n",
+    "no object": line([1]),
+    "nothing": line({}),
+    "long": line({"error": "x" * 3_000_000}),
+    "a terminal's": line({"error": "\x1b[2J\nok: signed in\x07"}),
+    "a pid that is none": line({**GOOD, "pid": "1; rm"}),
+    "a large name": line({**GOOD, "host": "h" * 5000}),
+    "another state": line({"state": ["alive"], "detail": {}}),
+    "no base64": line({**GOOD, "pid": -1, "before": "?", "output": 5}),
     "more than was asked for": line({"data": "AAAA" * 700_000, "size": -1}),
 }
 
 
-async def test_a_lie_is_refused_in_a_short_sentence(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lie_is_refused_in_a_short_sentence(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver, _ = await signed_in(ground, monkeypatch)
     handle = await driver.start(SPEC)
     site = driver._sites[KEY.uid, "hpc"][1]
@@ -56,24 +75,46 @@ async def test_a_lie_is_refused_in_a_short_sentence(ground: Ground, monkeypatch:
         for doing in (driver.start(SPEC), driver.evidence(KEY, "x/stdout.log", 0, 10)):
             with pytest.raises(Refusal) as e:
                 await doing
-            assert e.value.code == "agentUnavailable" and len(e.value.sentence) < 1000 and e.value.sentence.isprintable(), (lie, e.value.sentence[:300])
+            assert (
+                e.value.code == "agentUnavailable"
+                and len(e.value.sentence) < 1000
+                and e.value.sentence.isprintable()
+            ), (lie, e.value.sentence[:300])
         found = await driver.find(handle)
-        assert found.state == "unknown" and not found.sign_in and len(found.detail) < 1000 and found.detail.isprintable(), lie
+        assert (
+            found.state == "unknown"
+            and not found.sign_in
+            and len(found.detail) < 1000
+            and found.detail.isprintable()
+        ), lie
 
 
-async def test_of_an_answer_only_what_is_known_is_on_record(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_an_answer_only_what_is_known_is_on_record(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver, _ = await signed_in(ground, monkeypatch)
     await driver.start(SPEC)
     liar = Liar(line({**GOOD, "more": "x" * 100_000}))
     driver._channels[KEY.uid, "hpc"] = liar
     driver._sites[KEY.uid, "hpc"] = (liar, driver._sites[KEY.uid, "hpc"][1])
     handle = await driver.start(SPEC)
-    assert set(handle) == {"folder", "number", "pid", "startTicks", "bootId", "host", "key", "user"} and handle["folder"] == str(ground.folder())
+    assert set(handle) == {
+        "folder",
+        "number",
+        "pid",
+        "startTicks",
+        "bootId",
+        "host",
+        "key",
+        "user",
+    } and handle["folder"] == str(ground.folder())
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 @pytest.mark.parametrize("name", ["job_agent.log", "lease/7"])
-async def test_a_start_waits_for_no_pipe_and_follows_no_link(ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
+async def test_a_start_waits_for_no_pipe_and_follows_no_link(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
     driver, _ = await signed_in(ground, monkeypatch)
     path = (ground.base if name.endswith(".log") else ground.folder()) / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Logs of agents on clusters, kept beside the user's runs: few, short, without secrets, and never through a link of the user's."""
+"""Logs of agents on clusters, kept beside the user's runs: few, short, without secrets, and never
+through a link of the user's.
+"""
 
 import stat
 from pathlib import Path
@@ -17,10 +19,13 @@ def keep(root: Path, remote: bytes = b"r\n", start: bytes = b"s\n", now: float =
 
 
 def test_both_have_the_time_of_the_start_in_their_name(tmp_path: Path) -> None:
-    start, = [p for p in keep(tmp_path) if p.name.endswith("-start.log")]
+    (start,) = [p for p in keep(tmp_path) if p.name.endswith("-start.log")]
     assert start.name == "20010909014640-start.log" and start.read_bytes() == b"s\n"
     assert start.with_name("20010909014640-remote.log").read_bytes() == b"r\n"
-    assert stat.S_IMODE(start.stat().st_mode) == 0o600 and stat.S_IMODE(start.parent.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(start.stat().st_mode) == 0o600
+        and stat.S_IMODE(start.parent.stat().st_mode) == 0o700
+    )
 
 
 def test_two_starts_within_a_second_are_both_kept(tmp_path: Path) -> None:
@@ -36,13 +41,21 @@ def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_long_one_keeps_its_end(tmp_path: Path) -> None:
-    remote = keep(tmp_path, remote=b"".join(b"line %d %s\n" % (n, SECRET.encode()) for n in range(60_000)))[0]
+    remote = keep(
+        tmp_path, remote=b"".join(b"line %d %s\n" % (n, SECRET.encode()) for n in range(60_000))
+    )[0]
     text = remote.read_bytes()
-    assert len(text) <= 1 << 20 and text.endswith(b"line 59999 <REDACTED>\n") and text.startswith(b"...\nline ")
+    assert (
+        len(text) <= 1 << 20
+        and text.endswith(b"line 59999 <REDACTED>\n")
+        and text.startswith(b"...\nline ")
+    )
     assert SECRET.encode() not in text
 
 
-@pytest.mark.parametrize("where", ["DriverU1", "DriverU1/agent-sbatch", "DriverU1/agent-sbatch/hpc"])
+@pytest.mark.parametrize(
+    "where", ["DriverU1", "DriverU1/agent-sbatch", "DriverU1/agent-sbatch/hpc"]
+)
 def test_no_link_of_the_user_is_followed(tmp_path: Path, where: str) -> None:
     elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
     elsewhere.mkdir()

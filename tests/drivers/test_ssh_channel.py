@@ -1,4 +1,6 @@
-"""A user's ssh connection: commands as they are meant, bounded answers, a socket that leads back, and an end that is noticed."""
+"""A user's ssh connection: commands as they are meant, bounded answers, a socket that leads back,
+and an end that is noticed.
+"""
 
 import asyncio
 import contextlib
@@ -9,11 +11,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from ssh_ground import Site, enter, new_log, served
+
 from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError
 from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.errors import Refusal
-from ssh_ground import Site, enter, new_log, served
 
 
 @contextlib.asynccontextmanager
@@ -43,14 +46,26 @@ async def test_a_command_gets_its_arguments_as_they_are_and_its_input() -> None:
         assert ran.out.decode().split("\0")[:-1] == NASTY
         data = os.urandom(300_000)
         assert (await channel.run(["cat"], data)) == (0, data, b"")
-        assert await channel.run(["sh", "-c", "echo out; echo err >&2; exit 7"]) == (7, b"out\n", b"err\n")
+        assert await channel.run(["sh", "-c", "echo out; echo err >&2; exit 7"]) == (
+            7,
+            b"out\n",
+            b"err\n",
+        )
         assert (await channel.run(["sh", "-c", "kill -TERM $$"])).code in (-15, 128 + 15)
         assert (await channel.run(["true"], data)).code == 0  # what is not read hinders nobody
         assert (await channel.run(["no-such-command"])).code == 127
 
 
 async def test_noise_of_a_profile_is_kept_as_it_is() -> None:
-    async with channel_to(Site(output=lambda c: (0, b"\xff\x00 Welcome\n" + (b"" if c == "true" else b'{"a":1}\n'), b"mail\n"))) as channel:
+    async with channel_to(
+        Site(
+            output=lambda c: (
+                0,
+                b"\xff\x00 Welcome\n" + (b"" if c == "true" else b'{"a":1}\n'),
+                b"mail\n",
+            )
+        )
+    ) as channel:
         assert await channel.run(["x"]) == (0, b'\xff\x00 Welcome\n{"a":1}\n', b"mail\n")
 
 
@@ -64,6 +79,7 @@ async def test_no_more_than_a_server_allows_are_executed_at_once() -> None:
     """sshd refuses the eleventh session of a connection."""
     most, site = 0, Site()
     async with channel_to(site) as channel:
+
         async def one(n: int) -> bytes:
             return (await channel.run(["sh", "-c", f"sleep 0.05; echo {n}"])).out
 
@@ -123,8 +139,18 @@ async def test_a_connection_over_which_nothing_comes_any_more_is_noticed() -> No
             await asyncio.gather(carry(reader, back), carry(there, writer))
 
         between = await asyncio.start_server(accepted, "127.0.0.1", 0)
-        cluster = site.cluster(login=(type(site.login())(host="127.0.0.1", port=between.sockets[0].getsockname()[1], keys=site.login().keys),))
-        channel = await connect(cluster, Credentials(user="ann", password="hunter2"), new_log()[0], keepalive_secs=0.2)
+        cluster = site.cluster(
+            login=(
+                type(site.login())(
+                    host="127.0.0.1",
+                    port=between.sockets[0].getsockname()[1],
+                    keys=site.login().keys,
+                ),
+            )
+        )
+        channel = await connect(
+            cluster, Credentials(user="ann", password="hunter2"), new_log()[0], keepalive_secs=0.2
+        )
         ended = asyncio.Event()
         channel.when_closed(ended.set)
         await asyncio.sleep(1.2)

@@ -1,6 +1,9 @@
-"""What a site's login asks is understood from its words; what it says is shown as one harmless line."""
+"""What a site's login asks is understood from its words; what it says is shown as one harmless
+line.
+"""
 
 import pytest
+
 from jobscribe.drivers.sbatch.ssh.prompts import asked, meaning, plain, quoted
 
 
@@ -58,10 +61,16 @@ def test_a_user_called_token_is_asked_for_a_password() -> None:
         ("Your account has been temporarily locked", "locked"),
         ("Too many authentication failures", "locked"),
         ("Your account has expired; please contact your system administrator.", "accountExpired"),
-        ("WARNING: Your password has expired. Password change required but no TTY available.", "passwordExpired"),
-        ("You are required to change your password immediately (administrator enforced).", "passwordExpired"),
+        (
+            "WARNING: Your password has expired. Password change required but no TTY available.",
+            "passwordExpired",
+        ),
+        (
+            "You are required to change your password immediately (administrator enforced).",
+            "passwordExpired",
+        ),
         ("The system is down for maintenance until Tuesday", "closed"),
-        ('System is going down. Unprivileged users are not permitted to log in anymore.', "closed"),
+        ("System is going down. Unprivileged users are not permitted to log in anymore.", "closed"),
         ("Welcome to the cluster. Unauthorized use is prohibited.", None),
         ("", None),
     ],
@@ -71,6 +80,9 @@ def test_a_sites_words_are_understood_where_they_can_be(words: str, what: str | 
 
 
 def test_foreign_words_become_one_short_line_that_no_terminal_obeys() -> None:
-    assert plain("\x1b[31mAccess\x1b[0m\r\n denied\x07\u202e \x1b]0;title\x07now\x00") == "Access denied now"
+    assert (
+        plain("\x1b[31mAccess\x1b[0m\r\n denied\x07\u202e \x1b]0;title\x07now\x00")
+        == "Access denied now"
+    )
     assert len(plain("x" * 5000)) == 303
     assert quoted("\x1b[1mPassword + OTP: ") == "'Password + OTP'"

@@ -1,4 +1,6 @@
-"""The units as text: systemd takes every line of them, and what they say fits the code. Needs no root and no running systemd."""
+"""The units as text: systemd takes every line of them, and what they say fits the code. Needs no
+root and no running systemd.
+"""
 
 import configparser
 import os
@@ -26,25 +28,49 @@ def read(name: str) -> configparser.ConfigParser:
 
 
 def systemd_version() -> int:
-    said = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["systemd-analyze", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     found = re.search(r"\d+", said)
     assert found is not None
     return int(found[0])
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here: install Debian's systemd (etc/engines/systemd.sh check)")
-@pytest.mark.parametrize(("unit", "drop_in"), [("jobscribe-supervisor.service", False), ("jobscribe-supervisor.service", True), ("jobscribe-server.service", False)])
-def test_systemd_has_nothing_to_say_against_them(unit: str, drop_in: bool, tmp_path: pathlib.Path) -> None:
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="systemd-analyze is not here: install Debian's systemd (etc/engines/systemd.sh check)",
+)
+@pytest.mark.parametrize(
+    ("unit", "drop_in"),
+    [
+        ("jobscribe-supervisor.service", False),
+        ("jobscribe-supervisor.service", True),
+        ("jobscribe-server.service", False),
+    ],
+)
+def test_systemd_has_nothing_to_say_against_them(
+    unit: str, drop_in: bool, tmp_path: pathlib.Path
+) -> None:
     if drop_in and systemd_version() < 254:
         pytest.skip("systemd-254.conf is for systemd 254 and later, and an older one is here")
     for path in UNITS.glob("*.service"):
-        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").replace(PROGRAM, sys.executable))
+        (tmp_path / path.name).write_text(
+            path.read_text(encoding="utf-8").replace(PROGRAM, sys.executable)
+        )
     if drop_in:
         (tmp_path / f"{unit}.d").mkdir()
         shutil.copy(UNITS / "systemd-254.conf", tmp_path / f"{unit}.d")
     env = {"PATH": os.environ["PATH"], "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
-    done = subprocess.run(["systemd-analyze", "verify", tmp_path / unit], capture_output=True, text=True, env=env, timeout=60)
-    ours = [line for line in done.stderr.splitlines() if "jobscribe" in line or str(tmp_path) in line]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / unit],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+    )
+    ours = [
+        line for line in done.stderr.splitlines() if "jobscribe" in line or str(tmp_path) in line
+    ]
     assert (done.returncode, ours) == (0, [])
 
 
@@ -56,20 +82,39 @@ def test_what_a_restart_cannot_mend_is_not_restarted() -> None:
         assert service["RestartPreventExitStatus"].split() == ["2", str(NOT_LIKE_THIS)]
         assert read(name)["Unit"]["StartLimitIntervalSec"] == "0"
     assert NOT_LIKE_THIS == os.EX_CONFIG
-    assert all(not CODES[code].retry for code in ("badConfig", "unsafe", "storeDamaged", "unknownEvent", "networkFileSystem"))
+    assert all(
+        not CODES[code].retry
+        for code in ("badConfig", "unsafe", "storeDamaged", "unknownEvent", "networkFileSystem")
+    )
     assert CODES["storageUnavailable"].retry
 
 
 def test_jobs_outlive_the_supervisor() -> None:
     service = read("jobscribe-supervisor.service")["Service"]
-    assert (service["KillMode"], service["Delegate"], service["OOMPolicy"], service["Type"]) == ("process", "yes", "continue", "notify")
+    assert (service["KillMode"], service["Delegate"], service["OOMPolicy"], service["Type"]) == (
+        "process",
+        "yes",
+        "continue",
+        "notify",
+    )
     assert int(service["WatchdogSec"]) > 0
     # what is made for a main process and taken away with it would be taken from jobs that run on
-    namespaces = ("PrivateTmp", "RuntimeDirectory", "ProtectSystem", "ProtectHome", "PrivateDevices", "ReadOnlyPaths", "TemporaryFileSystem", "DynamicUser")
+    namespaces = (
+        "PrivateTmp",
+        "RuntimeDirectory",
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateDevices",
+        "ReadOnlyPaths",
+        "TemporaryFileSystem",
+        "DynamicUser",
+    )
     assert [key for key in namespaces if key in service] == []
 
 
-def test_nothing_that_belongs_to_the_front_end_brings_the_supervisor_down_or_the_other_way_round() -> None:
+def test_nothing_that_belongs_to_the_front_end_brings_the_supervisor_down_or_the_other_way_round() -> (
+    None
+):
     unit = read("jobscribe-server.service")["Unit"]
     assert unit["Wants"] == "jobscribe-supervisor.service"
     assert not {"Requires", "BindsTo", "PartOf"} & set(unit)

@@ -1,4 +1,6 @@
-"""Lets the tests of this folder start real sites, as those in tests/system do, and use the LAMMPS plug-in where it lies."""
+"""Lets the tests of this folder start real sites, as those in tests/system do, and use the LAMMPS
+plug-in where it lies.
+"""
 
 import sys
 from pathlib import Path

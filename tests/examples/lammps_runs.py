@@ -1,4 +1,6 @@
-"""Runs of the LAMMPS plug-in without a supervisor: its functions called as a job command and a worker would call them."""
+"""Runs of the LAMMPS plug-in without a supervisor: its functions called as a job command and a
+worker would call them.
+"""
 
 import json
 import os
@@ -22,11 +24,19 @@ def run_of(folder: Path, model: str = "crackAnimation", **fields: Any) -> Run:
 
 
 def computed(app: App, run: Run) -> tuple[int, list[dict[str, Any]]]:
-    """Prepare and execute it; returns the exit code, and what `progress` said each time that it had something new to say."""
+    """Prepare and execute it; returns the exit code, and what `progress` said each time that it had
+    something new to say.
+    """
     prepared = app.prepare(run)
     said: list[dict[str, Any]] = []
     with (run.run_dir / "stdout").open("wb") as out, (run.run_dir / "stderr").open("wb") as err:
-        process = subprocess.Popen(prepared.command, cwd=run.run_dir, env={**os.environ, **prepared.env}, stdout=out, stderr=err)
+        process = subprocess.Popen(
+            prepared.command,
+            cwd=run.run_dir,
+            env={**os.environ, **prepared.env},
+            stdout=out,
+            stderr=err,
+        )
     deadline = time.monotonic() + 60
     while process.poll() is None:
         now = app.progress(run)

@@ -1,5 +1,7 @@
-"""A site of somebody else, with modules of its own that are named as folders of ours: started for real, with its WSGI server, its own
-supervisor behind it, and two customers in front of it who run `heat` at the same time."""
+"""A site of somebody else, with modules of its own that are named as folders of ours: started for
+real, with its WSGI server, its own supervisor behind it, and two customers in front of it who run
+`heat` at the same time.
+"""
 
 import http.cookiejar
 import json
@@ -37,16 +39,26 @@ class Browser:
     def __init__(self, url: str) -> None:
         self.url, self.cookies = url, http.cookiejar.CookieJar()
         # not through a proxy of the environment
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(self.cookies))
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(self.cookies)
+        )
 
     def get(self, path: str) -> Reply:
         return self._sent(urllib.request.Request(self.url + path))
 
     def form(self, path: str, headers: dict[str, str] | None = None, **fields: str) -> Reply:
-        return self._sent(urllib.request.Request(self.url + path, urllib.parse.urlencode(fields).encode(), headers or {}))
+        return self._sent(
+            urllib.request.Request(
+                self.url + path, urllib.parse.urlencode(fields).encode(), headers or {}
+            )
+        )
 
     def post(self, path: str, **body: Any) -> Reply:
-        return self._sent(urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}))
+        return self._sent(
+            urllib.request.Request(
+                self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+        )
 
     def signed_in(self, name: str) -> "Browser":
         reply = self.form("/sign-in", name=name, password=PASSWORDS[name])
@@ -68,8 +80,14 @@ class Browser:
 
 def environment(place: Path, root: Path) -> dict[str, str]:
     return {
-        "PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": PYTHON_PATH, "PYTHONDONTWRITEBYTECODE": "1",
-        "SITE_SECRET": "not a secret, this is a test", "SITE_DB": str(place / "customers.sqlite"), "JOBSCRIBE_ROOT": str(root), "PORT": "0",
+        "PATH": os.environ["PATH"],
+        "HOME": str(place),
+        "PYTHONPATH": PYTHON_PATH,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SITE_SECRET": "not a secret, this is a test",
+        "SITE_DB": str(place / "customers.sqlite"),
+        "JOBSCRIBE_ROOT": str(root),
+        "PORT": "0",
     }
 
 
@@ -91,15 +109,31 @@ def url(supervisor: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     env = environment(place, supervisor.root)
     for name, password in PASSWORDS.items():
         subprocess.run(
-            [sys.executable, "-m", "flask", "--app", "website", "add-customer", name], input=password + "\n", text=True, cwd=FOLDER, env=env,
-            check=True, capture_output=True, timeout=DEADLINE_SECS,
+            [sys.executable, "-m", "flask", "--app", "website", "add-customer", name],
+            input=password + "\n",
+            text=True,
+            cwd=FOLDER,
+            env=env,
+            check=True,
+            capture_output=True,
+            timeout=DEADLINE_SECS,
         )
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "website.py"], cwd=FOLDER, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "website.py"],
+            cwd=FOLDER,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     with process:
         assert process.stdout is not None
         said = process.stdout.readline()
-        assert said.startswith("Hot Plates at http://127.0.0.1:"), (said, (place / "log").read_text())
+        assert said.startswith("Hot Plates at http://127.0.0.1:"), (
+            said,
+            (place / "log").read_text(),
+        )
         try:
             yield said.removeprefix("Hot Plates at ").strip()
         finally:
@@ -120,7 +154,9 @@ def bob(url: str) -> Browser:
 
 def heat(browser: Browser, **fields: Any) -> dict[str, Any]:
     """Started; the reply."""
-    reply = browser.post("/jobs/run-simulation", **simulation(browser.plate()), models={"heatAnimation": fields})
+    reply = browser.post(
+        "/jobs/run-simulation", **simulation(browser.plate()), models={"heatAnimation": fields}
+    )
     assert reply.status == 200, reply
     answer: dict[str, Any] = reply.json()
     return answer
@@ -138,11 +174,14 @@ def status(browser: Browser, plate: str, **fields: Any) -> dict[str, Any]:
 
 
 def frame(browser: Browser, plate: str, run: dict[str, Any], index: int) -> Reply:
-    return browser.get(f"/jobs/simulation-frame/{index}*heatAnimation*{plate}*heat*{run['computeJobHash']}*{run['computeJobSerial']}")
+    return browser.get(
+        f"/jobs/simulation-frame/{index}*heatAnimation*{plate}*heat*{run['computeJobHash']}*{run['computeJobSerial']}"
+    )
 
 
 def frames(browser: Browser, plate: str) -> dict[str, Any]:
     """The status as soon as two frames are there and it still runs."""
+
     def look() -> dict[str, Any] | None:
         said = status(browser, plate)
         assert said["state"] in ("pending", "running"), said
@@ -161,17 +200,35 @@ def test_the_sites_db_and_agent_are_its_own_and_ours_are_ours(tmp_path: Path) ->
         "print(json.dumps([m.__file__ for m in (db, agent, website.db, website.agent, jobscribe.db, jobscribe.agent)]))"
     )
     env = environment(tmp_path, tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, env=env, capture_output=True, text=True, timeout=DEADLINE_SECS)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=FOLDER,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+    )
     assert done.returncode == 0, done.stderr
     found = [Path(f).resolve() for f in json.loads(done.stdout)]
     assert found[:4] == [FOLDER / "db.py", FOLDER / "agent.py"] * 2
-    assert [f.name for f in found[4:]] == ["__init__.py"] * 2 and FOLDER not in found[4].parents and FOLDER not in found[5].parents
+    assert (
+        [f.name for f in found[4:]] == ["__init__.py"] * 2
+        and FOLDER not in found[4].parents
+        and FOLDER not in found[5].parents
+    )
 
 
 def test_it_does_not_start_without_a_secret(tmp_path: Path) -> None:
     env = environment(tmp_path, tmp_path)
     del env["SITE_SECRET"]
-    done = subprocess.run([sys.executable, "website.py"], cwd=FOLDER, env=env, capture_output=True, text=True, timeout=DEADLINE_SECS)
+    done = subprocess.run(
+        [sys.executable, "website.py"],
+        cwd=FOLDER,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+    )
     assert done.returncode == 1 and "SITE_SECRET" in done.stderr and done.stdout == ""
 
 
@@ -181,7 +238,10 @@ def test_it_does_not_start_without_a_secret(tmp_path: Path) -> None:
 def test_nobody_is_let_in_without_signing_in(url: str) -> None:
     visitor = Browser(url)
     assert b"Sign in" in visitor.get("/").body
-    for reply in (visitor.post("/jobs/own-jobs"), visitor.post("/jobs/run-simulation", **simulation("12345678"), models={})):
+    for reply in (
+        visitor.post("/jobs/own-jobs"),
+        visitor.post("/jobs/run-simulation", **simulation("12345678"), models={}),
+    ):
         assert reply.status == 401 and reply.json()["code"] == "unauthenticated", reply
     for name, password in (("ada", PASSWORDS["bob"]), ("eve", PASSWORDS["ada"]), ("", "")):
         assert visitor.form("/sign-in", name=name, password=password).status == 401
@@ -204,7 +264,9 @@ def test_another_site_can_make_a_browser_do_nothing(ada: Browser) -> None:
 # ---- two customers at once
 
 
-def test_two_customers_heat_their_plates_at_once_and_each_sees_only_their_own(ada: Browser, bob: Browser) -> None:
+def test_two_customers_heat_their_plates_at_once_and_each_sees_only_their_own(
+    ada: Browser, bob: Browser
+) -> None:
     plates = {ada: ada.plate(), bob: bob.plate()}
     assert plates[ada] != plates[bob]
     heat(ada, seed=1, **SLOW)
@@ -215,13 +277,26 @@ def test_two_customers_heat_their_plates_at_once_and_each_sees_only_their_own(ad
     for who, other in ((ada, bob), (bob, ada)):
         rows = who.post("/jobs/own-jobs", active=True).json()["jobs"]
         assert [r["simulationId"] for r in rows] == [plates[who]] and rows[0]["state"] == "running"
-        # what belongs to the other is as if it were not there, also to somebody who knows all its names
-        asked = status(who, plates[other], computeJobHash=runs[other]["computeJobHash"], computeJobSerial=runs[other]["computeJobSerial"])
+        # what belongs to the other is as if it were not there, also to somebody who knows all its
+        # names
+        asked = status(
+            who,
+            plates[other],
+            computeJobHash=runs[other]["computeJobHash"],
+            computeJobSerial=runs[other]["computeJobSerial"],
+        )
         assert asked["state"] == "missing"
-        theirs, nowhere = frame(who, plates[other], runs[other], 1), frame(who, "Nowhere1", runs[other], 1)
+        theirs, nowhere = (
+            frame(who, plates[other], runs[other], 1),
+            frame(who, "Nowhere1", runs[other], 1),
+        )
         assert theirs.status == nowhere.status == 404
         assert theirs.body.decode().replace(plates[other], "Nowhere1") == nowhere.body.decode()
-        canceled = who.post("/jobs/run-cancel", **simulation(plates[other]), computeJobSerial=runs[other]["computeJobSerial"])
+        canceled = who.post(
+            "/jobs/run-cancel",
+            **simulation(plates[other]),
+            computeJobSerial=runs[other]["computeJobSerial"],
+        )
         assert canceled.json()["state"] == "missing", canceled
     for who, plate in plates.items():
         assert status(who, plate)["state"] == "running", "somebody else has canceled it"
@@ -242,11 +317,15 @@ def test_a_plate_that_is_warm_is_not_heated_again(ada: Browser) -> None:
 # ---- the page
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here (Debian package chromium)")
+@pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="there is no chromium here (Debian package chromium)"
+)
 def test_the_page_shows_the_plate_getting_warm(url: str, tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = chromium.new_page()
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -1,5 +1,7 @@
-"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks with numbers alone, and shows what
-the real LAMMPS computes. Reading what is half written is in `test_lammps_reading`, the way through a supervisor in `test_lammps_served`."""
+"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks
+with numbers alone, and shows what the real LAMMPS computes. Reading what is half written is in
+`test_lammps_reading`, the way through a supervisor in `test_lammps_served`.
+"""
 
 import ast
 import math
@@ -40,7 +42,9 @@ def test_the_package_imports_the_contract_and_the_standard_library_alone() -> No
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 foreign.add(node.module or "")
     assert "jobscribe.apps.app" in foreign
-    assert {n for n in foreign if n.partition(".")[0] not in sys.stdlib_module_names} == {"jobscribe.apps.app"}
+    assert {n for n in foreign if n.partition(".")[0] not in sys.stdlib_module_names} == {
+        "jobscribe.apps.app"
+    }
 
 
 def test_it_offers_itself_by_the_entry_point(app: App) -> None:
@@ -48,7 +52,10 @@ def test_it_offers_itself_by_the_entry_point(app: App) -> None:
     assert said["project"]["entry-points"] == {"jobscribe.apps": {"lammps": "jobscribe_lammps:app"}}
     assert app.name == "lammps"
     assert tuple(m.name for m in app.models) == MODELS
-    assert all(m.kind == "parallel" and {r.picture for r in m.reports} == {"points", "curves"} for m in app.models)
+    assert all(
+        m.kind == "parallel" and {r.picture for r in m.reports} == {"points", "curves"}
+        for m in app.models
+    )
 
 
 def test_every_report_belongs_to_one_model(app: App) -> None:
@@ -63,7 +70,9 @@ def test_every_report_belongs_to_one_model(app: App) -> None:
 
 @needs_lammps
 @pytest.mark.parametrize("model", MODELS)
-def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(app: App, model: str) -> None:
+def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(
+    app: App, model: str
+) -> None:
     """So no field has another default than the deck, but how often the log is written."""
     from jobscribe_lammps.decks import DECKS
     from jobscribe_lammps.plugin import EXAMPLES
@@ -71,9 +80,24 @@ def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(app: A
     deck = next(d for d in DECKS if d.model.name == model)
     theirs = commands((EXAMPLES / deck.path).read_text())
     row = next(words for words in theirs if words[0] == "thermo")
-    ours = commands(app.stateless["deck"]({"report": model, "models": {model: {"thermoEvery": int(row[1])}}})["deck"])
-    added = [words for words in ours if words[0] in ("thermo_style", "compute", "dump", "dump_modify", "thermo_modify") and words not in theirs]
-    assert [words[0] for words in added] == ["thermo_style", "thermo_modify", "compute", "dump", "dump_modify"]
+    ours = commands(
+        app.stateless["deck"]({"report": model, "models": {model: {"thermoEvery": int(row[1])}}})[
+            "deck"
+        ]
+    )
+    added = [
+        words
+        for words in ours
+        if words[0] in ("thermo_style", "compute", "dump", "dump_modify", "thermo_modify")
+        and words not in theirs
+    ]
+    assert [words[0] for words in added] == [
+        "thermo_style",
+        "thermo_modify",
+        "compute",
+        "dump",
+        "dump_modify",
+    ]
     left = [words for words in ours if words not in added]
 
     def plain(words: list[str]) -> list[Any]:
@@ -84,19 +108,51 @@ def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(app: A
 
 @needs_lammps
 def test_what_is_set_stands_in_the_deck_and_the_geometry_follows(app: App) -> None:
-    fields = {"steps": 70, "dumpEvery": 35, "width": 60, "height": 20, "crackLength": 15, "pullVelocity": 0.5, "temperature": 0.02}
-    ours = commands(app.stateless["deck"]({"report": "crackAnimation", "models": {"crackAnimation": fields}})["deck"])
+    fields = {
+        "steps": 70,
+        "dumpEvery": 35,
+        "width": 60,
+        "height": 20,
+        "crackLength": 15,
+        "pullVelocity": 0.5,
+        "temperature": 0.02,
+    }
+    ours = commands(
+        app.stateless["deck"]({"report": "crackAnimation", "models": {"crackAnimation": fields}})[
+            "deck"
+        ]
+    )
     for line in (
-        "run 70", "region box block 0 60 0 20 -0.25 0.25", "region 2 block INF INF 18.75 INF INF INF",
-        "region leftupper block INF 15 10.0 INF INF INF", "region leftlower block INF 15 INF 10.0 INF INF",
-        "velocity upper set 0.0 0.5 0.0", "velocity mobile ramp vy 0.0 0.5 y 1.25 18.75 sum yes",
+        "run 70",
+        "region box block 0 60 0 20 -0.25 0.25",
+        "region 2 block INF INF 18.75 INF INF INF",
+        "region leftupper block INF 15 10.0 INF INF INF",
+        "region leftlower block INF 15 INF 10.0 INF INF",
+        "velocity upper set 0.0 0.5 0.0",
+        "velocity mobile ramp vy 0.0 0.5 y 1.25 18.75 sum yes",
         "velocity mobile create 0.02 887723 temp new",
     ):
         assert line.split() in ours
     assert next(words for words in ours if words[:1] == ["dump"])[4] == "35"
 
 
-@pytest.mark.parametrize("value", ["1\nshell touch /tmp/x", "0.3 & shell", "${x}", "$(1+1)", True, None, [1], {"a": 1}, math.nan, math.inf, -1e300, 10**40])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1\nshell touch /tmp/x",
+        "0.3 & shell",
+        "${x}",
+        "$(1+1)",
+        True,
+        None,
+        [1],
+        {"a": 1},
+        math.nan,
+        math.inf,
+        -1e300,
+        10**40,
+    ],
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_only_numbers_within_bounds_are_taken(app: App, model: str, value: Any) -> None:
     found = app.model(model)
@@ -117,12 +173,19 @@ def test_what_would_fill_the_disk_is_refused_before_it_runs(app: App) -> None:
     fields = {"steps": 1_000_000, "dumpEvery": 1, "width": 400, "height": 200, "crackLength": 20}
     with pytest.raises(AppError, match=r"GB of positions.*dumpEvery"):
         app.parameters({"models": {"crackAnimation": fields}}, "crackAnimation")
-    assert app.parameters({"models": {"crackAnimation": fields | {"dumpEvery": 10_000}}}, "crackAnimation")["width"] == 400
+    assert (
+        app.parameters(
+            {"models": {"crackAnimation": fields | {"dumpEvery": 10_000}}}, "crackAnimation"
+        )["width"]
+        == 400
+    )
 
 
 def test_a_cut_through_the_whole_plate_is_refused(app: App) -> None:
     with pytest.raises(AppError, match="crackLength"):
-        app.parameters({"models": {"crackAnimation": {"width": 20, "crackLength": 20}}}, "crackAnimation")
+        app.parameters(
+            {"models": {"crackAnimation": {"width": 20, "crackLength": 20}}}, "crackAnimation"
+        )
 
 
 def test_a_deck_that_is_another_one_is_not_edited_by_guess(app: App) -> None:
@@ -141,7 +204,9 @@ def test_a_deck_that_is_another_one_is_not_edited_by_guess(app: App) -> None:
 # ---- what is missing
 
 
-def test_without_the_binary_the_user_is_told_the_packages(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_binary_the_user_is_told_the_packages(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import jobscribe_lammps.plugin as plugin
 
     (tmp_path / "crack").mkdir()
@@ -153,7 +218,9 @@ def test_without_the_binary_the_user_is_told_the_packages(app: App, tmp_path: Pa
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_without_the_decks_the_user_is_told_the_package(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_decks_the_user_is_told_the_package(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import jobscribe_lammps.plugin as plugin
 
     monkeypatch.setattr(plugin, "EXAMPLES", tmp_path)
@@ -180,7 +247,9 @@ run 1
 
 
 @pytest.fixture(scope="module")
-def cracked(app: App, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
+def cracked(
+    app: App, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
     """The crack as Debian ships it, but shorter, watched from its first moment to its end."""
     run = run_of(tmp_path_factory.mktemp("crack"), steps=1250, dumpEvery=50, thermoEvery=100)
     code, said = computed(app, run)
@@ -197,7 +266,9 @@ def test_progress_goes_up_with_the_run_to_its_end(cracked: Cracked) -> None:
     for name in ("percentComplete", "frameCount", "step"):
         values = [s[name] for s in said]
         assert values == sorted(values)
-    assert {0 < s["percentComplete"] < 100 for s in said} == {True, False}, "it was never seen half done"
+    assert {0 < s["percentComplete"] < 100 for s in said} == {True, False}, (
+        "it was never seen half done"
+    )
     assert said[-1] == {"frameCount": 26, "percentComplete": 100.0, "step": 1250}
 
 
@@ -205,7 +276,10 @@ def test_progress_goes_up_with_the_run_to_its_end(cracked: Cracked) -> None:
 def test_the_atoms_of_a_frame_are_those_of_the_dump(cracked: Cracked) -> None:
     app, run, _ = cracked
     got = frame(app, run, "crackAnimation", 20)
-    assert got["title"].endswith("type, step 1000") and (got["frameIndex"], got["frameCount"]) == (20, 26)
+    assert got["title"].endswith("type, step 1000") and (got["frameIndex"], got["frameCount"]) == (
+        20,
+        26,
+    )
     blocks = (run.run_dir / "atoms.dump").read_text().split("ITEM: TIMESTEP\n")[1:]
     lines = blocks[20].splitlines()
     assert lines[0] == "1000"
@@ -217,11 +291,16 @@ def test_the_atoms_of_a_frame_are_those_of_the_dump(cracked: Cracked) -> None:
         low, high = got[name + "Range"]
         assert low <= min(got[name]) and max(got[name]) <= high
     energy = frame(app, run, "crackEnergyAnimation", 20)
-    assert energy["value"] != got["value"] and max(abs(float(a[6]) - v) for a, v in zip(atoms, energy["value"], strict=True)) <= 0.0006
+    assert (
+        energy["value"] != got["value"]
+        and max(abs(float(a[6]) - v) for a, v in zip(atoms, energy["value"], strict=True)) <= 0.0006
+    )
 
 
 @needs_lammps
-def test_the_crack_opens_from_frame_to_frame_and_the_picture_does_not_jump(cracked: Cracked) -> None:
+def test_the_crack_opens_from_frame_to_frame_and_the_picture_does_not_jump(
+    cracked: Cracked,
+) -> None:
     """The gap between the two flanks of the cut, types 2 and 3, in the middle of the cut."""
     app, run, _ = cracked
 
@@ -257,9 +336,14 @@ def test_the_curves_are_the_rows_of_the_log_up_to_the_frame(cracked: Cracked) ->
     assert [p["label"] for p in got["plots"]] == ["potential energy", "total energy"]
     assert [p["points"][7] for p in got["plots"]] == [float(row[2]), float(row[3])]
     everything = app.analysis["thermodynamics"](run, {"columns": ["temp", "vol"]})
-    assert everything["x"][-1] == 1250 and [p["label"] for p in everything["plots"]] == ["temperature", "volume"]
+    assert everything["x"][-1] == 1250 and [p["label"] for p in everything["plots"]] == [
+        "temperature",
+        "volume",
+    ]
     other = frame(app, run, "crackEnergyCurveAnimation", 21, columns=["pyy"])
-    assert [(p["label"], p["points"][7]) for p in other["plots"]] == [("pressure along y", float(row[6]))]
+    assert [(p["label"], p["points"][7]) for p in other["plots"]] == [
+        ("pressure along y", float(row[6]))
+    ]
     for odd in (["nope"], [], "temp", [["temp"]], ["step"]):
         with pytest.raises(AppError, match="columns"):
             app.analysis["thermodynamics"](run, {"columns": odd})
@@ -278,7 +362,11 @@ def test_files_are_offered_by_name_and_nothing_else(cracked: Cracked) -> None:
     app, run, _ = cracked
     assert app.downloads(run) == ("log.lammps", "atoms.dump", "in.crack")
     assert app.download is not None
-    assert [app.download(run, s) for s in ("", "dump", "in.crack")] == ["log.lammps", "atoms.dump", "in.crack"]
+    assert [app.download(run, s) for s in ("", "dump", "in.crack")] == [
+        "log.lammps",
+        "atoms.dump",
+        "in.crack",
+    ]
     for suffix in ("../x", "/etc/passwd", "stdout", "atoms.index"):
         with pytest.raises(AppError, match="no file"):
             app.download(run, suffix)
@@ -318,13 +406,19 @@ def test_lammps_own_error_is_what_the_user_reads(app: App, tmp_path: Path) -> No
     code, _ = computed(app, run)
     assert code != 0
     said = app.outcome(run, code)
-    assert said is not None and said.startswith("LAMMPS stopped: ") and "(at the command 'run 1000'); a smaller time step" in said
+    assert (
+        said is not None
+        and said.startswith("LAMMPS stopped: ")
+        and "(at the command 'run 1000'); a smaller time step" in said
+    )
     log = (run.run_dir / "log.lammps").read_text()
     told = said.removeprefix("LAMMPS stopped: ").partition(" (at")[0]
     assert f"ERROR: {told} (" in log or f"ERROR on proc 0: {told} (" in log
 
 
-def test_an_end_without_an_error_of_lammps_gets_the_usual_sentence(app: App, tmp_path: Path) -> None:
+def test_an_end_without_an_error_of_lammps_gets_the_usual_sentence(
+    app: App, tmp_path: Path
+) -> None:
     run = run_of(tmp_path)
     assert app.outcome(run, 1) is None
     (tmp_path / "log.lammps").write_text("ERROR: old (src/a.cpp:1)\n")

@@ -1,4 +1,6 @@
-"""What the LAMMPS plug-in makes of a dump and a log while they are written, and of those that are large, odd or none."""
+"""What the LAMMPS plug-in makes of a dump and a log while they are written, and of those that are
+large, odd or none.
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,10 @@ from jobscribe.apps.app import App, AppError
 def _dump(atoms: int, frames: int) -> bytes:
     out = []
     for n in range(frames):
-        rows = "".join(f"{i} 1 {100 + i % 400:.4f} {(i + n) % 300:.4f} 0.0000 0.0000 -{i % 90}.1234\n" for i in range(1, atoms + 1))
+        rows = "".join(
+            f"{i} 1 {100 + i % 400:.4f} {(i + n) % 300:.4f} 0.0000 0.0000 -{i % 90}.1234\n"
+            for i in range(1, atoms + 1)
+        )
         out.append(
             f"ITEM: TIMESTEP\n{100 * n}\nITEM: NUMBER OF ATOMS\n{atoms}\nITEM: BOX BOUNDS ss ss pp\n"
             f"0.0 400.0\n0.0 300.0\n-0.2 0.2\nITEM: ATOMS id type x y vx vy c_watched\n{rows}"
@@ -20,14 +25,18 @@ def _dump(atoms: int, frames: int) -> bytes:
 
 
 def _log(last: int) -> str:
-    return "Step Temp E_pair TotEng Press Pxx Pyy Volume\n" + "".join(f"{n} 1 2 3 4 5 6 7\n" for n in range(0, last + 1, 100))
+    return "Step Temp E_pair TotEng Press Pxx Pyy Volume\n" + "".join(
+        f"{n} 1 2 3 4 5 6 7\n" for n in range(0, last + 1, 100)
+    )
 
 
 def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Path) -> None:
     run, text = run_of(tmp_path, steps=400), _dump(3, 4)
     (tmp_path / "log.lammps").write_text(_log(300))
     size = len(text) // 4
-    starts = [text.index(b"ITEM: TIMESTEP", n * size - 20 if n else 0) for n in range(4)] + [len(text)]
+    starts = [text.index(b"ITEM: TIMESTEP", n * size - 20 if n else 0) for n in range(4)] + [
+        len(text)
+    ]
     for at in range(len(text) + 1):
         (tmp_path / "atoms.dump").write_bytes(text[:at])
         whole = sum(1 for end in starts[1:] if end <= at)
@@ -35,13 +44,17 @@ def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Pa
         if at % 3 == 0:
             assert app.progress(run)["frameCount"] == whole, at
         if whole:
-            assert frame(app, run, "crackAnimation", whole - 1)["y"] == [float(i + whole - 1) for i in (1, 2, 3)], at
+            assert frame(app, run, "crackAnimation", whole - 1)["y"] == [
+                float(i + whole - 1) for i in (1, 2, 3)
+            ], at
         with pytest.raises(AppError, match=f": {whole} have been written"):
             frame(app, run, "crackAnimation", whole)
 
 
 def test_a_frame_waits_for_its_row_of_the_log(app: App, tmp_path: Path) -> None:
-    """LAMMPS writes the positions first; a curve that was shown without its last point would be kept so by browsers."""
+    """LAMMPS writes the positions first; a curve that was shown without its last point would be
+    kept so by browsers.
+    """
     run = run_of(tmp_path, steps=400)
     (tmp_path / "atoms.dump").write_bytes(_dump(3, 3))
     for last, frames in ((-1, 2), (100, 2), (200, 3)):
@@ -64,10 +77,15 @@ def test_the_largest_plate_is_shown_with_fewer_atoms_and_says_so(app: App, tmp_p
 
 def test_numbers_that_are_none_are_left_out_and_said(app: App, tmp_path: Path) -> None:
     run = run_of(tmp_path, steps=100)
-    (tmp_path / "atoms.dump").write_bytes(_dump(5, 1).replace(b"-2.1234", b"nan").replace(b"-3.1234", b"-inf"))
+    (tmp_path / "atoms.dump").write_bytes(
+        _dump(5, 1).replace(b"-2.1234", b"nan").replace(b"-3.1234", b"-inf")
+    )
     (tmp_path / "log.lammps").write_text(_log(200).replace("100 1 2", "100 1 -nan"))
     got = frame(app, run, "crackEnergyAnimation", 0)
-    assert len(got["value"]) == len(got["x"]) == 3 and "2 atoms without a number left out" in got["title"]
+    assert (
+        len(got["value"]) == len(got["x"]) == 3
+        and "2 atoms without a number left out" in got["title"]
+    )
     curve = app.analysis["thermodynamics"](run, {"columns": ["epair"]})
     assert curve["x"] == [0, 200] and "1 row without a number left out" in curve["title"]
     assert sent([got, curve]) > 0, "JSON has no NaN"

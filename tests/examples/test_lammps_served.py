@@ -1,7 +1,9 @@
-"""The LAMMPS plug-in through a real supervisor, installed with pip as a user would, into an environment of its own.
+"""The LAMMPS plug-in through a real supervisor, installed with pip as a user would, into an
+environment of its own.
 
-That environment sees all that ours has installed, so nothing is fetched; and ours is left as it is. Agents, job commands and workers run
-with the interpreter of their supervisor: whatever finds the plug-in, finds it by its entry point.
+That environment sees all that ours has installed, so nothing is fetched; and ours is left as it is.
+Agents, job commands and workers run with the interpreter of their supervisor: whatever finds the
+plug-in, finds it by its entry point.
 """
 
 import json
@@ -32,15 +34,39 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter that has the plug-in, and all that ours has."""
     place = tmp_path_factory.mktemp("plugged")
     venv.create(place / "venv", with_pip=False, symlinks=True)
-    packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(place / "venv"), "platbase": str(place / "venv")}))
-    (packages / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    packages = Path(
+        sysconfig.get_path(
+            "purelib", "venv", vars={"base": str(place / "venv"), "platbase": str(place / "venv")}
+        )
+    )
+    (packages / "ours.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     # building leaves files beside the source
-    shutil.copytree(PACKAGE, place / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    shutil.copytree(
+        PACKAGE,
+        place / "source",
+        ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
+    )
     made = str(place / "venv/bin/python")
     done = subprocess.run(
-        [made, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check",
-         "--root-user-action=ignore", str(place / "source")],
-        capture_output=True, text=True, timeout=100, env={"PATH": os.environ["PATH"], "HOME": str(place)},
+        [
+            made,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+            "--disable-pip-version-check",
+            "--root-user-action=ignore",
+            str(place / "source"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PATH": os.environ["PATH"], "HOME": str(place)},
     )
     assert done.returncode == 0, done.stderr
     assert (packages / "jobscribe_lammps/plugin.py").is_file(), "installed somewhere else"
@@ -59,27 +85,52 @@ def site(python: str) -> Iterator[Site]:
 
 
 def run_of(model: str, sid: str, **fields: Any) -> dict[str, Any]:
-    data = {"simulationType": "lammps", "simulationId": sid, "report": model, "models": {model: fields}}
+    data = {
+        "simulationType": "lammps",
+        "simulationId": sid,
+        "report": model,
+        "models": {model: fields},
+    }
     return {
-        "uid": "SystemU1", "simulationType": "lammps", "simulationId": sid, "computeModel": model, "jobRunMode": "parallel", "data": data,
+        "uid": "SystemU1",
+        "simulationType": "lammps",
+        "simulationId": sid,
+        "computeModel": model,
+        "jobRunMode": "parallel",
+        "data": data,
     }
 
 
 def call(site: Site, run: dict[str, Any], job_cmd: str, **fields: Any) -> Answer:
     body = {
-        "uid": run["uid"], "jobCmd": job_cmd, "simulationType": "lammps", "computeModel": run["computeModel"], "data": run["data"], **fields,
+        "uid": run["uid"],
+        "jobCmd": job_cmd,
+        "simulationType": "lammps",
+        "computeModel": run["computeModel"],
+        "data": run["data"],
+        **fields,
     }
     return site.ask("POST", "/api/call", json.dumps(body).encode())
 
 
 def frame(site: Site, run: dict[str, Any], report: str, index: int) -> Answer:
-    return call(site, run, "get_simulation_frame", computeJid=jid_of(run), args={"frameReport": report, "frameIndex": index})
+    return call(
+        site,
+        run,
+        "get_simulation_frame",
+        computeJid=jid_of(run),
+        args={"frameReport": report, "frameIndex": index},
+    )
 
 
 def test_it_is_not_installed_where_these_tests_run() -> None:
     """Or they would not show that pip's installing it is what makes it known."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", "import jobscribe_lammps"], capture_output=True, text=True, env={"PYTHONPATH": PYTHON_PATH}, cwd="/",
+        [sys.executable, "-P", "-c", "import jobscribe_lammps"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": PYTHON_PATH},
+        cwd="/",
     )
     assert done.returncode == 1 and "No module named 'jobscribe_lammps'" in done.stderr
 
@@ -92,19 +143,26 @@ def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(site: Sit
         said = site.status(run)
         assert not said["over"], said
         report: dict[str, Any] = said.get("parallelStatus") or {}
-        return report if report.get("frameCount", 0) >= 2 and report["percentComplete"] > 0 else None  # its log may come behind its frames
+        return (
+            report if report.get("frameCount", 0) >= 2 and report["percentComplete"] > 0 else None
+        )  # its log may come behind its frames
 
     seen = until(under_way, "two frames are there while it runs")
     assert seen["percentComplete"] < 100
     newest = seen["frameCount"] - 1
-    early = {report: frame(site, run, report, newest) for report in ("crackEnergyAnimation", "crackEnergyCurveAnimation")}
+    early = {
+        report: frame(site, run, report, newest)
+        for report in ("crackEnergyAnimation", "crackEnergyCurveAnimation")
+    }
     assert {answer.code for answer in early.values()} == {200}, early
     said = site.wait(run)
     assert said["state"] == "completed", said
     assert said["parallelStatus"] == {"frameCount": 51, "percentComplete": 100.0, "step": 2500}
     for report, answer in early.items():
         again = frame(site, run, report, newest)
-        assert answer.json() | {"frameCount": 51} == again.json(), "a frame that has been shown is another one now"
+        assert answer.json() | {"frameCount": 51} == again.json(), (
+            "a frame that has been shown is another one now"
+        )
     last = frame(site, run, "crackAnimation", 50)
     assert len(last.json()["x"]) == 8141 and len(last.body) < 250_000
     curve = frame(site, run, "crackEnergyCurveAnimation", 50).json()
@@ -123,21 +181,44 @@ def test_what_stops_lammps_is_the_error_of_the_run(site: Site) -> None:
 def test_it_is_canceled_and_nothing_of_it_is_left(site: Site) -> None:
     run = run_of("frictionAnimation", "rubbing1", steps=1_000_000, dumpEvery=1000)
     site.submit(run)
-    until(lambda: (site.status(run).get("parallelStatus") or {}).get("frameCount", 0) > 0, "a frame is there")
+    until(
+        lambda: (site.status(run).get("parallelStatus") or {}).get("frameCount", 0) > 0,
+        "a frame is there",
+    )
     assert site.cancel(run)["state"] == "canceled"
-    until(lambda: not any(b"in.friction" in line for line in site.everybody().values()), "LAMMPS is gone")
-    assert frame(site, run, "frictionAnimation", 0).code == 200, "what was computed before may be looked at"
+    until(
+        lambda: not any(b"in.friction" in line for line in site.everybody().values()),
+        "LAMMPS is gone",
+    )
+    assert frame(site, run, "frictionAnimation", 0).code == 200, (
+        "what was computed before may be looked at"
+    )
 
 
 def test_methods_and_downloads(site: Site) -> None:
     run = run_of("couetteAnimation", "couette1", steps=400, wallVelocity=1.5)
     assert site.finished(run)["state"] == "completed"
-    log = call(site, run, "analysis_job", method="thermodynamics", computeJid=jid_of(run), args={"columns": ["press"]}).json()
+    log = call(
+        site,
+        run,
+        "analysis_job",
+        method="thermodynamics",
+        computeJid=jid_of(run),
+        args={"columns": ["press"]},
+    ).json()
     assert log["x"] == [0, 200, 400] and log["plots"][0]["label"] == "pressure"
     models = {"couetteAnimation": {"wallVelocity": 1.5}}
-    deck = call(site, run, "stateless_compute", method="deck", args={"report": "couetteAnimation", "models": models}).json()["deck"]
+    deck = call(
+        site,
+        run,
+        "stateless_compute",
+        method="deck",
+        args={"report": "couetteAnimation", "models": models},
+    ).json()["deck"]
     assert "velocity upper set 1.5 0.0 0.0" in deck
-    named = call(site, run, "download_run_file", computeJid=jid_of(run), args={"suffix": "in"}).json()
+    named = call(
+        site, run, "download_run_file", computeJid=jid_of(run), args={"suffix": "in"}
+    ).json()
     assert named == {"name": "in.flow.couette"}
     body = {"uid": run["uid"], "computeJid": jid_of(run), "name": "in.flow.couette"}
     sent = site.ask("POST", "/api/run-file", json.dumps(body).encode())
@@ -147,4 +228,6 @@ def test_methods_and_downloads(site: Site) -> None:
 def test_without_lammps_the_run_says_what_to_install(site: Site) -> None:
     """Its PATH leads nowhere."""
     said = site.finished(run_of("crackAnimation", "crack003") | {"env": {"PATH": "/nowhere"}})
-    assert said["state"] == "error" and "apt-get install lammps lammps-examples" in said["error"], said
+    assert said["state"] == "error" and "apt-get install lammps lammps-examples" in said["error"], (
+        said
+    )

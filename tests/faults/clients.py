@@ -14,16 +14,17 @@ from places import dice
 from real_site import Site, jid_of, req_id, until
 from witness import Witness
 
-from jobscribe.client.sync_client import Client
 from jobscribe.client.api.replies import RunState
+from jobscribe.client.sync_client import Client
 
 #: Users whose runs these are.
 UIDS = ("KillSup1", "KillSup2")
 
 
 class Load:
-    """A client that never stops: submits short runs into a few slots for results, forces some, cancels some. It journals what it was
-    answered, and repeats what it was not until it is."""
+    """A client that never stops: submits short runs into a few slots for results, forces some,
+    cancels some. It journals what it was answered, and repeats what it was not until it is.
+    """
 
     def __init__(self, site: Site, witness: Witness, seed: str) -> None:
         self._witness = witness
@@ -31,7 +32,10 @@ class Load:
         self._over = threading.Event()
         self.answered = self.repeated = 0
         self.failure: BaseException | None = None
-        self._runs = [witness.job("sleep 0.0$((JOBSCRIBE_SERIAL % 10)); exit 0", uid=UIDS[n % 2], graceSecs=0) for n in range(8)]
+        self._runs = [
+            witness.job("sleep 0.0$((JOBSCRIBE_SERIAL % 10)); exit 0", uid=UIDS[n % 2], graceSecs=0)
+            for n in range(8)
+        ]
         self._root = site.root
         self._thread = threading.Thread(target=self._guarded)
 
@@ -54,7 +58,9 @@ class Load:
 
     def _one(self, run: dict[str, Any]) -> None:
         if self._chance.random() < 0.2:
-            self._ask("run-cancel", {"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run)})
+            self._ask(
+                "run-cancel", {"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run)}
+            )
         body = {"reqId": req_id(), "run": run, "forceRun": self._chance.random() < 0.7}
         reply = self._ask("run-simulation", body)
         if reply is not None:
@@ -63,13 +69,22 @@ class Load:
         self._over.wait(self._chance.random() * 0.02)
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """None where it was refused for good; asked again, word for word, for as long as there is no answer."""
+        """None where it was refused for good; asked again, word for word, for as long as there is
+        no answer.
+        """
         while True:
             try:
                 where = json.loads((self._root / "client.json").read_text())
-                connection = http.client.HTTPConnection(where["url"].removeprefix("http://"), timeout=10)
+                connection = http.client.HTTPConnection(
+                    where["url"].removeprefix("http://"), timeout=10
+                )
                 try:
-                    connection.request("POST", f"/api/{path}", json.dumps(body), {"Authorization": "Bearer " + where["token"]})
+                    connection.request(
+                        "POST",
+                        f"/api/{path}",
+                        json.dumps(body),
+                        {"Authorization": "Bearer " + where["token"]},
+                    )
                     reply = connection.getresponse()
                     said = json.loads(reply.read())
                 finally:
@@ -87,7 +102,9 @@ class Load:
 
 
 class Waiting(threading.Thread):
-    """Somebody who waits with the Python client while supervisors come and go; `result` is what came of it."""
+    """Somebody who waits with the Python client while supervisors come and go; `result` is what
+    came of it.
+    """
 
     def __init__(self, wait: Callable[[], Any]) -> None:
         super().__init__()
@@ -136,11 +153,18 @@ class Poll:
     def __init__(self, site: Site, run: dict[str, Any]) -> None:
         self._connection = site.connection(10)
         body = {"uid": run["uid"], "computeJid": jid_of(run), "waitSecs": 20}
-        self._connection.request("POST", "/api/run-status", json.dumps(body), {"Authorization": "Bearer " + site.token})
+        self._connection.request(
+            "POST", "/api/run-status", json.dumps(body), {"Authorization": "Bearer " + site.token}
+        )
 
     def check_cut_off(self) -> None:
-        """The supervisor is dead: whoever waited hears of it at once, and knows that he may ask again."""
-        with contextlib.closing(self._connection), pytest.raises((http.client.HTTPException, OSError)):
+        """The supervisor is dead: whoever waited hears of it at once, and knows that he may ask
+        again.
+        """
+        with (
+            contextlib.closing(self._connection),
+            pytest.raises((http.client.HTTPException, OSError)),
+        ):
             self._connection.getresponse().read()
 
     def answer(self) -> tuple[int, dict[str, Any]]:

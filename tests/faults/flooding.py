@@ -1,4 +1,6 @@
-"""What the flood tests share: connections that do less than they should, and what others notice of it meanwhile."""
+"""What the flood tests share: connections that do less than they should, and what others notice of
+it meanwhile.
+"""
 
 import contextlib
 import json
@@ -25,7 +27,9 @@ def metrics(site: Site) -> dict[str, Any]:
 
 
 class Memory:
-    """The most that these processes have of memory while it is watched, over what they had at its beginning."""
+    """The most that these processes have of memory while it is watched, over what they had at its
+    beginning.
+    """
 
     def __init__(self, **pids: int) -> None:
         self._pids, self._before = pids, {name: rss(pid) for name, pid in pids.items()}
@@ -46,18 +50,28 @@ def p99(secs: Sequence[float]) -> float:
 def stolen() -> list[float]:
     """How long each processor was another machine's, though this one had work for it; seconds."""
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    return [int(line[8]) / os.sysconf("SC_CLK_TCK") for line in lines if line[0].startswith("cpu") and line[0] != "cpu"]
+    return [
+        int(line[8]) / os.sysconf("SC_CLK_TCK")
+        for line in lines
+        if line[0].startswith("cpu") and line[0] != "cpu"
+    ]
 
 
-def polled(site: Site, run: dict[str, Any], secs: float, each: Callable[[], None] = lambda: None) -> list[float]:
-    """How long the status of this run took, asked again and again for so long; but for what a hypervisor took of it."""
+def polled(
+    site: Site, run: dict[str, Any], secs: float, each: Callable[[], None] = lambda: None
+) -> list[float]:
+    """How long the status of this run took, asked again and again for so long; but for what a
+    hypervisor took of it.
+    """
     took: list[float] = []
     deadline = time.monotonic() + secs
     while time.monotonic() < deadline or len(took) < 100:
         begun, before = time.monotonic(), stolen()
         site.status(run)
         whole = time.monotonic() - begun
-        took.append(max(0.0, whole - max(now - then for now, then in zip(stolen(), before, strict=True))))
+        took.append(
+            max(0.0, whole - max(now - then for now, then in zip(stolen(), before, strict=True)))
+        )
         each()
         time.sleep(0.005)
     return took
@@ -70,7 +84,9 @@ def served(site: Site, secs: float = 60.0) -> None:
 
 
 @contextlib.contextmanager
-def connections(site: Site, n: int, text: Callable[[int], bytes], receive_bytes: int | None = None) -> Iterator[list[socket.socket]]:
+def connections(
+    site: Site, n: int, text: Callable[[int], bytes], receive_bytes: int | None = None
+) -> Iterator[list[socket.socket]]:
     """So many sockets to the supervisor, each of which said its text and reads nothing."""
     host, _, port = site.url.removeprefix("http://").partition(":")
     sockets: list[socket.socket] = []
@@ -89,17 +105,30 @@ def connections(site: Site, n: int, text: Callable[[int], bytes], receive_bytes:
             s.close()
 
 
-def request(site: Site, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> bytes:
+def request(
+    site: Site, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> bytes:
     """As it goes over the wire."""
     data = b"" if body is None else json.dumps(body).encode()
-    said = {"Host": "x", "Authorization": "Bearer " + site.token, "Content-Length": str(len(data)), **(headers or {})}
-    return (f"{method} {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in said.items()) + "\r\n").encode() + data
+    said = {
+        "Host": "x",
+        "Authorization": "Bearer " + site.token,
+        "Content-Length": str(len(data)),
+        **(headers or {}),
+    }
+    return (
+        f"{method} {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in said.items()) + "\r\n"
+    ).encode() + data
 
 
 class Trickle:
-    """Sends a little to each of these sockets again and again, until it is closed. ended: sockets that the other side has closed."""
+    """Sends a little to each of these sockets again and again, until it is closed. ended: sockets
+    that the other side has closed.
+    """
 
-    def __init__(self, sockets: Sequence[socket.socket], piece: Callable[[int], bytes], pause: float = 0.05) -> None:
+    def __init__(
+        self, sockets: Sequence[socket.socket], piece: Callable[[int], bytes], pause: float = 0.05
+    ) -> None:
         self._sockets, self._piece, self._pause = dict(enumerate(sockets)), piece, pause
         self._over = threading.Event()
         self.ended = 0
@@ -131,5 +160,17 @@ def bulk(site: Site, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 __all__ = [
-    "MIB", "OTHER", "UID", "Memory", "Trickle", "bulk", "connections", "metrics", "p99", "polled", "request", "served", "shell",
+    "MIB",
+    "OTHER",
+    "UID",
+    "Memory",
+    "Trickle",
+    "bulk",
+    "connections",
+    "metrics",
+    "p99",
+    "polled",
+    "request",
+    "served",
+    "shell",
 ]

@@ -1,4 +1,6 @@
-"""Who closes a websocket is heard of by its other end first: the socket itself is gone a little later, and not before the loop has let go of it."""
+"""Who closes a websocket is heard of by its other end first: the socket itself is gone a little
+later, and not before the loop has let go of it.
+"""
 
 import asyncio
 from typing import Any

@@ -1,7 +1,10 @@
-"""Bugs on purpose: each is planted alone in a copy of the tree, and the test that guards against it must fail.
+"""Bugs on purpose: each is planted alone in a copy of the tree, and the test that guards against it
+must fail.
 
-`python tests/faults/mutants.py` plants all of mutants.toml and writes MUTANTS.md. `--only WORD` plants those with the word in guarantee, name, file
-or test, and puts their rows into MUTANTS.md; it can be given several times. `--jobs N` plants so many at once. Ends with 1 when a bug was not caught.
+`python tests/faults/mutants.py` plants all of mutants.toml and writes MUTANTS.md. `--only WORD`
+plants those with the word in guarantee, name, file or test, and puts their rows into MUTANTS.md; it
+can be given several times. `--jobs N` plants so many at once. Ends with 1 when a bug was not
+caught.
 """
 
 import argparse
@@ -26,7 +29,9 @@ FAILED, PASSED = 1, 0
 
 
 class Mutant(NamedTuple):
-    """old stands in the file exactly once, and is replaced by new; test is what must fail then, as pytest names it."""
+    """old stands in the file exactly once, and is replaced by new; test is what must fail then, as
+    pytest names it.
+    """
 
     guarantee: str
     name: str
@@ -71,7 +76,13 @@ def plant(mutant: Mutant) -> Outcome:
 
 
 def _copy(to: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=TREE, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=TREE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
     for name in filter(None, listed):
         if (TREE / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,12 +94,18 @@ def _copy(to: Path) -> None:
 def _pytest(tree: Path, test: str) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *test.split()], cwd=tree, capture_output=True, text=True, timeout=SECS,
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *test.split()],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            timeout=SECS,
             env={**os.environ, "PYTHONPATH": str(tree / ".types"), "PYTHONDONTWRITEBYTECODE": "1"},
         )
     except subprocess.TimeoutExpired:
         return FAILED, f"not over within {SECS} s"
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))] or done.stdout.splitlines()[-3:]
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+    ] or done.stdout.splitlines()[-3:]
     return done.returncode, " ".join(lines)[:300]
 
 
@@ -98,10 +115,16 @@ def row(o: Outcome) -> str:
 
 
 def with_rows(text: str, outcomes: list[Outcome]) -> str:
-    """The page with the rows of these outcomes: in the place of an older row of the same bug, else at the end."""
+    """The page with the rows of these outcomes: in the place of an older row of the same bug, else
+    at the end.
+    """
     lines = text.rstrip("\n").split("\n")
     for o in outcomes:
-        old = [n for n, line in enumerate(lines) if line.startswith(f"| {o.mutant.guarantee} | {o.mutant.name} |")]
+        old = [
+            n
+            for n, line in enumerate(lines)
+            if line.startswith(f"| {o.mutant.guarantee} | {o.mutant.name} |")
+        ]
         if old:
             lines[old[0]] = row(o)
         else:
@@ -113,12 +136,20 @@ def page(outcomes: list[Outcome]) -> str:
     """MUTANTS.md."""
     rows = [row(o) for o in outcomes]
     caught = sum(o.caught for o in outcomes)
-    return "\n".join([
-        "# Bugs that were planted", "",
-        "Written by `python tests/faults/mutants.py`; the bugs are in mutants.toml. Each was planted alone in a copy of the tree.", "",
-        f"{caught} of {len(outcomes)} were caught.", "",
-        "| guarantee | bug | in | test | caught | seconds |", "| --- | --- | --- | --- | --- | --- |", *rows, "",
-    ])
+    return "\n".join(
+        [
+            "# Bugs that were planted",
+            "",
+            "Written by `python tests/faults/mutants.py`; the bugs are in mutants.toml. Each was planted alone in a copy of the tree.",
+            "",
+            f"{caught} of {len(outcomes)} were caught.",
+            "",
+            "| guarantee | bug | in | test | caught | seconds |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
 
 
 def main() -> int:
@@ -127,11 +158,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
     words = args.only or [""]
-    mutants = [m for m in read() if any(w in f"{m.guarantee} {m.name} {m.file} {m.test}" for w in words)]
+    mutants = [
+        m for m in read() if any(w in f"{m.guarantee} {m.name} {m.file} {m.test}" for w in words)
+    ]
     outcomes = []
     with ThreadPoolExecutor(args.jobs) as pool:
         for n, o in enumerate(pool.map(plant, mutants), 1):
-            print(f"{n}/{len(mutants)} {'caught' if o.caught else 'NOT CAUGHT'} in {o.secs:.0f} s: {o.mutant.guarantee} {o.mutant.name}", flush=True)
+            print(
+                f"{n}/{len(mutants)} {'caught' if o.caught else 'NOT CAUGHT'} in {o.secs:.0f} s: {o.mutant.guarantee} {o.mutant.name}",
+                flush=True,
+            )
             if not o.caught:
                 print(f"    {o.said}", flush=True)
             outcomes.append(o)

@@ -1,4 +1,6 @@
-"""An acknowledged cancel is final: at whatever instant around the start it came, and although the supervisor died right after it."""
+"""An acknowledged cancel is final: at whatever instant around the start it came, and although the
+supervisor died right after it.
+"""
 
 import os
 import signal
@@ -19,7 +21,9 @@ UID = "CancelR1"
 
 
 @pytest.mark.timeout(120 + ROUNDS * 10)
-def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(make_site: Callable[..., Site], who: int | None) -> None:
+def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(
+    make_site: Callable[..., Site], who: int | None
+) -> None:
     site = make_site(who, f"slots.local_sequential={AT_ONCE}").start()
     witness, nap = Witness(site), fresh_nap()
     chance = dice(f"cancel/{who}")
@@ -27,7 +31,12 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(mak
     runs: list[dict[str, Any]] = []
     last = 0.0
     for _ in range(ROUNDS):
-        batch = [witness.job(f"trap '' TERM; setsid sleep {nap} & sleep {nap}", uid=UID, graceSecs=GRACE_SECS) for _ in range(AT_ONCE)]
+        batch = [
+            witness.job(
+                f"trap '' TERM; setsid sleep {nap} & sleep {nap}", uid=UID, graceSecs=GRACE_SECS
+            )
+            for _ in range(AT_ONCE)
+        ]
         for run in batch:
             witness.submit(run, req_id())
             time.sleep(chance.choice((0, 0, chance.random() * 0.01, chance.random() * 0.05)))
@@ -36,7 +45,9 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(mak
         site.stop(signal.SIGKILL)
         site.start()
         for run in batch:
-            assert witness.status(run)["state"] == "canceled", "it is final, whatever its agent says of it"
+            assert witness.status(run)["state"] == "canceled", (
+                "it is final, whatever its agent says of it"
+            )
         until(lambda: not naps(nap), "nothing of any is left", (GRACE_SECS + 1) * ROOM)
         last = max(last, time.monotonic() - begun)
         for run in batch:
@@ -44,7 +55,9 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(mak
             assert witness.status(run)["reason"] == "cancel"
         runs += batch
     started = sum(bool(witness.started(run)) for run in runs)
-    print(f"{len(runs)} races, {started} had started; nothing was left after {last:.2f} s at the latest, a restart included")
+    print(
+        f"{len(runs)} races, {started} had started; nothing was left after {last:.2f} s at the latest, a restart included"
+    )
     assert started > 0, "some had started"
     _check_stories(site, runs)
     assert site.finished(shell("exit 0", UID))["state"] == "completed", "the slots are free"
@@ -55,13 +68,19 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(mak
 def _check_stories(site: Site, runs: list[dict[str, Any]]) -> None:
     """Nothing runs in the books after the cancel, and each ended as canceled."""
     for run in runs:
-        said = site.post("job-story", uid=run["uid"], computeJid=f"{run['uid']}-{run['simulationId']}-command")["events"]
+        said = site.post(
+            "job-story", uid=run["uid"], computeJid=f"{run['uid']}-{run['simulationId']}-command"
+        )["events"]
         ends = [e["event"]["status"] for e in said if e["event"]["type"] == "RunEnded"]
         assert ends == ["canceled"] and ends[0] in FINAL
 
 
-def test_a_queued_run_is_canceled_while_no_agent_can_live(make_site: Callable[..., Site], who: int | None) -> None:
-    """Template, keepers and agents are dead or frozen; whoever waits in the queue leaves it at once."""
+def test_a_queued_run_is_canceled_while_no_agent_can_live(
+    make_site: Callable[..., Site], who: int | None
+) -> None:
+    """Template, keepers and agents are dead or frozen; whoever waits in the queue leaves it at
+    once.
+    """
     site = make_site(who, "slots.local_sequential=1").start()
     witness = Witness(site)
     blocker, waits, behind = (witness.gated(uid=UID) for _ in range(3))
@@ -85,7 +104,11 @@ def test_a_queued_run_is_canceled_while_no_agent_can_live(make_site: Callable[..
         return all(site.status(run)["over"] for run in (blocker, behind))
 
     until(over, "the others end")
-    assert [witness.status(run)["state"] for run in (blocker, waits, behind)] == ["completed", "canceled", "completed"]
+    assert [witness.status(run)["state"] for run in (blocker, waits, behind)] == [
+        "completed",
+        "canceled",
+        "completed",
+    ]
     assert not witness.started(waits)
     check_books(site)
     witness.check()

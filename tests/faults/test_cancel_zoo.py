@@ -1,4 +1,6 @@
-"""Nasty jobs that are canceled, run out of time, or end: in time nothing of them is left, their slots are free, and the reason is true."""
+"""Nasty jobs that are canceled, run out of time, or end: in time nothing of them is left, their
+slots are free, and the reason is true.
+"""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +31,9 @@ def site(who: int | None) -> Iterator[Site]:
 
 
 class Cage:
-    """One animal and what is known of it. Each is another user's, so that nothing of it can be taken for another one's."""
+    """One animal and what is known of it. Each is another user's, so that nothing of it can be
+    taken for another one's.
+    """
 
     def __init__(self, n: int, kind: str, way: str, witness: Witness) -> None:
         self.nap, self.animal = fresh_nap(), ANIMALS[kind]
@@ -39,7 +43,10 @@ class Cage:
         self.run = witness.job(text, uid=f"ZooUsr{n:02d}", graceSecs=GRACE_SECS, **limit)
 
     def ready(self) -> bool:
-        return any(s.what == "ready" for s in self.witness.stamps(self.run)) and len(naps(self.nap)) >= self.animal.naps
+        return (
+            any(s.what == "ready" for s in self.witness.stamps(self.run))
+            and len(naps(self.nap)) >= self.animal.naps
+        )
 
 
 @pytest.mark.timeout(300)
@@ -64,8 +71,13 @@ def test_nothing_of_any_is_left(site: Site, way: str) -> None:
             assert gone[cage.kind] <= (GRACE_SECS + GONE_SECS) * ROOM, cage.kind
         elif way == "runs out of time":
             assert said["canceledAfterSecs"] == LIMIT_SECS
-            assert said["computeJobEnd"] - said["computeJobStart"] <= LIMIT_SECS + (GRACE_SECS + GONE_SECS) * ROOM, cage.kind
-    print(f"{way}: {len(cages)} jobs, the last was gone after {max(gone.values()):.2f} s ({max(gone, key=lambda k: gone[k])})")
+            assert (
+                said["computeJobEnd"] - said["computeJobStart"]
+                <= LIMIT_SECS + (GRACE_SECS + GONE_SECS) * ROOM
+            ), cage.kind
+    print(
+        f"{way}: {len(cages)} jobs, the last was gone after {max(gone.values()):.2f} s ({max(gone, key=lambda k: gone[k])})"
+    )
     _check_slots(site, cages)
     check_books(site)
     witness.check(killed=frozenset(jid_of(c.run) for c in cages) if way == "ends" else frozenset())
@@ -91,7 +103,9 @@ def _gone(cages: list[Cage]) -> dict[str, float]:
 def _check(cage: Cage, said: dict[str, Any], way: str) -> None:
     assert naps(cage.nap) == [], cage.kind
     wanted = {
-        "is canceled": ("canceled", "cancel", "cancel"), "runs out of time": ("canceled", "timeLimit", "timeLimit"), "ends": ("error", "exit", None),
+        "is canceled": ("canceled", "cancel", "cancel"),
+        "runs out of time": ("canceled", "timeLimit", "timeLimit"),
+        "ends": ("error", "exit", None),
     }[way]
     assert (said["state"], said["reason"], said["exit"]["stopReason"]) == wanted, (cage.kind, said)
     assert said["exit"]["source"] == "keeper"

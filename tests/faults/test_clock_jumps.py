@@ -1,4 +1,5 @@
-"""Somebody sets the clock, by an hour or a day, while everything is under way: nothing is ended for it, nothing out of order, and what took how long is right (G10).
+"""Somebody sets the clock, by an hour or a day, while everything is under way: nothing is ended for
+it, nothing out of order, and what took how long is right (G10).
 
 The wall clock of all processes of a site is set; the jobs' own stamps are by the true one.
 """
@@ -19,16 +20,31 @@ from typing import Any
 import pytest
 from books import check_books, events
 from link.set_clock import DAY, HOUR, SetClock
-from link.stamped import NOTICED_SECS, PINGS, PING_SECS, ROOM, SOAK, Stamps, agent_log, diverted, jid_of, sites, told
+from link.stamped import (
+    NOTICED_SECS,
+    PING_SECS,
+    PINGS,
+    ROOM,
+    SOAK,
+    Stamps,
+    agent_log,
+    diverted,
+    jid_of,
+    sites,
+    told,
+)
 from real_site import UID, Site, until
 
 from jobscribe.protocol.api import tickets
 
 MakeSite = Callable[..., Site]
-#: Durations are right within a second; with room. What is too soon, or longer than can be, no busy machine excuses.
+#: Durations are right within a second; with room. What is too soon, or longer than can be, no busy
+#: machine excuses.
 RIGHT_SECS, SOON_SECS = 1.0 * ROOM, 1.0
 #: Offsets in the order in which the clock takes them, while the same work is under way.
-JUMPS = [[HOUR, -DAY], [-HOUR, DAY]] + ([[HOUR], [-HOUR], [DAY], [-DAY], [DAY, 0.0], [-DAY, DAY, -HOUR]] if SOAK else [])
+JUMPS = [[HOUR, -DAY], [-HOUR, DAY]] + (
+    [[HOUR], [-HOUR], [DAY], [-DAY], [DAY, 0.0], [-DAY, DAY, -HOUR]] if SOAK else []
+)
 STEP_SECS = 0.8
 #: More than all of them take on a machine that is busy.
 LATE_SECS = 6.0
@@ -102,15 +118,27 @@ class InThread:
         return answer, took
 
 
-@pytest.mark.parametrize("jumps", JUMPS, ids=lambda jumps: " then ".join(f"{j / HOUR:+g} h" for j in jumps))
-def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clock: SetClock, stamps: Stamps, jumps: list[float]) -> None:
+@pytest.mark.parametrize(
+    "jumps", JUMPS, ids=lambda jumps: " then ".join(f"{j / HOUR:+g} h" for j in jumps)
+)
+def test_the_clock_is_set_while_everything_is_under_way(
+    make_site: MakeSite, clock: SetClock, stamps: Stamps, jumps: list[float]
+) -> None:
     site = make_site(
-        "slots.local_sequential=3", "slots.local_parallel=1", "apps.also=slow=slow_app:app", "purge.after_secs=1800", "purge.every_secs=0.2",
+        "slots.local_sequential=3",
+        "slots.local_parallel=1",
+        "apps.also=slow=slow_app:app",
+        "purge.after_secs=1800",
+        "purge.every_secs=0.2",
         env=clock.env,
     ).start()
     past = site.finished(stamps.job("past"))
-    # three slots: one job with time enough, one that will be too late, and one after the other those of the queue
-    fine, late = stamps.job("fine", stamps.until("fine"), timeLimitSecs=600), stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0)
+    # three slots: one job with time enough, one that will be too late, and one after the other
+    # those of the queue
+    fine, late = (
+        stamps.job("fine", stamps.until("fine"), timeLimitSecs=600),
+        stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0),
+    )
     queue = [stamps.job(f"queue{n}", "sleep 0.7", queueLimitSecs=60) for n in range(5)]
     begun = time.monotonic()
     for run in (fine, late, queue[0]):
@@ -118,12 +146,16 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
     for run in (fine, late):
         site.running(run)
     # and one slot of the other kind, for which somebody waits too long
-    hog, limited = stamps.job("hog", "sleep 600", jobRunMode="parallel", graceSecs=0.0), stamps.job("limited", jobRunMode="parallel", queueLimitSecs=2.0)
+    hog, limited = (
+        stamps.job("hog", "sleep 600", jobRunMode="parallel", graceSecs=0.0),
+        stamps.job("limited", jobRunMode="parallel", queueLimitSecs=2.0),
+    )
     for run in (hog, limited):
         site.submit(run)
     stream = Stream(site, tickets.sign(site.token, UID, clock.wall))
     asked = {
-        "call": InThread(lambda: _call(site, secs=1.5 * STEP_SECS, deadline=10.0)), "hung": InThread(lambda: _call(site, secs=30.0, deadline=2.0)),
+        "call": InThread(lambda: _call(site, secs=1.5 * STEP_SECS, deadline=10.0)),
+        "hung": InThread(lambda: _call(site, secs=30.0, deadline=2.0)),
         "log": InThread(lambda: _log(site, fine, wait=2.0)),
     }
     for n, offset in enumerate(jumps, 1):
@@ -132,11 +164,16 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
         clock.set(offset)
     for n in range(1, len(jumps) + 1):
         again = site.submit(queue[n], f"across-the-jump-{n}")["computeJobSerial"]
-        assert again == site.status(queue[n])["computeJobSerial"], "a receipt is kept, whatever the clock says"
+        assert again == site.status(queue[n])["computeJobSerial"], (
+            "a receipt is kept, whatever the clock says"
+        )
     for run in queue[len(jumps) + 1 :]:
         site.submit(run)
     said = site.status(fine)
-    assert said["state"] == "running" and -RIGHT_SECS < said["elapsedTime"] - (time.monotonic() - begun) < SOON_SECS
+    assert (
+        said["state"] == "running"
+        and -RIGHT_SECS < said["elapsedTime"] - (time.monotonic() - begun) < SOON_SECS
+    )
 
     _check_limits(site, begun, late, limited)
     _check_answers(asked)
@@ -145,12 +182,20 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
     for name, run in [("fine", fine), *((f"queue{n}", run) for n, run in enumerate(queue))]:
         said = site.wait(run)
         assert said["state"] == "completed", (name, said)
-        assert abs(said["elapsedTime"] - lasted(stamps, name)) < RIGHT_SECS, (name, said["elapsedTime"], lasted(stamps, name))
-        assert abs(said["computeJobEnd"] - said["computeJobStart"] - lasted(stamps, name)) < RIGHT_SECS
+        assert abs(said["elapsedTime"] - lasted(stamps, name)) < RIGHT_SECS, (
+            name,
+            said["elapsedTime"],
+            lasted(stamps, name),
+        )
+        assert (
+            abs(said["computeJobEnd"] - said["computeJobStart"] - lasted(stamps, name)) < RIGHT_SECS
+        )
     jids = [jid_of(run) for run in queue]
     placed = [e["event"]["token"][0] for e in events(site.root) if e["type"] == "TaskPlaced"]
     assert [jid for jid in placed if jid in jids] == jids, "in the order of submission"
-    assert not stream.ended and jid_of(queue[4]).encode() in stream.news, "a stream that is open goes on"
+    assert not stream.ended and jid_of(queue[4]).encode() in stream.news, (
+        "a stream that is open goes on"
+    )
     stream.close()
     fresh = Stream(site, tickets.sign(site.token, UID, clock.wall))
     assert (stream.status, fresh.status) == (200, 200)
@@ -160,22 +205,34 @@ def test_the_clock_is_set_while_everything_is_under_way(make_site: MakeSite, clo
     assert "Traceback" not in site.log()
 
 
-def test_a_half_open_link_is_noticed_though_the_clock_was_set(make_site: MakeSite, clock: SetClock, stamps: Stamps) -> None:
+def test_a_half_open_link_is_noticed_though_the_clock_was_set(
+    make_site: MakeSite, clock: SetClock, stamps: Stamps
+) -> None:
     site, offset = make_site(*PINGS, env=clock.env).start(), DAY
     with diverted(site) as proxy:
         long = stamps.job("long", "sleep 600", graceSecs=0.0)
         site.submit(long)
         site.running(long)
         made, begun = proxy.made, time.monotonic()
-        while time.monotonic() < begun + 3 * PING_SECS:  # at every moment between a ping and the next one
+        while (
+            time.monotonic() < begun + 3 * PING_SECS
+        ):  # at every moment between a ping and the next one
             offset -= DAY
             clock.set(offset)
             assert told(site, long) == ("running", True)
             time.sleep(PING_SECS / 10)
         assert proxy.made == made, "no connection ended for it"
         proxy.hold()
-        until(lambda: told(site, long) == ("running", False), "the supervisor has noticed", NOTICED_SECS * ROOM)
-        until(lambda: "the supervisor does not answer" in agent_log(site), "the agent has noticed", NOTICED_SECS * ROOM)
+        until(
+            lambda: told(site, long) == ("running", False),
+            "the supervisor has noticed",
+            NOTICED_SECS * ROOM,
+        )
+        until(
+            lambda: "the supervisor does not answer" in agent_log(site),
+            "the agent has noticed",
+            NOTICED_SECS * ROOM,
+        )
         proxy.release()
         until(lambda: told(site, long) == ("running", True), "it is known again")
         site.cancel(long)
@@ -189,23 +246,40 @@ def _check_limits(site: Site, begun: float, late: dict[str, Any], limited: dict[
     assert 2.0 - SOON_SECS < took < 2.5 + RIGHT_SECS
     said = site.wait(late)
     took = time.monotonic() - begun
-    assert (said["state"], said["reason"], said["canceledAfterSecs"]) == ("canceled", "timeLimit", LATE_SECS)
-    assert LATE_SECS - SOON_SECS < took < LATE_SECS + RIGHT_SECS and abs(said["elapsedTime"] - LATE_SECS) < RIGHT_SECS
+    assert (said["state"], said["reason"], said["canceledAfterSecs"]) == (
+        "canceled",
+        "timeLimit",
+        LATE_SECS,
+    )
+    assert (
+        LATE_SECS - SOON_SECS < took < LATE_SECS + RIGHT_SECS
+        and abs(said["elapsedTime"] - LATE_SECS) < RIGHT_SECS
+    )
 
 
 def _check_answers(asked: dict[str, "InThread"]) -> None:
     (code, said), took = asked["call"].result()
     assert (code, said) == (200, {"secs": 1.5 * STEP_SECS}) and took < 10
     (code, said), took = asked["hung"].result()
-    assert (code, said["code"]) == (504, "deadline") and 2.0 - SOON_SECS < took < 4.0 + RIGHT_SECS, (said, took)
+    assert (code, said["code"]) == (
+        504,
+        "deadline",
+    ) and 2.0 - SOON_SECS < took < 4.0 + RIGHT_SECS, (said, took)
     (code, _), took = asked["log"].result()
     assert code == 200 and took < 2.0 + RIGHT_SECS
 
 
-def test_the_machine_sleeps_for_ten_minutes(make_site: MakeSite, clock: SetClock, stamps: Stamps) -> None:
-    """The monotonic clock stands still meanwhile and the wall clock is ahead afterwards. Limits and durations count what was awake."""
+def test_the_machine_sleeps_for_ten_minutes(
+    make_site: MakeSite, clock: SetClock, stamps: Stamps
+) -> None:
+    """The monotonic clock stands still meanwhile and the wall clock is ahead afterwards. Limits and
+    durations count what was awake.
+    """
     site = make_site("slots.local_sequential=2", "slots.local_parallel=1", env=clock.env).start()
-    fine, late = stamps.job("fine", stamps.until("fine"), timeLimitSecs=600), stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0)
+    fine, late = (
+        stamps.job("fine", stamps.until("fine"), timeLimitSecs=600),
+        stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0),
+    )
     waits = stamps.job("waits", queueLimitSecs=120)
     begun = time.monotonic()
     for run in (fine, late, waits):
@@ -220,26 +294,48 @@ def test_the_machine_sleeps_for_ten_minutes(make_site: MakeSite, clock: SetClock
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
     said = site.status(fine)
-    assert (said["state"], said["known"]) == ("running", True) and said["elapsedTime"] < time.monotonic() - begun + SOON_SECS
+    assert (said["state"], said["known"]) == ("running", True) and said[
+        "elapsedTime"
+    ] < time.monotonic() - begun + SOON_SECS
     said = site.wait(late)
-    assert said["reason"] == "timeLimit" and LATE_SECS - SOON_SECS < time.monotonic() - begun < LATE_SECS + RIGHT_SECS
+    assert (
+        said["reason"] == "timeLimit"
+        and LATE_SECS - SOON_SECS < time.monotonic() - begun < LATE_SECS + RIGHT_SECS
+    )
     stamps.open("fine")
     for name, run in (("fine", fine), ("waits", waits)):
         said = site.wait(run)
-        assert said["state"] == "completed" and abs(said["elapsedTime"] - lasted(stamps, name)) < RIGHT_SECS
-    assert site.log().count("opName=alive") == connections, "nobody lost a connection for having slept"
+        assert (
+            said["state"] == "completed"
+            and abs(said["elapsedTime"] - lasted(stamps, name)) < RIGHT_SECS
+        )
+    assert site.log().count("opName=alive") == connections, (
+        "nobody lost a connection for having slept"
+    )
     check_books(site)
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0,
+    os.geteuid() != 0
+    or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode
+    != 0,
     reason="only root can show these processes another boot id, and only where mount namespaces may be made: run the tests as root for it",
 )
-def test_the_machine_boots_while_deadlines_run_and_its_clock_is_a_day_behind(make_site: MakeSite, clock: SetClock, stamps: Stamps) -> None:
-    """What ran there is lost, what waited waits on, and within a new boot its deadline counts by the wall clock, which is wrong here."""
+def test_the_machine_boots_while_deadlines_run_and_its_clock_is_a_day_behind(
+    make_site: MakeSite, clock: SetClock, stamps: Stamps
+) -> None:
+    """What ran there is lost, what waited waits on, and within a new boot its deadline counts by
+    the wall clock, which is wrong here.
+    """
     site = make_site("slots.local_sequential=1", env=clock.env, python=clock.python).start()
-    ran, hog = stamps.job("ran", "sleep 600", timeLimitSecs=3000), stamps.job("hog", "sleep 600", timeLimitSecs=3000, graceSecs=0.0)
-    limited, patient = stamps.job("limited", queueLimitSecs=3.0), stamps.job("patient", queueLimitSecs=600)
+    ran, hog = (
+        stamps.job("ran", "sleep 600", timeLimitSecs=3000),
+        stamps.job("hog", "sleep 600", timeLimitSecs=3000, graceSecs=0.0),
+    )
+    limited, patient = (
+        stamps.job("limited", queueLimitSecs=3.0),
+        stamps.job("patient", queueLimitSecs=600),
+    )
     for run in (ran, hog, limited, patient):
         site.submit(run)
     site.running(ran)
@@ -260,15 +356,28 @@ def test_the_machine_boots_while_deadlines_run_and_its_clock_is_a_day_behind(mak
     serial = site.status(hog)["computeJobSerial"]
     site.cancel(hog)
     assert site.wait(patient)["state"] == "completed"
-    assert site.submit(hog)["computeJobSerial"] > serial, "a serial is never less than the one before, whatever the clock says"
+    assert site.submit(hog)["computeJobSerial"] > serial, (
+        "a serial is never less than the one before, whatever the clock says"
+    )
     site.cancel(hog)
     site.wait(hog)
-    assert [stamps.words(name) for name in ("ran", "limited", "patient")] == [["start"], [], ["start", "end"]]
+    assert [stamps.words(name) for name in ("ran", "limited", "patient")] == [
+        ["start"],
+        [],
+        ["start", "end"],
+    ]
     check_books(site)
 
 
 def _call(site: Site, secs: float, deadline: float) -> tuple[int, Any]:
-    body = {"uid": UID, "jobCmd": "stateless_compute", "simulationType": "slow", "method": "nap", "args": {"secs": secs}, "deadlineSecs": deadline}
+    body = {
+        "uid": UID,
+        "jobCmd": "stateless_compute",
+        "simulationType": "slow",
+        "method": "nap",
+        "args": {"secs": secs},
+        "deadlineSecs": deadline,
+    }
     return _post(site, "call", body)
 
 
@@ -278,14 +387,20 @@ def _log(site: Site, run: dict[str, Any], wait: float) -> tuple[int, Any]:
 
 def _over(site: Site, run: dict[str, Any]) -> Any:
     """Its status when nothing of it is left, over connections of its own."""
-    while not (said := _post(site, "run-status", {"uid": UID, "computeJid": jid_of(run), "waitSecs": 5})[1])["over"]:
+    while not (
+        said := _post(site, "run-status", {"uid": UID, "computeJid": jid_of(run), "waitSecs": 5})[1]
+    )["over"]:
         pass
     return said
 
 
 def _post(site: Site, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     with contextlib.closing(site.connection(60)) as connection:
-        connection.request("POST", "/api/" + path, json.dumps(body), {"Authorization": "Bearer " + site.token})
+        connection.request(
+            "POST", "/api/" + path, json.dumps(body), {"Authorization": "Bearer " + site.token}
+        )
         reply = connection.getresponse()
         text = reply.read()
-        return reply.status, json.loads(text) if reply.headers.get_content_type() == "application/json" else text
+        return reply.status, json.loads(
+            text
+        ) if reply.headers.get_content_type() == "application/json" else text

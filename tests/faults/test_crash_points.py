@@ -1,6 +1,8 @@
-"""Every crash point is visited, by real processes that kill themselves there; afterwards a restart tells the truth.
+"""Every crash point is visited, by real processes that kill themselves there; afterwards a restart
+tells the truth.
 
-What makes a process come there is written beside each. The jobs are the witnesses (see `witness`), the client journals its answers.
+What makes a process come there is written beside each. The jobs are the witnesses (see `witness`),
+the client journals its answers.
 """
 
 import http.client
@@ -20,41 +22,61 @@ from jobscribe.runtime.failpoints import POINTS, VARIABLE, arm, reached
 
 UID = "CrashUid"
 DEADLINE_SECS = 60.0
-APP = '''
+APP = """
 from jobscribe.apps.app import App, Model, Prepared
 
 app = App(
     name="plain", title="Plain", version="1", models=(Model(name="m", title="m", kind="sequential"),), parameters=lambda data, model: {},
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {"answer": "x" * 20000},
 )
-'''
-#: What has to happen for a process to come to its places; whatever is not named here is passed by every run.
+"""
+#: What has to happen for a process to come to its places; whatever is not named here is passed by
+#: every run.
 NEEDS = {
-    "keeper.given": "app", "job.prepared": "app", "job.computed": "app", "result.written": "app", "result.renamed": "app",
-    "keeper.stopping": "cancel", "purge.decided": "purge", "purge.renamed": "purge", "upload.written": "upload", "upload.renamed": "upload",
-    "lease.written": "lease", "lease.renamed": "lease",
+    "keeper.given": "app",
+    "job.prepared": "app",
+    "job.computed": "app",
+    "result.written": "app",
+    "result.renamed": "app",
+    "keeper.stopping": "cancel",
+    "purge.decided": "purge",
+    "purge.renamed": "purge",
+    "upload.written": "upload",
+    "upload.renamed": "upload",
+    "lease.written": "lease",
+    "lease.renamed": "lease",
 }
 #: Where the one that dies is the job itself: it has no end to tell but its signal.
 OF_THE_JOB = ("job.prepared", "job.computed", "result.written", "result.renamed")
-#: Whatever becomes of these, the run is lost, or told to have never started: its token is used, and nothing runs.
+#: Whatever becomes of these, the run is lost, or told to have never started: its token is used, and
+#: nothing runs.
 BEFORE_IT_RUNS = ("keeper.consumed", "keeper.given")
 #: How many jobs are asked for, so that the n-th passage comes.
 JOBS = 3
 
 
 def _visits() -> list[tuple[str, int]]:
-    """The how-manieth passage is deadly: the first ones of the store belong to the supervisor's own start."""
+    """The how-manieth passage is deadly: the first ones of the store belong to the supervisor's own
+    start.
+    """
     out = []
     for point in POINTS:
         if point.startswith("supervisor."):
             out += [(point, n) for n in ((2, 3, 4, 5) if SOAK else (4,))]
         else:
-            out += [(point, n) for n in ((1, 2) if SOAK and point not in ("purge.decided", "purge.renamed") else (1,))]
+            out += [
+                (point, n)
+                for n in (
+                    (1, 2) if SOAK and point not in ("purge.decided", "purge.renamed") else (1,)
+                )
+            ]
     return out
 
 
 class Scene:
-    """A site whose processes die at a point, and what a client does there, again and again until it is answered."""
+    """A site whose processes die at a point, and what a client does there, again and again until it
+    is answered.
+    """
 
     def __init__(self, site: Site, point: str, folder: Path) -> None:
         self.site, self.point, self.need = site, point, NEEDS.get(point, "run")
@@ -74,18 +96,28 @@ class Scene:
         return spec((), UID, simulationType="plain", computeModel="m", data=data)
 
     def act(self) -> None:
-        """Ask for everything that this is about; what is not answered is asked for again, word for word, next time."""
+        """Ask for everything that this is about; what is not answered is asked for again, word for
+        word, next time.
+        """
         for n, run in enumerate(self.runs):
             reply = self._asked("run-simulation", reqId=f"request-{n}", run=run)
             if reply is not None and "computeJobSerial" in reply:
                 self.acknowledged.add(jid_of(run))
                 self.witness.acknowledged(f"request-{n}", reply)
                 if self.need == "cancel" and self.witness.started(run):
-                    self._asked("run-cancel", reqId=f"cancel-{n}00", uid=UID, computeJid=jid_of(run))
+                    self._asked(
+                        "run-cancel", reqId=f"cancel-{n}00", uid=UID, computeJid=jid_of(run)
+                    )
         if self.need == "upload":
             self._upload()
         if self.need == "lease":
-            said = self._asked("global-resources", uid=UID, simulationType="plain", simulationId="portsid1", ports=2)
+            said = self._asked(
+                "global-resources",
+                uid=UID,
+                simulationType="plain",
+                simulationId="portsid1",
+                ports=2,
+            )
             if said is not None:
                 self.leased.append(said["ports"])
 
@@ -112,7 +144,9 @@ class Scene:
     def hit(self) -> bool:
         """Has a process died there? A supervisor's is waited for."""
         assert self.site.process is not None
-        return self.struck.exists() and (self.site.process.poll() is not None or self.point.split(".")[0] in _OTHERS)
+        return self.struck.exists() and (
+            self.site.process.poll() is not None or self.point.split(".")[0] in _OTHERS
+        )
 
     def over(self) -> bool:
         said = [self._asked("run-status", uid=UID, computeJid=jid_of(run)) for run in self.runs]
@@ -128,7 +162,13 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """With a supervisor that comes up, or dies while it does."""
     point, visit = request.param
     purge = ("purge.after_secs=0.5", "purge.every_secs=0.2") if NEEDS.get(point) == "purge" else ()
-    site = new_site(None, "slots.local_sequential=2", "apps.also=plain=plain_app:app", *purge, modules={"plain_app.py": APP})
+    site = new_site(
+        None,
+        "slots.local_sequential=2",
+        "apps.also=plain=plain_app:app",
+        *purge,
+        modules={"plain_app.py": APP},
+    )
     scene = Scene(site, point, tmp_path)
     site.add_environment(**{VARIABLE: f"{point}:{visit}:{scene.struck}"})
     try:
@@ -168,24 +208,40 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
     if scene.need == "upload":
         _check_uploaded(scene)
     if scene.need == "lease":
-        assert scene.leased and all(ports == scene.leased[0] for ports in scene.leased), "the same ports every time"
-        assert json.loads((scene.site.root / "leases.json").read_text())[0]["ports"] == scene.leased[0]
-    until(lambda: not [*scene.site.root.glob("*.new"), *scene.site.root.glob("supervisor-job/*.new")], "what was half written is cleared away")
+        assert scene.leased and all(ports == scene.leased[0] for ports in scene.leased), (
+            "the same ports every time"
+        )
+        assert (
+            json.loads((scene.site.root / "leases.json").read_text())[0]["ports"] == scene.leased[0]
+        )
+    until(
+        lambda: not [*scene.site.root.glob("*.new"), *scene.site.root.glob("supervisor-job/*.new")],
+        "what was half written is cleared away",
+    )
 
 
 def _may_fail(scene: Scene, jid: str) -> bool:
-    """May this run have ended in another way than it was meant to? Only where its own token, or process, was the one that was hit."""
+    """May this run have ended in another way than it was meant to? Only where its own token, or
+    process, was the one that was hit.
+    """
     said = scene.site.post("run-status", uid=UID, computeJid=jid)
     stamps = [s for s in scene.witness.stamps() if s.token.startswith(f"{jid}/")]
-    if said["state"] in ("completed", "job_run_purged") or (scene.need == "cancel" and said["state"] == "canceled"):
+    if said["state"] in ("completed", "job_run_purged") or (
+        scene.need == "cancel" and said["state"] == "canceled"
+    ):
         return False
     if scene.point in OF_THE_JOB:
-        assert (said["state"], said["reason"], said["exit"]["signal"]) == ("error", "signal", 9), said
+        assert (said["state"], said["reason"], said["exit"]["signal"]) == ("error", "signal", 9), (
+            said
+        )
         assert said["exit"]["source"] == "keeper"
         _check_result(scene, jid)
     else:
         assert scene.point in BEFORE_IT_RUNS, (scene.point, said)
-        assert (said["state"], stamps) == ("error", []) and said["reason"] in ("lost", "startFailed"), said
+        assert (said["state"], stamps) == ("error", []) and said["reason"] in (
+            "lost",
+            "startFailed",
+        ), said
     return True
 
 
@@ -199,16 +255,30 @@ def _check_result(scene: Scene, jid: str) -> None:
 
 def _check_purged(scene: Scene) -> None:
     """Directories of purged runs are gone, by whatever name; the books say so."""
-    folders = [scene.site.root / "user" / UID / "command" / run["simulationId"] for run in scene.runs]
-    until(lambda: not [p for folder in folders if folder.exists() for p in folder.iterdir()], "no directory is left", DEADLINE_SECS)
+    folders = [
+        scene.site.root / "user" / UID / "command" / run["simulationId"] for run in scene.runs
+    ]
+    until(
+        lambda: not [p for folder in folders if folder.exists() for p in folder.iterdir()],
+        "no directory is left",
+        DEADLINE_SECS,
+    )
     for run in scene.runs:
-        assert scene.site.post("run-status", uid=UID, computeJid=jid_of(run))["state"] == "job_run_purged"
+        assert (
+            scene.site.post("run-status", uid=UID, computeJid=jid_of(run))["state"]
+            == "job_run_purged"
+        )
 
 
 def _check_uploaded(scene: Scene) -> None:
     """What was acknowledged is there, whole; of what was not there is nothing to be seen."""
-    (file,) = scene.site.ask("GET", f"/api/lib-files?uid={UID}&simulationType=plain").json()["files"]
-    assert scene.uploaded and (file["size"], file["sha256"]) == (300_000, scene.uploaded[0]["sha256"])
+    (file,) = scene.site.ask("GET", f"/api/lib-files?uid={UID}&simulationType=plain").json()[
+        "files"
+    ]
+    assert scene.uploaded and (file["size"], file["sha256"]) == (
+        300_000,
+        scene.uploaded[0]["sha256"],
+    )
 
 
 def test_every_point_that_is_listed_is_visited_and_every_need_is_of_one() -> None:

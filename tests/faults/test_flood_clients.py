@@ -1,4 +1,6 @@
-"""Clients that do not read, do not speak, or do not stop: each is bounded, others are served, and afterwards everything is as before."""
+"""Clients that do not read, do not speak, or do not stop: each is bounded, others are served, and
+afterwards everything is as before.
+"""
 
 import json
 import os
@@ -18,7 +20,9 @@ UNREAD = 40
 
 @pytest.fixture
 def site(make_site) -> Site:
-    site = make_site(None, "output.head_bytes=4194304", "output.tail_bytes=4194304", "slots.local_sequential=4")
+    site = make_site(
+        None, "output.head_bytes=4194304", "output.tail_bytes=4194304", "slots.local_sequential=4"
+    )
     site.start()
     site.finished(spec(["/bin/true"]))
     served(site)
@@ -27,11 +31,13 @@ def site(make_site) -> Site:
 
 def back(site: Site, before: dict, secs: float = 20.0) -> None:
     """Descriptors, tasks and what is kept for clients are what they were."""
+
     def same() -> bool:
         now = metrics(site)
         sizes = {k: now[k] for k in ("desk", "live", "unsent", "calls")}
         return (
-            now["process"]["descriptors"] <= before["process"]["descriptors"] + 1 and now["process"]["tasks"] <= before["process"]["tasks"] + 1
+            now["process"]["descriptors"] <= before["process"]["descriptors"] + 1
+            and now["process"]["tasks"] <= before["process"]["tasks"] + 1
             and sizes == {k: before[k] for k in sizes}
         )
 
@@ -44,24 +50,38 @@ def back(site: Site, before: dict, secs: float = 20.0) -> None:
 
 @pytest.mark.timeout(300)
 def test_readers_of_news_and_of_logs_who_never_read(site: Site) -> None:
-    """Streams with a job's output, the log of events, pieces of output: asked for, and left where they are."""
+    """Streams with a job's output, the log of events, pieces of output: asked for, and left where
+    they are.
+    """
     run = shell("exec timeout 60 yes")
     site.submit(run)
     site.running(run)
-    until(lambda: int(site.output(run, limit=1).headers["X-Jobscribe-Next-Offset"]) > 0, "it writes")
-    until(lambda: len(site.output(run, offset=1 << 20, limit=512 * 1024).body) == 512 * 1024, "there is enough to read")
+    until(
+        lambda: int(site.output(run, limit=1).headers["X-Jobscribe-Next-Offset"]) > 0, "it writes"
+    )
+    until(
+        lambda: len(site.output(run, offset=1 << 20, limit=512 * 1024).body) == 512 * 1024,
+        "there is enough to read",
+    )
     before, memory = metrics(site), Memory(supervisor=site.pid, agent=site.agent_pid())
     jid = jid_of(run)
 
     def asks(i: int) -> bytes:
         match i % 3:
             case 0:
-                return request(site, "GET", f"/live?logs={jid}", headers={tickets.HEADER: tickets.sign(site.token, UID, time.time())})
+                return request(
+                    site,
+                    "GET",
+                    f"/live?logs={jid}",
+                    headers={tickets.HEADER: tickets.sign(site.token, UID, time.time())},
+                )
             case 1:
                 return request(site, "GET", "/api/events?after=0")
             case _:
                 body = {"uid": UID, "computeJid": jid, "limit": 512 * 1024}
-                return request(site, "POST", "/api/job-log", body) * 4  # one after the other on one connection: only the first is begun
+                return (
+                    request(site, "POST", "/api/job-log", body) * 4
+                )  # one after the other on one connection: only the first is begun
 
     with connections(site, UNREAD * 3, asks, receive_bytes=4096):
         until(lambda: metrics(site)["live"]["streams"] == UNREAD, "the streams are open")
@@ -71,7 +91,9 @@ def test_readers_of_news_and_of_logs_who_never_read(site: Site) -> None:
             memory.look()
         unsent = metrics(site)["unsent"]
     print(f"{UNREAD} of each: grown {memory.grown()} MiB, unsent {unsent}")
-    assert memory.grown()["supervisor"] <= 32 + UNREAD / 2, "and half a MiB for each piece that was asked for"
+    assert memory.grown()["supervisor"] <= 32 + UNREAD / 2, (
+        "and half a MiB for each piece that was asked for"
+    )
     assert memory.grown()["agent"] <= 16
     assert unsent["bytes"] <= UNREAD << 19
     back(site, before)
@@ -79,7 +101,7 @@ def test_readers_of_news_and_of_logs_who_never_read(site: Site) -> None:
     assert check_lag(site) == []
 
 
-APP = '''
+APP = """
 import subprocess, time
 from jobscribe.apps.app import App, Model, Prepared
 
@@ -92,7 +114,7 @@ app = App(
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {},
     stateless={"big": lambda args: "x" * args["size"]}, stateful={"hang": hang},
 )
-'''
+"""
 
 
 @pytest.fixture
@@ -102,48 +124,97 @@ def app_site(make_site) -> Site:
 
 
 def big(site: Site, uid: str, mib: int) -> bytes:
-    body = {"uid": uid, "jobCmd": "stateless_compute", "simulationType": "flood", "method": "big", "args": {"size": mib << 20}}
+    body = {
+        "uid": uid,
+        "jobCmd": "stateless_compute",
+        "simulationType": "flood",
+        "method": "big",
+        "args": {"size": mib << 20},
+    }
     return request(site, "POST", "/api/call", body)
 
 
 @pytest.mark.timeout(120)
 def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(app_site: Site) -> None:
-    """The answers of one user that wait in memory have a bound on their sum; who is refused is told why and may come again."""
+    """The answers of one user that wait in memory have a bound on their sum; who is refused is told
+    why and may come again.
+    """
     site = app_site
-    ask = {"uid": UID, "jobCmd": "stateless_compute", "simulationType": "flood", "method": "big", "args": {"size": 7 << 20}}
+    ask = {
+        "uid": UID,
+        "jobCmd": "stateless_compute",
+        "simulationType": "flood",
+        "method": "big",
+        "args": {"size": 7 << 20},
+    }
     for uid in (UID, OTHER):
-        assert len(site.ask("POST", "/api/call", json.dumps({**ask, "uid": uid}).encode()).body) == (7 << 20) + 2
-    until(lambda: metrics(site)["unsent"]["bytes"] == 0, "what was taken is not counted any more", ROOM)
+        assert (
+            len(site.ask("POST", "/api/call", json.dumps({**ask, "uid": uid}).encode()).body)
+            == (7 << 20) + 2
+        )
+    until(
+        lambda: metrics(site)["unsent"]["bytes"] == 0,
+        "what was taken is not counted any more",
+        ROOM,
+    )
     before, memory = metrics(site), Memory(supervisor=site.pid)
     with connections(site, 24, lambda _: big(site, UID, 7), receive_bytes=4096):
-        until(lambda: metrics(site)["counters"].get("refused.tooManyRequests", 0) >= 12, "what is over the bound is refused")
+        until(
+            lambda: metrics(site)["counters"].get("refused.tooManyRequests", 0) >= 12,
+            "what is over the bound is refused",
+        )
         memory.look()
         assert 32 << 20 < metrics(site)["unsent"]["bytes"] <= 64 << 20
         refused = site.ask("POST", "/api/call", json.dumps(ask).encode())
-        assert (refused.code, refused.json()["code"], refused.json()["retry"]) == (429, "tooManyRequests", True)
+        assert (refused.code, refused.json()["code"], refused.json()["retry"]) == (
+            429,
+            "tooManyRequests",
+            True,
+        )
         assert "have not been taken yet" in refused.json()["error"]
-        assert len(site.ask("POST", "/api/call", json.dumps({**ask, "uid": OTHER}).encode()).body) == (7 << 20) + 2
+        assert (
+            len(site.ask("POST", "/api/call", json.dumps({**ask, "uid": OTHER}).encode()).body)
+            == (7 << 20) + 2
+        )
     print(f"24 answers of 7 MiB that nobody takes: grown {memory.grown()} MiB")
-    assert memory.grown()["supervisor"] <= 3 * 64, "and what is on its way: each is put together from its parts"
+    assert memory.grown()["supervisor"] <= 3 * 64, (
+        "and what is on its way: each is put together from its parts"
+    )
     back(site, before)
-    assert len(site.ask("POST", "/api/call", json.dumps(ask).encode()).body) == (7 << 20) + 2, "there is room again"
+    assert len(site.ask("POST", "/api/call", json.dumps(ask).encode()).body) == (7 << 20) + 2, (
+        "there is room again"
+    )
     assert check_lag(site) == []
 
 
 @pytest.mark.timeout(120)
-def test_a_call_at_its_deadline_is_over_with_all_its_processes_and_its_run_is_not_touched(app_site: Site) -> None:
+def test_a_call_at_its_deadline_is_over_with_all_its_processes_and_its_run_is_not_touched(
+    app_site: Site,
+) -> None:
     site = app_site
-    nap, run = fresh_nap(), spec((), simulationType="flood", computeModel="m", data={"shell": "exec sleep 300"})
+    nap, run = (
+        fresh_nap(),
+        spec((), simulationType="flood", computeModel="m", data={"shell": "exec sleep 300"}),
+    )
     site.submit(run)
     before, story = site.running(run), site.story(run)
-    ask = {"uid": UID, "jobCmd": "stateful_compute", "simulationType": "flood", "method": "hang", "args": {"nap": nap}, "deadlineSecs": 1.0}
+    ask = {
+        "uid": UID,
+        "jobCmd": "stateful_compute",
+        "simulationType": "flood",
+        "method": "hang",
+        "args": {"nap": nap},
+        "deadlineSecs": 1.0,
+    }
     began = time.monotonic()
     answer = site.ask("POST", "/api/call", json.dumps(ask).encode())
     assert (answer.code, answer.json()["code"]) == (504, "deadline")
     assert time.monotonic() - began < 1 + ROOM
     until(lambda: not naps(nap), "nothing of the call is left", ROOM)
     after = site.status(run)
-    assert {k: v for k, v in after.items() if k != "elapsedTime"} == {k: v for k, v in before.items() if k != "elapsedTime"}
+    assert {k: v for k, v in after.items() if k != "elapsedTime"} == {
+        k: v for k, v in before.items() if k != "elapsedTime"
+    }
     assert site.story(run) == story
     assert site.cancel(run)["state"] == "canceled"
 
@@ -172,7 +243,9 @@ def test_connections_that_say_nothing_or_never_come_to_an_end(site: Site) -> Non
 
 @pytest.mark.timeout(900)
 def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
-    """Each is acknowledged; others are served meanwhile; why one waits is told with its place; canceled, all are gone at once."""
+    """Each is acknowledged; others are served meanwhile; why one waits is told with its place;
+    canceled, all are gone at once.
+    """
     count = share(800, 10_000)
     holders = [shell("sleep 1000") for _ in range(4)]
     for run in holders:
@@ -185,7 +258,9 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     assert [r["state"] for r in replies] == ["pending"] * count
     took = time.monotonic() - begun
     waits = site.status(runs[-1])
-    assert waits["queueState"] == "op_slot" and waits["jobStatusMessage"].endswith(f"({count - 1} of them ahead)"), waits
+    assert waits["queueState"] == "op_slot" and waits["jobStatusMessage"].endswith(
+        f"({count - 1} of them ahead)"
+    ), waits
     begun = time.monotonic()
     for n in range(100):
         site.status(runs[-1 - n])
@@ -196,7 +271,9 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     until(lambda: site.log().count(there) > times, "its next agent is there")
     until(lambda: site.status(runs[0])["queueState"] == "op_slot", "its agent is back")
     memory.look()
-    print(f"{count} runs accepted in {took:.1f} s; a status takes {each * 1000:.1f} ms; grown {memory.grown()} MiB")
+    print(
+        f"{count} runs accepted in {took:.1f} s; a status takes {each * 1000:.1f} ms; grown {memory.grown()} MiB"
+    )
     for run in runs[:: count // 50]:
         assert site.cancel(run)["over"], "a queued run is over with its cancel"
     left = count - len(runs[:: count // 50])
@@ -204,14 +281,18 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
     for run in holders:
         site.cancel(run)
     until(lambda: not site.post("job-list", active=True, limit=1)["jobs"], "all have run", 600, 0.2)
-    assert memory.grown()["supervisor"] <= 32 + count * 6 / 1024, "and 6 KiB for each run that waits"
+    assert memory.grown()["supervisor"] <= 32 + count * 6 / 1024, (
+        "and 6 KiB for each run that waits"
+    )
     back(site, before)
     assert check_lag(site) == []
 
 
 @pytest.mark.timeout(120)
 def test_a_stalled_agent_while_ops_are_sent(site: Site) -> None:
-    """Every question to it ends with an answer, at its deadline at the latest; others are served; then it goes on as if nothing was."""
+    """Every question to it ends with an answer, at its deadline at the latest; others are served;
+    then it goes on as if nothing was.
+    """
     run = shell("echo here; exec sleep 600")
     site.submit(run)
     site.running(run)
@@ -221,7 +302,9 @@ def test_a_stalled_agent_while_ops_are_sent(site: Site) -> None:
     os.kill(agent, signal.SIGSTOP)
     try:
         body = {"uid": UID, "computeJid": jid_of(run)}
-        with connections(site, 300, lambda _: request(site, "POST", "/api/job-log", body)) as asking:
+        with connections(
+            site, 300, lambda _: request(site, "POST", "/api/job-log", body)
+        ) as asking:
             for other in waiting:
                 assert site.submit(other)["state"] == "pending"
             canceled = site.cancel(waiting[0])

@@ -1,4 +1,6 @@
-"""Jobs that write as fast as they can: memory stays where it is, others are served, output is capped, and what was dropped is said."""
+"""Jobs that write as fast as they can: memory stays where it is, others are served, output is
+capped, and what was dropped is said.
+"""
 
 import pytest
 from flooding import OTHER, Memory, metrics, p99, polled, served, shell
@@ -13,7 +15,12 @@ CAP = 1 << 20
 
 @pytest.fixture
 def site(make_site) -> Site:
-    site = make_site(None, f"output.head_bytes={CAP}", f"output.tail_bytes={CAP}", f"slots.local_sequential={FLOODERS + 2}")
+    site = make_site(
+        None,
+        f"output.head_bytes={CAP}",
+        f"output.tail_bytes={CAP}",
+        f"slots.local_sequential={FLOODERS + 2}",
+    )
     return site.start()
 
 
@@ -35,10 +42,13 @@ def test_eight_jobs_of_yes(site: Site) -> None:
     ended = [site.wait(run, 60 + SECS) for run in runs]
     memory.look()
     grown = memory.grown()
-    print(f"{SECS} s of {FLOODERS} x yes: grown {grown} MiB; status p99 {quiet * 1000:.1f} ms quiet, {flooded * 1000:.1f} ms flooded")
+    print(
+        f"{SECS} s of {FLOODERS} x yes: grown {grown} MiB; status p99 {quiet * 1000:.1f} ms quiet, {flooded * 1000:.1f} ms flooded"
+    )
     assert grown["supervisor"] <= 32
     assert grown["agent"] <= 16
-    # the flooders have every processor to themselves but for what the kernel gives others: a share is asserted, and a floor of time
+    # the flooders have every processor to themselves but for what the kernel gives others: a share
+    # is asserted, and a floor of time
     assert flooded <= max(2 * ROOM * quiet, 0.05 * ROOM)
     for run, said in zip(runs, ended, strict=True):
         _capped(site, run, said)
@@ -62,14 +72,14 @@ def _capped(site: Site, run: dict, said: dict) -> None:
     assert file.stat().st_blocks * 512 <= 3 * CAP + 64 * 1024
 
 
-APP = '''
+APP = """
 from jobscribe.apps.app import App, Model, Prepared
 
 app = App(
     name="flood", title="Flood", version="1", models=(Model(name="m", title="m", kind="sequential"),), parameters=lambda data, model: {},
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {},
 )
-'''
+"""
 #: Writes a report a line, each at once.
 REPORTS = """awk 'BEGIN { f = ENVIRON["JOBSCRIBE_REPORT"]
     for (i = 1; i <= %d; i++) { printf "{\\"frameCount\\": %%d}\\n", i >> f; fflush(f) } }'"""
@@ -77,7 +87,9 @@ REPORTS = """awk 'BEGIN { f = ENVIRON["JOBSCRIBE_REPORT"]
 
 @pytest.mark.timeout(300)
 def test_a_job_that_reports_without_end(make_site) -> None:
-    """100,000 reports of one run: the newest is told, a few a second, and nothing piles up on their way."""
+    """100,000 reports of one run: the newest is told, a few a second, and nothing piles up on their
+    way.
+    """
     count = share(30_000, 100_000)
     site: Site = make_site(None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP})
     site.start()

@@ -1,4 +1,6 @@
-"""A keeper that stands still: noticed by its agent, told as not known, recovered, and nothing starts twice."""
+"""A keeper that stands still: noticed by its agent, told as not known, recovered, and nothing
+starts twice.
+"""
 
 import contextlib
 import ctypes
@@ -37,8 +39,11 @@ def stamps(tmp_path: Path) -> Stamps:
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Site:
     return make_site(
-        f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS}", f"limits.keeper_silent_secs={KILL_SECS}",
-        "slots.local_sequential=4", "limits.op_reply_secs=1",
+        f"limits.ping_interval_secs={PING_SECS}",
+        f"limits.ping_timeout_secs={PING_SECS}",
+        f"limits.keeper_silent_secs={KILL_SECS}",
+        "slots.local_sequential=4",
+        "limits.op_reply_secs=1",
     ).start()
 
 
@@ -55,7 +60,9 @@ def length(said: dict[str, Any]) -> float:
     return float(said["computeJobEnd"] - said["computeJobStart"])
 
 
-def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(site: Site, stamps: Stamps) -> None:
+def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(
+    site: Site, stamps: Stamps
+) -> None:
     short = stamps.job("short", f"sleep {JOB_SECS}", code=4)
     site.submit(short)
     site.running(short)
@@ -69,12 +76,23 @@ def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(site: Sit
     assert site.wait(following)["state"] == "completed"
     assert [stamps.words(n) for n in ("short", "following")] == [["start", "end"]] * 2
     log = agent_log(site)
-    assert "does not answer" in log and "SIGCONT sent" in log and "answers again" in log and "killed" not in log
+    assert (
+        "does not answer" in log
+        and "SIGCONT sent" in log
+        and "answers again" in log
+        and "killed" not in log
+    )
     assert site.keeper()["pid"] == keeper
 
 
-def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(site: Site, stamps: Stamps) -> None:
-    long, short, lost = stamps.job("long", stamps.until("long"), code=5), stamps.job("short", f"sleep {JOB_SECS}", code=4), stamps.job("lost")
+def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
+    site: Site, stamps: Stamps
+) -> None:
+    long, short, lost = (
+        stamps.job("long", stamps.until("long"), code=5),
+        stamps.job("short", f"sleep {JOB_SECS}", code=4),
+        stamps.job("lost"),
+    )
     for run in (long, short):
         site.submit(run)
         site.running(run)
@@ -82,13 +100,21 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(site: 
     frozen_for_good(keeper)
     site.submit(lost)
     until(lambda: "TaskPlaced" in site.story(lost), "its order lies before the keeper")
-    noticed = timed(lambda: told(site, long) == ("running", False), "it was noticed", 3 * PING_SECS * ROOM)
+    noticed = timed(
+        lambda: told(site, long) == ("running", False), "it was noticed", 3 * PING_SECS * ROOM
+    )
     later = stamps.job("later")
     site.submit(later)
     _check_told(site, long, later, keeper)
-    until(lambda: site.status(short)["queueState"] == "ending", "its exit is known from its evidence")
+    until(
+        lambda: site.status(short)["queueState"] == "ending", "its exit is known from its evidence"
+    )
     assert site.status(short)["known"] is False and site.cancel(short)["state"] == "running"
-    until(lambda: not processes.alive(keeper, processes.start_ticks(keeper) or 0), "it was killed", KILL_SECS * ROOM)
+    until(
+        lambda: not processes.alive(keeper, processes.start_ticks(keeper) or 0),
+        "it was killed",
+        KILL_SECS * ROOM,
+    )
     with contextlib.suppress(ChildProcessError):
         os.waitpid(keeper, os.WNOHANG)  # who traces a process is told of its end
     said = site.wait(short)
@@ -108,15 +134,26 @@ def _check_told(site: Site, runs: dict[str, Any], waits: dict[str, Any], keeper:
     """Everywhere: which keeper, since when, and what to do."""
     reasons = {r["what"]: r for r in site.ask("GET", "/health").json()["reasons"]}
     reason = reasons[f"keeper:{site.agent_key()}"]
-    assert f"pid {keeper}" in reason["sentence"] and reason["since"] and f"kill -CONT {keeper}" in reason["try"]
+    assert (
+        f"pid {keeper}" in reason["sentence"]
+        and reason["since"]
+        and f"kill -CONT {keeper}" in reason["try"]
+    )
     for run in (runs, waits):
         why = site.post("job-why", uid=UID, computeJid=jid_of(run))
-        assert f"pid {keeper}" in f"{why['sentence']} {why['evidence']}" and why["try"][0].startswith(f"kill -CONT {keeper} "), why
+        assert f"pid {keeper}" in f"{why['sentence']} {why['evidence']}" and why["try"][
+            0
+        ].startswith(f"kill -CONT {keeper} "), why
     said = site.status(waits)
-    assert (said["state"], said["queueState"]) == ("pending", "agent") and "TaskPlaced" not in site.story(waits)
+    assert (said["state"], said["queueState"]) == (
+        "pending",
+        "agent",
+    ) and "TaskPlaced" not in site.story(waits)
 
 
-def test_keeper_and_agent_that_are_both_stopped_are_woken_when_their_driver_looks_for_them(site: Site, stamps: Stamps) -> None:
+def test_keeper_and_agent_that_are_both_stopped_are_woken_when_their_driver_looks_for_them(
+    site: Site, stamps: Stamps
+) -> None:
     short = stamps.job("short", f"sleep {JOB_SECS}", code=4)
     site.submit(short)
     site.running(short)
@@ -131,4 +168,7 @@ def test_keeper_and_agent_that_are_both_stopped_are_woken_when_their_driver_look
     assert (said["state"], said["exit"]["code"]) == ("error", 4)
     assert JOB_SECS - 0.1 < length(said) < JOB_SECS + ROOM_SECS
     assert (site.keeper()["pid"], site.agent_pid()) == (keeper, agent)
-    assert f"keeper pid {keeper}; SIGCONT sent to {keeper}, {agent}, which a signal had stopped" in site.log()
+    assert (
+        f"keeper pid {keeper}; SIGCONT sent to {keeper}, {agent}, which a signal had stopped"
+        in site.log()
+    )

@@ -1,4 +1,6 @@
-"""A keeper that cannot begin is told in its own words, long before anybody's patience is over, and the next start is tried."""
+"""A keeper that cannot begin is told in its own words, long before anybody's patience is over, and
+the next start is tried.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +27,15 @@ def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(site: Site
     said = site.finished(run)
     assert time.monotonic() - began < PATIENCE / 2
     assert (said["state"], said["reason"]) == ("error", "agentStartFailed")
-    assert "its keeper ended with exit code 5: its folder cannot be used: Is a directory" in said["error"] and str(lock) in said["error"]
-    assert "a fault of the job: it never started" in site.post("job-why", uid=UID, computeJid=jid_of(run))["not"]
+    assert (
+        "its keeper ended with exit code 5: its folder cannot be used: Is a directory"
+        in said["error"]
+        and str(lock) in said["error"]
+    )
+    assert (
+        "a fault of the job: it never started"
+        in site.post("job-why", uid=UID, computeJid=jid_of(run))["not"]
+    )
     lock.rmdir()
     assert site.finished(shell("exit 0"))["state"] == "completed"
 

@@ -1,4 +1,6 @@
-"""kill -9 of agents, keepers, job commands, shells, templates and workers, alone and together: the end of every job is told as it was."""
+"""kill -9 of agents, keepers, job commands, shells, templates and workers, alone and together: the
+end of every job is told as it was.
+"""
 
 import contextlib
 import ctypes
@@ -26,7 +28,7 @@ LOST_SECS = 10
 COMBINATIONS = share(4, 100)
 PID_SECS = 30.0
 
-APP = '''
+APP = """
 import os, time
 from jobscribe.apps.app import App, Model, Prepared
 
@@ -40,12 +42,17 @@ app = App(
     parameters=lambda data, model: {}, prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {},
     stateful={"hang": hang}, stateless={"echo": lambda args: args},
 )
-'''
+"""
 
 
 @pytest.fixture(scope="module")
 def site(who: int | None) -> Iterator[Site]:
-    site = new_site(who, "slots.local_sequential=4", "apps.also=frail=frail_app:app", modules={"frail_app.py": APP})
+    site = new_site(
+        who,
+        "slots.local_sequential=4",
+        "apps.also=frail=frail_app:app",
+        modules={"frail_app.py": APP},
+    )
     try:
         yield site.start()
     finally:
@@ -59,19 +66,29 @@ def witness(site: Site) -> Iterator[Witness]:
     check_books(site)
 
 
-_uids = (f"KillOth{c}" for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789" * 9)
+_uids = (
+    f"KillOth{c}" for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789" * 9
+)
 
 
 class Case:
     """A job of a user of its own that waits at a gate of its own, and its processes."""
 
-    def __init__(self, site: Site, witness: Witness, *, app: bool = False, uid: str | None = None) -> None:
+    def __init__(
+        self, site: Site, witness: Witness, *, app: bool = False, uid: str | None = None
+    ) -> None:
         self.site, self.witness, self.uid = site, witness, uid or next(_uids)
         self.gate = f"gate-{self.uid}"
         run = witness.gated(CODE, self.gate, uid=self.uid)
         if app:
             text = run.pop("command")[2]
-            run = spec((), self.uid, simulationType="frail", computeModel="m", data={"models": {"m": {}}, "shell": text})
+            run = spec(
+                (),
+                self.uid,
+                simulationType="frail",
+                computeModel="m",
+                data={"models": {"m": {}}, "shell": text},
+            )
         self.run = run
         witness.submit(run, req_id())
         (self.stamp,) = until(lambda: witness.started(run), "it has started")
@@ -111,24 +128,44 @@ class Case:
         self.check_told(self.end(), source)
 
     def check_told(self, said: dict[str, Any], *sources: str) -> None:
-        assert (said["state"], said["reason"], said["exit"]["code"]) == ("error", "exit", CODE), said
+        assert (said["state"], said["reason"], said["exit"]["code"]) == ("error", "exit", CODE), (
+            said
+        )
         assert said["exit"]["source"] in sources, said
-        assert said["exit"]["lastLines"] == "the last line" and self.site.output(self.run, tail=14).body == b"the last line\n"
+        assert (
+            said["exit"]["lastLines"] == "the last line"
+            and self.site.output(self.run, tail=14).body == b"the last line\n"
+        )
 
     def check_killed(self) -> None:
         """A signal ended it; nobody here had asked for that."""
         said = self.end()
-        assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["stopReason"]) == ("error", "signal", signal.SIGKILL, None), said
+        assert (
+            said["state"],
+            said["reason"],
+            said["exit"]["signal"],
+            said["exit"]["stopReason"],
+        ) == ("error", "signal", signal.SIGKILL, None), said
         self.check_gone()
 
     def check_gone(self) -> None:
         assert not processes.alive(self.stamp.pid, self.stamp.born)
-        left = [p.pid for p in processes.table().values() if p.session == self.ancestor_session and not p.over]
+        left = [
+            p.pid
+            for p in processes.table().values()
+            if p.session == self.ancestor_session and not p.over
+        ]
         assert left == [], "its tree is gone"
 
     @property
     def ancestor_session(self) -> int:
-        start = json.loads(next((self.site.root / "agent").glob(f"*/run/{self.stamp.token.replace('/', '-')}/start.json")).read_text())
+        start = json.loads(
+            next(
+                (self.site.root / "agent").glob(
+                    f"*/run/{self.stamp.token.replace('/', '-')}/start.json"
+                )
+            ).read_text()
+        )
         return int(start["pid"])
 
     def check_slots(self) -> None:
@@ -191,7 +228,11 @@ def test_the_apps_side_of_a_job_command(site: Site, witness: Witness) -> None:
     """It is asked for the next thing in a new process: nothing of the run is lost."""
     case = Case(site, witness, app=True)
     job_command = case.ancestor(1)
-    side = next(p.pid for p in processes.table().values() if p.parent == job_command and p.pid != case.stamp.pid)
+    side = next(
+        p.pid
+        for p in processes.table().values()
+        if p.parent == job_command and p.pid != case.stamp.pid
+    )
     site.kill(side)
     said = case.end()
     assert (said["state"], said["exit"]["code"]) == ("error", CODE)
@@ -207,7 +248,9 @@ def test_the_template(site: Site, witness: Witness) -> None:
 
 
 def test_a_worker(site: Site, witness: Witness) -> None:
-    """Who called it is told at once that he may ask again; the run beside it and the next call notice nothing."""
+    """Who called it is told at once that he may ask again; the run beside it and the next call
+    notice nothing.
+    """
     case = Case(site, witness)
     body = {"uid": case.uid, "simulationType": "frail"}
     answers: list[Any] = []
@@ -226,8 +269,13 @@ def test_a_worker(site: Site, witness: Witness) -> None:
     site.kill(int(until(lambda: file.exists() and file.read_text(), "somebody computes")))
     thread.join()
     ((status, said),) = answers
-    assert (status, said["code"]) == (422, "appFailed") and "SIGKILL" in said["error"], (status, said)
-    assert site.post("call", **body, jobCmd="stateless_compute", method="echo", args={"n": 1}) == {"n": 1}
+    assert (status, said["code"]) == (422, "appFailed") and "SIGKILL" in said["error"], (
+        status,
+        said,
+    )
+    assert site.post("call", **body, jobCmd="stateless_compute", method="echo", args={"n": 1}) == {
+        "n": 1
+    }
     case.check_end("keeper")
 
 
@@ -235,7 +283,9 @@ def test_a_worker(site: Site, witness: Witness) -> None:
 
 
 def test_keeper_and_shell_while_no_supervisor_is_there(site: Site, witness: Witness) -> None:
-    """The shell that would have written down the exit is gone, and so is its parent; the command itself runs on."""
+    """The shell that would have written down the exit is gone, and so is its parent; the command
+    itself runs on.
+    """
     case = Case(site, witness)
     shell_pid, keeper = case.ancestor(1), case.keeper
     site.stop(signal.SIGKILL)
@@ -253,9 +303,13 @@ def test_keeper_and_shell_while_no_supervisor_is_there(site: Site, witness: Witn
 
 
 def test_a_pid_that_is_another_process_by_now(site: Site, witness: Witness) -> None:
-    """Keeper and job are gone; strangers have got their very pids. Neither is taken for them, neither is harmed."""
+    """Keeper and job are gone; strangers have got their very pids. Neither is taken for them,
+    neither is harmed.
+    """
     if os.geteuid() != 0 or not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK):
-        pytest.skip("the next pid can be chosen by root only, in a kernel with CONFIG_CHECKPOINT_RESTORE")
+        pytest.skip(
+            "the next pid can be chosen by root only, in a kernel with CONFIG_CHECKPOINT_RESTORE"
+        )
     case = Case(site, witness)
     main, keeper = case.ancestor(1), case.keeper
     with _undertaker() as bury:
@@ -277,7 +331,10 @@ def test_a_pid_that_is_another_process_by_now(site: Site, witness: Witness) -> N
 
 @contextlib.contextmanager
 def _undertaker() -> Iterator[Callable[[int], None]]:
-    """What loses its parent meanwhile is left to this process, which buries it at once: not every machine's init does."""
+    """What loses its parent meanwhile is left to this process, which buries it at once: not every
+    machine's init does.
+    """
+
     def bury(pid: int) -> None:
         with contextlib.suppress(ChildProcessError):
             until(lambda: os.waitpid(pid, os.WNOHANG)[0], f"{pid} is over")
@@ -303,7 +360,9 @@ def _stranger(pid: int) -> Iterator["subprocess.Popen[bytes]"]:
 def _with_pid(pid: int) -> "subprocess.Popen[bytes]":
     deadline = time.monotonic() + PID_SECS
     while time.monotonic() < deadline:
-        if Path(f"/proc/{pid}").exists():  # somebody else has been quicker: a process, or a thread of one
+        if Path(
+            f"/proc/{pid}"
+        ).exists():  # somebody else has been quicker: a process, or a thread of one
             time.sleep(0.05)
             continue
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
@@ -312,14 +371,18 @@ def _with_pid(pid: int) -> "subprocess.Popen[bytes]":
             return stranger
         stranger.kill()
         stranger.wait()
-    pytest.fail(f"pid {pid} was not to be had in {PID_SECS} s: this machine starts too many processes, or one that stays has it")
+    pytest.fail(
+        f"pid {pid} was not to be had in {PID_SECS} s: this machine starts too many processes, or one that stays has it"
+    )
 
 
 # ---- together
 
 
 @pytest.mark.timeout(60 + COMBINATIONS * 10)
-def test_any_of_them_at_any_instant_while_jobs_end(site: Site, witness: Witness, who: int | None) -> None:
+def test_any_of_them_at_any_instant_while_jobs_end(
+    site: Site, witness: Witness, who: int | None
+) -> None:
     """Exit code and last line are right every time."""
     chance = dice(f"others/{who}")
     uids = [next(_uids) for _ in range(2)]
@@ -337,7 +400,10 @@ def test_any_of_them_at_any_instant_while_jobs_end(site: Site, witness: Witness,
             case.check_told(case.end(60), "keeper", "script")
         for path in (site.place / "witness").glob("*.open"):
             path.unlink()
-    print(f"{COMBINATIONS} combinations: " + ", ".join(f"{killed.count(k)} x {k}" for k in sorted(set(killed))))
+    print(
+        f"{COMBINATIONS} combinations: "
+        + ", ".join(f"{killed.count(k)} x {k}" for k in sorted(set(killed)))
+    )
     assert len(set(killed)) == 5, "each of them was killed"
     for case in cases:
         case.check_slots()
@@ -345,6 +411,7 @@ def test_any_of_them_at_any_instant_while_jobs_end(site: Site, witness: Witness,
 
 def _kills(site: Site, cases: list[Case], chance: Any) -> list[Callable[[], str]]:
     """Some of supervisor, template, and each job's agent and keeper."""
+
     def one(pid: int, name: str) -> str:
         ticks = processes.start_ticks(pid)
         if ticks is not None:
@@ -355,16 +422,26 @@ def _kills(site: Site, cases: list[Case], chance: Any) -> list[Callable[[], str]
         site.stop(signal.SIGKILL)
         return "supervisor"
 
-    able: list[Callable[[], str]] = [supervisor, lambda: one(site.titled("template")[0] if site.titled("template") else 0, "template")]
+    able: list[Callable[[], str]] = [
+        supervisor,
+        lambda: one(site.titled("template")[0] if site.titled("template") else 0, "template"),
+    ]
     for case in cases:
         agent, keeper = case.agent, case.keeper
-        able += [lambda agent=agent: one(agent, "agent"), lambda keeper=keeper: one(keeper, "keeper")]  # type: ignore[misc]
+        able += [
+            lambda agent=agent: one(agent, "agent"),
+            lambda keeper=keeper: one(keeper, "keeper"),
+        ]  # type: ignore[misc]
     return chance.sample(able, chance.randint(2, 4))  # type: ignore[no-any-return]
 
 
 def test_the_verdict_on_all_of_that(site: Site) -> None:
-    """By the jobs' own stamps: none ran twice, none is left, and each end that was told is the one that was."""
+    """By the jobs' own stamps: none ran twice, none is left, and each end that was told is the one
+    that was.
+    """
     witness = Witness(site)
-    killed = {s.token.split("/")[0] for s in witness.stamps()} - {s.token.split("/")[0] for s in witness.stamps() if s.what == "end"}
+    killed = {s.token.split("/")[0] for s in witness.stamps()} - {
+        s.token.split("/")[0] for s in witness.stamps() if s.what == "end"
+    }
     print(witness.check(killed=frozenset(killed)))
     assert naps("86400") == []

@@ -1,4 +1,6 @@
-"""kill -9 of the supervisor at any instant, under load: nothing acknowledged is lost, nothing runs twice, nothing false is said."""
+"""kill -9 of the supervisor at any instant, under load: nothing acknowledged is lost, nothing runs
+twice, nothing false is said.
+"""
 
 import contextlib
 import http.client
@@ -25,13 +27,20 @@ TRUE_SECS = 5
 
 @pytest.mark.timeout(120 + CYCLES * 10)
 def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: int | None) -> None:
-    site = make_site(who, f"slots.local_sequential={LONG + SLOTS_LEFT}", "slots.local_parallel=1").start()
+    site = make_site(
+        who, f"slots.local_sequential={LONG + SLOTS_LEFT}", "slots.local_parallel=1"
+    ).start()
     witness = Witness(site)
     chance = dice(f"supervisor/{who}")
     long = [witness.gated(code=n % 3, uid=UIDS[0]) for n in range(LONG)]
-    queued = [witness.gated(gate="line", uid=UIDS[1], jobRunMode="parallel") for _ in range(1 + QUEUED)]
+    queued = [
+        witness.gated(gate="line", uid=UIDS[1], jobRunMode="parallel") for _ in range(1 + QUEUED)
+    ]
     requests = {jid_of(run): req_id() for run in (*long, *queued)}
-    serials = {jid_of(run): witness.submit(run, requests[jid_of(run)])["computeJobSerial"] for run in (*long, *queued)}
+    serials = {
+        jid_of(run): witness.submit(run, requests[jid_of(run)])["computeJobSerial"]
+        for run in (*long, *queued)
+    }
     for run in (*long, queued[0]):
         until(lambda run=run: witness.started(run), "it has started")
     done, done_request = witness.job(uid=UIDS[0]), req_id()
@@ -39,7 +48,10 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
     assert site.wait(done)["state"] == "completed"
 
     heard: list[int] = []
-    waiting, follower = Waiting(lambda: wait(site, long[1])), Waiting(lambda: _follow(site, long[1], heard))
+    waiting, follower = (
+        Waiting(lambda: wait(site, long[1])),
+        Waiting(lambda: _follow(site, long[1], heard)),
+    )
     slowest = 0.0
     with Load(site, witness, f"load/{who}") as load:
         for _ in range(CYCLES):
@@ -53,9 +65,14 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
             site.start()
             slowest = max(slowest, _true_again(witness, long, queued))
             again = chance.choice([*long, *queued])
-            assert witness.submit(again, requests[jid_of(again)])["computeJobSerial"] == serials[jid_of(again)]
+            assert (
+                witness.submit(again, requests[jid_of(again)])["computeJobSerial"]
+                == serials[jid_of(again)]
+            )
             witness.submit(done, done_request, forceRun=True)  # long over, and still the same run
-    print(f"{CYCLES} kills, {load.answered} short runs acknowledged, {load.repeated} tries without an answer, true again within {slowest:.1f} s")
+    print(
+        f"{CYCLES} kills, {load.answered} short runs acknowledged, {load.repeated} tries without an answer, true again within {slowest:.1f} s"
+    )
     assert load.answered > 5 * CYCLES and load.repeated >= CYCLES, "the load was one"
 
     let_all_go(site, witness, "gate", long)
@@ -67,23 +84,37 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
         said = witness.status(run)
         assert (said["exit"]["code"], said["exit"]["source"]) == (n % 3, "keeper")
         assert site.output(run, tail=100).body == b"the last line\n"
-    order = [s.token.split("/")[0] for s in witness.stamps() if s.what == "start" and s.token.split("/")[0] in map(jid_of, queued)]
-    assert order == [jid_of(run) for run in queued], "those that waited start in the order in which they came"
-    assert heard == _positions(site, UIDS[0], heard[-1]), "who follows the events misses none and gets none twice"
+    order = [
+        s.token.split("/")[0]
+        for s in witness.stamps()
+        if s.what == "start" and s.token.split("/")[0] in map(jid_of, queued)
+    ]
+    assert order == [jid_of(run) for run in queued], (
+        "those that waited start in the order in which they came"
+    )
+    assert heard == _positions(site, UIDS[0], heard[-1]), (
+        "who follows the events misses none and gets none twice"
+    )
     check_books(site)
     print(witness.check())
 
 
-def _true_again(witness: Witness, long: list[dict[str, Any]], queued: list[dict[str, Any]]) -> float:
+def _true_again(
+    witness: Witness, long: list[dict[str, Any]], queued: list[dict[str, Any]]
+) -> float:
     """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
     begun = time.monotonic()
 
     def known() -> bool:
         said = [witness.status(run) for run in long]
-        assert {s["state"] for s in said} == {"running"}, [s for s in said if s["state"] != "running"]
+        assert {s["state"] for s in said} == {"running"}, [
+            s for s in said if s["state"] != "running"
+        ]
         assert all(witness.alive(run) for run in long)
         first, *rest = [witness.status(run) for run in queued]
-        assert first["state"] == "running" and {(s["state"], s["over"]) for s in rest} == {("pending", False)}
+        assert first["state"] == "running" and {(s["state"], s["over"]) for s in rest} == {
+            ("pending", False)
+        }
         return all(s["known"] for s in (*said, first))
 
     until(known, "everything is known again", TRUE_SECS * ROOM)
@@ -92,7 +123,10 @@ def _true_again(witness: Witness, long: list[dict[str, Any]], queued: list[dict[
 
 def _follow(site: Site, run: dict[str, Any], heard: list[int]) -> None:
     """All that this user may hear, from the first event on, until this job ends."""
-    with Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client, contextlib.closing(client.events(after=0)) as stream:  # type: ignore[type-var]
+    with (
+        Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client,
+        contextlib.closing(client.events(after=0)) as stream,
+    ):  # type: ignore[type-var]
         for event in stream:
             heard.append(event.position)
             if event.event["type"] == "RunEnded" and event.stream == f"job/{jid_of(run)}":
@@ -100,14 +134,20 @@ def _follow(site: Site, run: dict[str, Any], heard: list[int]) -> None:
 
 
 def _positions(site: Site, uid: str, last: int) -> list[int]:
-    return [e["position"] for e in events(site.root) if e["stream"].startswith(f"job/{uid}-") and e["position"] <= last]
+    return [
+        e["position"]
+        for e in events(site.root)
+        if e["stream"].startswith(f"job/{uid}-") and e["position"] <= last
+    ]
 
 
 # ---- a start
 
 
 def test_no_agent_is_let_in_before_the_log_is_folded(make_site: Callable[..., Site]) -> None:
-    """One that is let in earlier is forgotten when the engine starts, and its jobs are not known for ever. Somebody dials all the time."""
+    """One that is let in earlier is forgotten when the engine starts, and its jobs are not known
+    for ever. Somebody dials all the time.
+    """
     site = make_site(None).start()
     for _ in range(3):
         killed(site)
@@ -115,7 +155,10 @@ def test_no_agent_is_let_in_before_the_log_is_folded(make_site: Callable[..., Si
         dialing = Waiting(lambda over=over: _dial_until(site, over))  # type: ignore[misc]
         site.start()
         ready = f" {site.pid} "
-        until(lambda ready=ready: any(ready in line and " ready at " in line for line in _log(site)), "its log says so, too")
+        until(
+            lambda ready=ready: any(ready in line and " ready at " in line for line in _log(site)),
+            "its log says so, too",
+        )
         over.set()
         assert dialing.get() > 0, "it dialed"
     assert _let_in_early(_log(site)) == []
@@ -126,29 +169,44 @@ def _log(site: Site) -> list[str]:
 
 
 def _let_in_early(log: list[str]) -> list[str]:
-    """Lines about agents' connections, each by its supervisor's pid, that stand before this supervisor's line that it is ready."""
+    """Lines about agents' connections, each by its supervisor's pid, that stand before this
+    supervisor's line that it is ready.
+    """
     ready: set[str] = set()
     early = []
     for line in log:
         pid = line.split()[3] if len(line.split()) > 3 else ""
         if " ready at " in line:
             ready.add(pid)
-        elif pid not in ready and ("an agent's connection was refused" in line or "opName=alive" in line):
+        elif pid not in ready and (
+            "an agent's connection was refused" in line or "opName=alive" in line
+        ):
             early.append(line)
     assert len(ready) > 1, log[:3]
     return early
 
 
 def _dial_until(site: Site, over: threading.Event) -> int:
-    """Knock at the agents' listener, wherever it is by now, with a token that is none. Returns how often somebody answered."""
+    """Knock at the agents' listener, wherever it is by now, with a token that is none. Returns how
+    often somebody answered.
+    """
     answered = 0
     while not over.wait(0.0005):
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
-            with contextlib.closing(http.client.HTTPConnection(url.split("/")[2], timeout=5)) as connection:
-                connection.request("GET", "/agent", headers={
-                    "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "bm9ib2R5IGF0IGFsbCE=",
-                })
+            with contextlib.closing(
+                http.client.HTTPConnection(url.split("/")[2], timeout=5)
+            ) as connection:
+                connection.request(
+                    "GET",
+                    "/agent",
+                    headers={
+                        "Connection": "Upgrade",
+                        "Upgrade": "websocket",
+                        "Sec-WebSocket-Version": "13",
+                        "Sec-WebSocket-Key": "bm9ib2R5IGF0IGFsbCE=",
+                    },
+                )
                 connection.getresponse().read()
                 answered += 1
     return answered

@@ -1,4 +1,6 @@
-"""A supervisor that is told to stop: what was accepted is durable, jobs run on, nobody is left hanging, and it ends in time."""
+"""A supervisor that is told to stop: what was accepted is durable, jobs run on, nobody is left
+hanging, and it ends in time.
+"""
 
 import http.client
 import json
@@ -20,7 +22,7 @@ from jobscribe.client.sync_client import Client
 #: A status is true again so long after a restart, and a drained supervisor has ended (seconds).
 TRUE_SECS = END_SECS = 5
 
-APP = '''
+APP = """
 import time
 from jobscribe.apps.app import App, Model, Prepared
 
@@ -29,17 +31,28 @@ app = App(
     parameters=lambda data, model: {}, prepare=lambda run: Prepared(command=("/bin/true",)), result=lambda run: {},
     stateless={"hang": lambda args: time.sleep(600), "echo": lambda args: args},
 )
-'''
+"""
 
 
 def test_told_to_stop_it_drains(make_site: Callable[..., Site], who: int | None) -> None:
-    """With streams, an upload, a call and long polls under way, and requests coming in all the while."""
-    site = make_site(who, "slots.local_sequential=3", "apps.also=slow=slow_app:app", modules={"slow_app.py": APP}).start()
+    """With streams, an upload, a call and long polls under way, and requests coming in all the
+    while.
+    """
+    site = make_site(
+        who, "slots.local_sequential=3", "apps.also=slow=slow_app:app", modules={"slow_app.py": APP}
+    ).start()
     witness = Witness(site)
     running = witness.gated(uid=UIDS[0])
     witness.submit(running, req_id())
     until(lambda: witness.started(running), "it runs")
-    site.post("call", uid=UIDS[0], jobCmd="stateless_compute", simulationType="slow", method="echo", args={})
+    site.post(
+        "call",
+        uid=UIDS[0],
+        jobCmd="stateless_compute",
+        simulationType="slow",
+        method="echo",
+        args={},
+    )
 
     open_ends = _open_ends(site)
     poll = Poll(site, running)
@@ -80,18 +93,31 @@ def _open_ends(site: Site) -> list[http.client.HTTPConnection | http.client.HTTP
     for name, value in {**key, "Content-Length": "1000000"}.items():
         upload.putheader(name, value)
     upload.endheaders(b"x" * 1000)
-    body = {"uid": UIDS[0], "jobCmd": "stateless_compute", "simulationType": "slow", "method": "hang", "args": {}}
+    body = {
+        "uid": UIDS[0],
+        "jobCmd": "stateless_compute",
+        "simulationType": "slow",
+        "method": "hang",
+        "args": {},
+    }
     call.request("POST", "/api/call", json.dumps(body), key)
     return [events_, stream, upload, call]
 
 
 def _asked_while_it_drains(connection: http.client.HTTPConnection, token: str) -> dict[str, int]:
-    """New requests on a connection that is open already, until it is closed: what they were told, and how often."""
+    """New requests on a connection that is open already, until it is closed: what they were told,
+    and how often.
+    """
     told: dict[str, int] = {}
     while True:
         try:
             run = spec(["true"], UIDS[1])
-            connection.request("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}), {"Authorization": "Bearer " + token})
+            connection.request(
+                "POST",
+                "/api/run-simulation",
+                json.dumps({"reqId": req_id(), "run": run}),
+                {"Authorization": "Bearer " + token},
+            )
             reply = connection.getresponse()
             body = json.loads(reply.read())
         except (OSError, http.client.HTTPException):
@@ -112,7 +138,9 @@ def _check_retryable(poll: Poll) -> None:
     assert (status, body.get("state")) == (200, "running") or body.get("retry"), (status, body)
 
 
-def test_a_client_of_ours_survives_the_restart_of_a_drained_one(make_site: Callable[..., Site]) -> None:
+def test_a_client_of_ours_survives_the_restart_of_a_drained_one(
+    make_site: Callable[..., Site],
+) -> None:
     site = make_site(None).start()
     witness = Witness(site)
     run = witness.gated(uid=UIDS[0])
@@ -121,7 +149,10 @@ def test_a_client_of_ours_survives_the_restart_of_a_drained_one(make_site: Calla
     for _ in range(2):
         until(lambda: witness.started(run), "it runs")
         assert site.stop() == 0
-        with Client.from_root(site.root, uid=UIDS[0], budget_secs=0) as impatient, pytest.raises(ClientError) as refused:
+        with (
+            Client.from_root(site.root, uid=UIDS[0], budget_secs=0) as impatient,
+            pytest.raises(ClientError) as refused,
+        ):
             impatient.status(jid_of(run))
         assert refused.value.retry
         site.start()

@@ -1,6 +1,8 @@
-"""A record is old or new, never half: its writer is killed at every single system call of the write.
+"""A record is old or new, never half: its writer is killed at every single system call of the
+write.
 
-The calls are counted by making the writer's `os` tell them; the child kills itself at the n-th, before or after it was made.
+The calls are counted by making the writer's `os` tell them; the child kills itself at the n-th,
+before or after it was made.
 """
 
 import json
@@ -13,12 +15,17 @@ import pytest
 
 from jobscribe.runtime.filesystems import write_atomically
 
-OLD, NEW = b'{"status": "running"}\n', json.dumps({"status": "completed", "more": "x" * 200_000}).encode() + b"\n"
+OLD, NEW = (
+    b'{"status": "running"}\n',
+    json.dumps({"status": "completed", "more": "x" * 200_000}).encode() + b"\n",
+)
 CALLS = ("open", "write", "fsync", "close", "rename")
 
 
 def _die_at(path: Path, n: int, *, after: bool, sync: bool) -> bool:
-    """Write in a child that is killed at its n-th call; False where it came to its end, because there are not so many."""
+    """Write in a child that is killed at its n-th call; False where it came to its end, because
+    there are not so many.
+    """
     pid = os.fork()
     if pid == 0:
         try:
@@ -34,6 +41,7 @@ def _die_at(path: Path, n: int, *, after: bool, sync: bool) -> bool:
 def _arm(n: int, *, after: bool) -> None:
     left = [n]
     for name, real in {name: getattr(os, name) for name in CALLS}.items():
+
         def call(*args: Any, real: Any = real, name: str = name, **kwargs: Any) -> Any:
             left[0] -= 1
             if left[0] == 0 and not after:
@@ -69,4 +77,6 @@ def test_killed_at_every_call(tmp_path: Path, sync: bool, after: bool, there: bo
     else:
         pytest.fail("the write has no end")
     print(f"{n - 1} calls")
-    assert n > 15 and found == NEW and seen == {OLD if there else None, NEW}, "it was killed on both sides of the rename"
+    assert n > 15 and found == NEW and seen == {OLD if there else None, NEW}, (
+        "it was killed on both sides of the rename"
+    )

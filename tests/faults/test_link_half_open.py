@@ -1,4 +1,6 @@
-"""Half-open links and frozen processes: noticed by both ends within three ping intervals, told as not known, and nothing starts twice."""
+"""Half-open links and frozen processes: noticed by both ends within three ping intervals, told as
+not known, and nothing starts twice.
+"""
 
 import os
 import signal
@@ -9,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link.stamped import NOTICED_SECS, PINGS, PING_SECS, ROOM, Stamps, agent_log, diverted, sites, timed, told
+from link.stamped import (
+    NOTICED_SECS,
+    PING_SECS,
+    PINGS,
+    ROOM,
+    Stamps,
+    agent_log,
+    diverted,
+    sites,
+    timed,
+    told,
+)
 from real_site import Site, until
 
 MakeSite = Callable[..., Site]
@@ -33,7 +46,9 @@ def stamps(tmp_path: Path) -> Stamps:
     return Stamps(tmp_path / "stamps")
 
 
-def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(site: Site, stamps: Stamps, tmp_path: Path) -> None:
+def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(
+    site: Site, stamps: Stamps, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     with diverted(site) as proxy:
         long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done", code=3)
@@ -44,21 +59,38 @@ def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(site:
         late = [stamps.job(f"late{n}", "sleep 0.1") for n in range(3)]
         for run in late:
             site.submit(run)
-        supervisor = timed(lambda: told(site, long) == ("running", False), "the supervisor has noticed", NOTICED_SECS * ROOM)
-        agent = timed(lambda: "the supervisor does not answer" in agent_log(site), "the agent has noticed", NOTICED_SECS * ROOM)
+        supervisor = timed(
+            lambda: told(site, long) == ("running", False),
+            "the supervisor has noticed",
+            NOTICED_SECS * ROOM,
+        )
+        agent = timed(
+            lambda: "the supervisor does not answer" in agent_log(site),
+            "the agent has noticed",
+            NOTICED_SECS * ROOM,
+        )
         assert site.status(late[0])["state"] == "pending"
         go.touch()
-        until(lambda: stamps.words("long") == ["start", "end"], "the job went on to its end all the while")
+        until(
+            lambda: stamps.words("long") == ["start", "end"],
+            "the job went on to its end all the while",
+        )
         assert told(site, long) == ("running", False)
         proxy.release()
         said = site.wait(long)
         assert (said["state"], said["exit"]["code"]) == ("error", 3)
         assert {site.wait(run)["state"] for run in late} == {"completed"}
-    assert [stamps.words(name) for name in ("long", "late0", "late1", "late2")] == [["start", "end"]] * 4
-    print(f"noticed by the supervisor after {supervisor:.2f} s, by the agent after {agent:.2f} s more (3 intervals: {NOTICED_SECS:g} s)")
+    assert [stamps.words(name) for name in ("long", "late0", "late1", "late2")] == [
+        ["start", "end"]
+    ] * 4
+    print(
+        f"noticed by the supervisor after {supervisor:.2f} s, by the agent after {agent:.2f} s more (3 intervals: {NOTICED_SECS:g} s)"
+    )
 
 
-def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(site: Site, stamps: Stamps) -> None:
+def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(
+    site: Site, stamps: Stamps
+) -> None:
     with diverted(site) as proxy:
         run = stamps.job("slot", "sleep 0.1")
         for n in range(4):
@@ -66,14 +98,23 @@ def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(site
             if n % 2:
                 until(lambda n=n: len(stamps.of("slot")) > 2 * n, "it started")
             proxy.hold()
-            until(lambda: proxy.open == 0 or not site.status(run)["known"] or site.status(run)["queueState"] == "agent", "it was noticed")
+            until(
+                lambda: (
+                    proxy.open == 0
+                    or not site.status(run)["known"]
+                    or site.status(run)["queueState"] == "agent"
+                ),
+                "it was noticed",
+            )
             proxy.release()
             assert site.wait(run)["state"] == "completed"
     stamps.check_no_overlap("slot")
     assert len(stamps.of("slot")) == 8
 
 
-def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(site: Site, stamps: Stamps, tmp_path: Path) -> None:
+def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(
+    site: Site, stamps: Stamps, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")
     site.submit(long)
@@ -99,12 +140,22 @@ def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(site: Site
     assert site.wait(run)["state"] == "completed"
     assert site.agent_pid() == agent
     assert site.wait(unwanted)["state"] == "canceled"
-    assert [stamps.words(n) for n in ("long", "queued", "unwanted")] == [["start", "end"], ["start", "end"], []]
+    assert [stamps.words(n) for n in ("long", "queued", "unwanted")] == [
+        ["start", "end"],
+        ["start", "end"],
+        [],
+    ]
 
 
 def _until_over(site: Site, stamps: Stamps) -> None:
     """The job `long`, the first to end, did not care; its keeper has it on record."""
-    until(lambda: stamps.words("long") == ["start", "end"] and list(site.root.glob("agent/*/run/*/exit.json")), "the job went on to its end")
+    until(
+        lambda: (
+            stamps.words("long") == ["start", "end"]
+            and list(site.root.glob("agent/*/run/*/exit.json"))
+        ),
+        "the job went on to its end",
+    )
 
 
 def _true_or_unknown(said: tuple[str, bool]) -> bool:
@@ -113,8 +164,12 @@ def _true_or_unknown(said: tuple[str, bool]) -> bool:
     return said[0] == "completed"
 
 
-@pytest.mark.parametrize("agent_too", [False, True], ids=["the agent gave it up", "the agent was frozen, too"])
-def test_a_supervisor_that_was_frozen_says_nothing_false_when_it_wakes(site: Site, stamps: Stamps, tmp_path: Path, agent_too: bool) -> None:
+@pytest.mark.parametrize(
+    "agent_too", [False, True], ids=["the agent gave it up", "the agent was frozen, too"]
+)
+def test_a_supervisor_that_was_frozen_says_nothing_false_when_it_wakes(
+    site: Site, stamps: Stamps, tmp_path: Path, agent_too: bool
+) -> None:
     go = tmp_path / "go"
     long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")
     site.submit(long)
@@ -125,7 +180,11 @@ def test_a_supervisor_that_was_frozen_says_nothing_false_when_it_wakes(site: Sit
     if agent_too:
         site.kill(agent, signal.SIGSTOP)
     else:
-        took = timed(lambda: "the supervisor does not answer" in agent_log(site), "the agent has noticed", NOTICED_SECS * ROOM)
+        took = timed(
+            lambda: "the supervisor does not answer" in agent_log(site),
+            "the agent has noticed",
+            NOTICED_SECS * ROOM,
+        )
         print(f"the agent noticed after {took:.2f} s")
     go.touch()
     _until_over(site, stamps)

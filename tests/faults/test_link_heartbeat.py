@@ -1,4 +1,6 @@
-"""When an end of a link asks, when it gives up, and when it doubts itself, on a clock that the tests turn."""
+"""When an end of a link asks, when it gives up, and when it doubts itself, on a clock that the
+tests turn.
+"""
 
 import pytest
 from hypothesis import given
@@ -21,12 +23,17 @@ def looks(heart: Heartbeat, pace: Pace, begin: float, secs: float) -> list[tuple
 
 @pytest.mark.parametrize("pace", PACES, ids=str)
 @pytest.mark.parametrize("ahead", [0.0, 0.5])
-def test_an_end_that_is_silent_is_given_up_within_three_intervals_and_not_before_its_time(pace: Pace, ahead: float) -> None:
+def test_an_end_that_is_silent_is_given_up_within_three_intervals_and_not_before_its_time(
+    pace: Pace, ahead: float
+) -> None:
     heart = Heartbeat(pace, 1000.0, ahead=ahead * pace.interval)
     said = looks(heart, pace, 1000.0, 3 * pace.interval)
     assert [verdict for _, verdict in said][:2] == ["ask", "gone"]
     (asked, _), (gone, _) = said[:2]
-    assert asked >= pace.interval * (1 - ahead) and pace.timeout <= gone - asked <= pace.timeout + 2 * pace.step
+    assert (
+        asked >= pace.interval * (1 - ahead)
+        and pace.timeout <= gone - asked <= pace.timeout + 2 * pace.step
+    )
     assert gone <= 3 * pace.interval
 
 
@@ -43,7 +50,9 @@ def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: Pace) -> N
 
 
 @given(st.sampled_from(PACES), st.floats(0.0, 3.0), st.floats(1.01, 100.0))
-def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(pace: Pace, before: float, more: float) -> None:
+def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(
+    pace: Pace, before: float, more: float
+) -> None:
     heart = Heartbeat(pace, 0.0)
     now = pace.step * before
     heart.look(now)

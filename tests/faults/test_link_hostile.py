@@ -1,4 +1,6 @@
-"""A hostile link between supervisor and agents, seeded: what comes out is what comes out without it, and every request ends in time."""
+"""A hostile link between supervisor and agents, seeded: what comes out is what comes out without
+it, and every request ends in time.
+"""
 
 import random
 import threading
@@ -20,7 +22,8 @@ THREADS = 4
 SOON_SECS = 1.0
 #: An agent whose connection was cut is back after its longest pause, and has told what it knows.
 BACK_SECS = 4.0
-#: On top of the time a reader of a log is willing to wait (supervisor.outputs), and of a call's deadline (supervisor.calls).
+#: On top of the time a reader of a log is willing to wait (supervisor.outputs), and of a call's
+#: deadline (supervisor.calls).
 LOG_SLACK_SECS, CALL_SLACK_SECS = 10.0, 2.0
 CALL_CODES = {"agentUnavailable", "deadline"}
 
@@ -28,10 +31,17 @@ CALL_CODES = {"agentUnavailable", "deadline"}
 def harm_of(chance: random.Random) -> Harm:
     """Each seed has its own mixture."""
     return Harm(
-        late=chance.choice((0.05, 0.3)), repeat=chance.choice((0.05, 0.3)), swap=chance.choice((0.03, 0.1)),
-        slow=chance.choice((0.02, 0.05)), lost=chance.choice((0.02, 0.05)), cut=chance.choice((0.02, 0.05)),
-        late_secs=chance.choice((0.02, 0.3)), slow_rate=chance.choice((2_000.0, 50_000.0)),
+        late=chance.choice((0.05, 0.3)),
+        repeat=chance.choice((0.05, 0.3)),
+        swap=chance.choice((0.03, 0.1)),
+        slow=chance.choice((0.02, 0.05)),
+        lost=chance.choice((0.02, 0.05)),
+        cut=chance.choice((0.02, 0.05)),
+        late_secs=chance.choice((0.02, 0.3)),
+        slow_rate=chance.choice((2_000.0, 50_000.0)),
     )
+
+
 MakeSite = Callable[..., Site]
 
 
@@ -42,7 +52,9 @@ def make_site() -> Iterator[MakeSite]:
 
 
 class Life:
-    """What the clients of one seed do, and what must have become of it: the fault-free outcome is known beforehand."""
+    """What the clients of one seed do, and what must have become of it: the fault-free outcome is
+    known beforehand.
+    """
 
     def __init__(self, site: Site, stamps: Stamps, seed: int) -> None:
         self.site, self.stamps, self.seed = site, stamps, seed
@@ -53,7 +65,9 @@ class Life:
         self.failures: list[BaseException] = []
 
     def live(self, ops: int) -> None:
-        threads = [threading.Thread(target=self._client, args=(n, ops // THREADS)) for n in range(THREADS)]
+        threads = [
+            threading.Thread(target=self._client, args=(n, ops // THREADS)) for n in range(THREADS)
+        ]
         for t in threads:
             t.start()
         for t in threads:
@@ -74,7 +88,11 @@ class Life:
             asker.close()
 
     def _one(self, chance: random.Random, asker: Asker, mine: list[str], name: str) -> None:
-        what = chance.choices(("run", "cancel", "status", "log", "call"), (5, 1, 3, 3, 2))[0] if mine else "run"
+        what = (
+            chance.choices(("run", "cancel", "status", "log", "call"), (5, 1, 3, 3, 2))[0]
+            if mine
+            else "run"
+        )
         self.done[what] += 1
         wait = chance.choice((0.0, 0.0, 0.3))
         if what == "run":
@@ -83,8 +101,14 @@ class Life:
         elif what == "cancel":
             self._cancel(asker, name, chance)
         elif what == "call":
-            args = {"uid": chance.choice(USERS), "jobCmd": "stateless_compute", "simulationType": "myapp", "method": "idealWeight",
-                    "args": {"height": 58}, "deadlineSecs": 1.0}
+            args = {
+                "uid": chance.choice(USERS),
+                "jobCmd": "stateless_compute",
+                "simulationType": "myapp",
+                "method": "idealWeight",
+                "args": {"height": 58},
+                "deadlineSecs": 1.0,
+            }
             code, said = asker.ask("call", 1.0 + CALL_SLACK_SECS + BACK_SECS, **args)
             assert (code, said) == (200, {"weight": 30.95}) or said["code"] in CALL_CODES, said
             self.done["call answered"] += code == 200
@@ -113,7 +137,13 @@ class Life:
         self._submit(asker, name, run)
         if chance.random() < 0.5:
             asker.ask("run-status", 0.3, uid=run["uid"], computeJid=jid_of(run), waitSecs=0.3)
-        code, said = asker.ask("run-cancel", SOON_SECS, reqId=f"cancel-{name}-{id(self)}", uid=run["uid"], computeJid=jid_of(run))
+        code, said = asker.ask(
+            "run-cancel",
+            SOON_SECS,
+            reqId=f"cancel-{name}-{id(self)}",
+            uid=run["uid"],
+            computeJid=jid_of(run),
+        )
         assert (code, said["state"]) == (200, "canceled"), said
 
     def _submit(self, asker: Asker, name: str, run: dict[str, Any]) -> int:
@@ -123,7 +153,9 @@ class Life:
         return serial
 
     def reckon(self) -> None:
-        """Everything is over; each run ended as it does on a good link, and by its own stamps each started once."""
+        """Everything is over; each run ended as it does on a good link, and by its own stamps each
+        started once.
+        """
         for name, (run, (state, code)) in self.runs.items():
             said = self.site.wait(run, 10 * ROOM)
             assert said["state"] == state, (name, said)
@@ -131,13 +163,24 @@ class Life:
             if state == "canceled":
                 assert words in ([], ["start"]), (name, words)
             else:
-                assert said["exit"]["code"] == code and words == ["start", "end"], (name, said, words)
-                assert self.stamps.of(name)[0][1].split("/")[:2] == [jid_of(run), str(said["computeJobSerial"])]
+                assert said["exit"]["code"] == code and words == ["start", "end"], (
+                    name,
+                    said,
+                    words,
+                )
+                assert self.stamps.of(name)[0][1].split("/")[:2] == [
+                    jid_of(run),
+                    str(said["computeJobSerial"]),
+                ]
 
 
 @pytest.mark.timeout(4 * 3600 if SOAK else 240)
-def test_what_comes_out_of_a_hostile_link_is_what_comes_out_of_a_good_one(make_site: MakeSite, tmp_path: Path) -> None:
-    site = make_site("slots.local_sequential=4", "limits.op_reply_secs=1", "limits.calls_per_user=1000").start()
+def test_what_comes_out_of_a_hostile_link_is_what_comes_out_of_a_good_one(
+    make_site: MakeSite, tmp_path: Path
+) -> None:
+    site = make_site(
+        "slots.local_sequential=4", "limits.op_reply_secs=1", "limits.calls_per_user=1000"
+    ).start()
     stamps, done, latest, ops = Stamps(tmp_path / "stamps"), Counter[str](), float("-inf"), 0
     with diverted(site) as proxy:
         for seed in range(SEEDS):
@@ -155,16 +198,24 @@ def test_what_comes_out_of_a_hostile_link_is_what_comes_out_of_a_good_one(make_s
             latest, ops = max(latest, life.latest), ops + sum(life.done.values())
         check_books(site)
         harms = proxy.done
-    print(f"{SEEDS} seeds, {ops} ops {dict(done)}; {sum(harms.values())} harms {dict(harms)}, {proxy.made} connections;"
-          f" the latest answer came {latest:.2f} s after its deadline; 0 differences")
+    print(
+        f"{SEEDS} seeds, {ops} ops {dict(done)}; {sum(harms.values())} harms {dict(harms)}, {proxy.made} connections;"
+        f" the latest answer came {latest:.2f} s after its deadline; 0 differences"
+    )
     for name in ("late", "repeat", "swap", "slow", "lost", "cut"):
-        assert harms[name + " up"] + harms[name + " down"] > 0, f"no frame ever met this harm: {name}"
+        assert harms[name + " up"] + harms[name + " down"] > 0, (
+            f"no frame ever met this harm: {name}"
+        )
     for way in ("up", "down"):
-        assert sum(n for name, n in harms.items() if name.endswith(way)) > 10, f"nothing that goes {way} was harmed: {harms}"
+        assert sum(n for name, n in harms.items() if name.endswith(way)) > 10, (
+            f"nothing that goes {way} was harmed: {harms}"
+        )
     assert done["call answered"] > done["call"] / 5 and done["log answered"] > done["log"] / 5, done
 
 
-def test_a_frame_that_is_cut_in_the_middle_is_never_read(make_site: MakeSite, tmp_path: Path) -> None:
+def test_a_frame_that_is_cut_in_the_middle_is_never_read(
+    make_site: MakeSite, tmp_path: Path
+) -> None:
     """Every frame but those of the handshake is cut, in both directions, until the link is mended."""
     site, stamps = make_site("slots.local_sequential=4").start(), Stamps(tmp_path / "stamps")
     with diverted(site, harm=Harm(cut=1.0)) as proxy:
@@ -172,7 +223,9 @@ def test_a_frame_that_is_cut_in_the_middle_is_never_read(make_site: MakeSite, tm
         for run in runs.values():
             site.submit(run)
         until(lambda: proxy.made > 4, "the agent came again and again")
-        assert {site.status(run)["state"] for run in runs.values()} == {"pending"} and not list(stamps.folder.iterdir())
+        assert {site.status(run)["state"] for run in runs.values()} == {"pending"} and not list(
+            stamps.folder.iterdir()
+        )
         proxy.reseed(1, Harm())
         assert {site.wait(run)["state"] for run in runs.values()} == {"completed"}
     assert [stamps.words(name) for name in runs] == [["start", "end"]] * 4

@@ -1,4 +1,6 @@
-"""An agent that cannot reach its supervisor tries for hours, never all at once with others and never in a tight loop, whatever answers."""
+"""An agent that cannot reach its supervisor tries for hours, never all at once with others and
+never in a tight loop, whatever answers.
+"""
 
 import asyncio
 import gc
@@ -20,13 +22,32 @@ import tornado.web
 import tornado.websocket
 
 from jobscribe.agent.session import websocket as link_module
-from jobscribe.agent.session.backoff import AWAY_SECS, FIRST, GOOD_SECS, LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, REPORT_SECS, Backoff, may_leave
+from jobscribe.agent.session.backoff import (
+    AWAY_SECS,
+    FIRST,
+    GOOD_SECS,
+    LATE,
+    LONGEST,
+    LONGEST_LATE,
+    LONGEST_REFUSED,
+    REPORT_SECS,
+    Backoff,
+    may_leave,
+)
 from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.protocol.ids import AgentKey, parse_token
 from jobscribe.protocol.wire.messages import Alive, Execution
 
 KEY = AgentKey("local", "sequential", "LinkUsr1", "localhost")
-ALIVE = Alive(agent_id="a" * 32, agent_key=KEY, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9)
+ALIVE = Alive(
+    agent_id="a" * 32,
+    agent_key=KEY,
+    version="1",
+    host="node1",
+    boot_id="boot1",
+    pid=10,
+    keeper_pid=9,
+)
 TOKEN = parse_token("LinkUsr1-link0001-command/1700000001/1/main/0")
 HOURS = 24
 #: G3 wants the truth within 5 s of a restart; the longest pause has to leave room in it.
@@ -41,8 +62,14 @@ def test_the_pauses_grow_to_their_longest_and_stay_there_for_hours() -> None:
     while passed < HOURS * 3600:
         pauses.append(backoff.failed("unreachable", 0.5))
         passed += pauses[-1]
-    assert pauses[0] == FIRST and pauses[LATE] == LONGEST and pauses[-1] == LONGEST_LATE == max(pauses)
-    assert pauses == sorted(pauses) and sum(p < LONGEST for p in pauses) < 10 and sum(pauses[:LATE]) > 580
+    assert (
+        pauses[0] == FIRST and pauses[LATE] == LONGEST and pauses[-1] == LONGEST_LATE == max(pauses)
+    )
+    assert (
+        pauses == sorted(pauses)
+        and sum(p < LONGEST for p in pauses) < 10
+        and sum(pauses[:LATE]) > 580
+    )
     assert LONGEST * 1.5 < BACK_SECS
 
 
@@ -52,7 +79,9 @@ def test_an_agent_ends_without_a_supervisor_only_where_nothing_is_left_to_watch(
 
     running, ended = execution("running"), execution("ended")
     assert not may_leave(AWAY_SECS - 1, AWAY_SECS, []) and may_leave(AWAY_SECS + 1, AWAY_SECS, [])
-    assert not may_leave(REPORT_SECS - 1, AWAY_SECS, [ended]) and may_leave(REPORT_SECS + 1, AWAY_SECS, [ended])
+    assert not may_leave(REPORT_SECS - 1, AWAY_SECS, [ended]) and may_leave(
+        REPORT_SECS + 1, AWAY_SECS, [ended]
+    )
     for known in ([running], [ended, running], [execution("starting")]):
         assert not may_leave(1e9, 1.0, known)
 
@@ -116,7 +145,11 @@ def test_the_link_itself_never_gives_up_in_hours(tmp_path: Path) -> None:
 
         def read_bytes(self) -> bytes:
             tries.append(loop.time())
-            raise (FileNotFoundError("no such file"), PermissionError("not yours"), OSError("stale"))[len(tries) % 3]
+            raise (
+                FileNotFoundError("no such file"),
+                PermissionError("not yours"),
+                OSError("stale"),
+            )[len(tries) % 3]
 
     said = _Said()
     loop = _VirtualLoop()
@@ -133,11 +166,19 @@ def test_the_link_itself_never_gives_up_in_hours(tmp_path: Path) -> None:
     finally:
         loop.close()
     gaps = [b - a for a, b in itertools.pairwise(tries)]
-    assert tries[-1] > HOURS / 2 * 3600 - 2 * LONGEST_LATE and max(gaps) <= 1.5 * LONGEST_LATE and len(tries) < HOURS / 8 * 3600
-    assert len(tries) / 100 < len(said.lines) < len(tries) / 50, "it is said now and then, not every time"
+    assert (
+        tries[-1] > HOURS / 2 * 3600 - 2 * LONGEST_LATE
+        and max(gaps) <= 1.5 * LONGEST_LATE
+        and len(tries) < HOURS / 8 * 3600
+    )
+    assert len(tries) / 100 < len(said.lines) < len(tries) / 50, (
+        "it is said now and then, not every time"
+    )
 
 
-def test_a_supervisor_that_is_back_after_hours_is_dialed_as_soon_as_it_has_written_its_address(tmp_path: Path) -> None:
+def test_a_supervisor_that_is_back_after_hours_is_dialed_as_soon_as_it_has_written_its_address(
+    tmp_path: Path,
+) -> None:
     tries: list[float] = []
     written = [0]
 
@@ -153,6 +194,7 @@ def test_a_supervisor_that_is_back_after_hours_is_dialed_as_soon_as_it_has_writt
 
     loop = _VirtualLoop()
     try:
+
         async def live() -> None:
             task = asyncio.ensure_future(_link(File(), _Said()).run())  # type: ignore[arg-type]
             await asyncio.sleep(3600)
@@ -182,7 +224,16 @@ def _link(file: Path, said: _Said) -> Link:
     def up() -> None:
         said.ups += 1
 
-    return Link(file, str(KEY), "t" * 32, ALIVE, said, on_up=up, on_message=lambda _: None, on_down=lambda: None)  # type: ignore[arg-type]
+    return Link(
+        file,
+        str(KEY),
+        "t" * 32,
+        ALIVE,
+        said,
+        on_up=up,
+        on_message=lambda _: None,
+        on_down=lambda: None,
+    )  # type: ignore[arg-type]
 
 
 class _Socket(tornado.websocket.WebSocketHandler):
@@ -207,7 +258,10 @@ class _Socket(tornado.websocket.WebSocketHandler):
 
 def _serve(verdict: str, counted: list[float]) -> int:
     """A websocket server of its own; its port."""
-    application = tornado.web.Application([(r"/agent", _Socket, {"verdict": verdict, "counted": counted})], log_function=lambda _: None)
+    application = tornado.web.Application(
+        [(r"/agent", _Socket, {"verdict": verdict, "counted": counted})],
+        log_function=lambda _: None,
+    )
     sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
     server = tornado.httpserver.HTTPServer(application)
     server.add_sockets(sockets)
@@ -220,7 +274,9 @@ _writers: list[asyncio.StreamWriter] = []
 
 
 async def _raw(answer: bytes | None, counted: list[float]) -> int:
-    """A server that takes the request and answers with these bytes, one at a time; None: with nothing, for ever."""
+    """A server that takes the request and answers with these bytes, one at a time; None: with
+    nothing, for ever.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         counted.append(asyncio.get_running_loop().time())
@@ -275,29 +331,52 @@ def _says(answer: bytes | None) -> Callable[[list[float]], Awaitable[str]]:
 
 #: What agents.json holds at first (None: it is not there), or who answers at the address in it.
 BAD: dict[str, Callable[[list[float]], Awaitable[str | None]]] = {
-    "agents.json is missing": _is(None), "it is empty": _is(""), "half written": _is(_address(8001)[:20]), "no object": _is("null"),
-    "a list": _is("[1]"), "a port that is no number": _is('{"agentsUrl": "ws://127.0.0.1:x/agent"}'), "no port of any machine":
-    _is('{"agentsUrl": "ws://127.0.0.1:99999/agent"}'), "no address": _is('{"agentsUrl": 7}'), "another scheme": _is('{"agentsUrl": "ftp://x/"}'),
-    "no host": _is('{"agentsUrl": "ws://"}'), "not text": _is("\x00\udcff\udcfe"), "pings that never come":
-    _is('{"agentsUrl": "ws://127.0.0.1:1/agent", "pingSecs": 0, "pingTimeoutSecs": 0}'), "an authority that is not there":
-    _is('{"agentsUrl": "wss://127.0.0.1:1/agent", "agentsCa": "/nowhere/ca.pem"}'),
-    "nobody listens": _free_port, "it closes at once": _answers("close"), "it refuses the token": _answers("401"),
-    "it fails": _answers("500"), "it sends elsewhere": _answers("302"), "it never answers": _says(None), "half a line": _says(b"HTTP/1.1 101 Swi"),
-    "no websocket": _says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), "no HTTP": _says(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n"),
+    "agents.json is missing": _is(None),
+    "it is empty": _is(""),
+    "half written": _is(_address(8001)[:20]),
+    "no object": _is("null"),
+    "a list": _is("[1]"),
+    "a port that is no number": _is('{"agentsUrl": "ws://127.0.0.1:x/agent"}'),
+    "no port of any machine": _is('{"agentsUrl": "ws://127.0.0.1:99999/agent"}'),
+    "no address": _is('{"agentsUrl": 7}'),
+    "another scheme": _is('{"agentsUrl": "ftp://x/"}'),
+    "no host": _is('{"agentsUrl": "ws://"}'),
+    "not text": _is("\x00\udcff\udcfe"),
+    "pings that never come": _is(
+        '{"agentsUrl": "ws://127.0.0.1:1/agent", "pingSecs": 0, "pingTimeoutSecs": 0}'
+    ),
+    "an authority that is not there": _is(
+        '{"agentsUrl": "wss://127.0.0.1:1/agent", "agentsCa": "/nowhere/ca.pem"}'
+    ),
+    "nobody listens": _free_port,
+    "it closes at once": _answers("close"),
+    "it refuses the token": _answers("401"),
+    "it fails": _answers("500"),
+    "it sends elsewhere": _answers("302"),
+    "it never answers": _says(None),
+    "half a line": _says(b"HTTP/1.1 101 Swi"),
+    "no websocket": _says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"),
+    "no HTTP": _says(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n"),
     "a switch to nothing": _says(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
     "a frame that is none": _says(
-        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: no\r\n\r\n\xff\xff"),
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: no\r\n\r\n\xff\xff"
+    ),
 }
 
 
 # Tornado's client warns when it is collected after an answer that switched to no websocket
 @pytest.mark.filterwarnings("ignore:Unclosed WebSocketClientConnection:ResourceWarning")
-async def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(link_module, "DIAL_SECS", 0.4)
-    # its records, which pytest keeps, hold on to the connections that the test waits to see collected
+    # its records, which pytest keeps, hold on to the connections that the test waits to see
+    # collected
     monkeypatch.setattr(logging.getLogger("tornado.application"), "disabled", True)
     try:
-        await asyncio.gather(*(_one(tmp_path / f"{n}.json", name, bad) for n, (name, bad) in enumerate(BAD.items())))
+        await asyncio.gather(
+            *(_one(tmp_path / f"{n}.json", name, bad) for n, (name, bad) in enumerate(BAD.items()))
+        )
     finally:
         for server in _servers:
             server.stop() if hasattr(server, "stop") else server.close()
@@ -337,7 +416,9 @@ async def _one(file: Path, name: str, bad: Callable[[list[float]], Awaitable[str
 
 def test_the_pace_of_pings_is_the_supervisors(tmp_path: Path) -> None:
     file = tmp_path / "agents.json"
-    file.write_text('{"agentsUrl": "ws://127.0.0.1:1/agent", "agentsCa": null, "pingSecs": 0.5, "pingTimeoutSecs": 0.25}')
+    file.write_text(
+        '{"agentsUrl": "ws://127.0.0.1:1/agent", "agentsCa": null, "pingSecs": 0.5, "pingTimeoutSecs": 0.25}'
+    )
     address = read_address(file)
     assert (address.ping_secs, address.ping_timeout_secs) == (0.5, 0.25)
     file.write_text('{"agentsUrl": "ws://127.0.0.1:1/agent", "agentsCa": null}')

@@ -1,4 +1,6 @@
-"""The list of planted bugs fits the code as it is: planting them is another matter (`python tests/faults/mutants.py`)."""
+"""The list of planted bugs fits the code as it is: planting them is another matter (`python
+tests/faults/mutants.py`).
+"""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""A real kernel kills for want of memory: every door says so, an exit 0 stays one, and the slot is free again.
+"""A real kernel kills for want of memory: every door says so, an exit 0 stays one, and the slot is
+free again.
 
-The supervisor and its template are moved into a memory cgroup with a limit, made here; `tail /dev/zero` keeps all it reads.
-What the keeper alone does is in tests/agent/test_keeper_oom.py.
+The supervisor and its template are moved into a memory cgroup with a limit, made here; `tail
+/dev/zero` keeps all it reads. What the keeper alone does is in tests/agent/test_keeper_oom.py.
 """
 
 import contextlib
@@ -26,12 +27,20 @@ def _place(name: str) -> Path | None:
     own = cgroup_mounts.own_paths()
     for m in cgroup_mounts.mounts():
         controllers = ("memory",) if m.version == 2 else m.controllers
-        folder = m.folder(own.get("memory" if m.version == 1 else "")) if "memory" in controllers else None
-        if folder is None or (m.version == 2 and "memory" not in Path(folder, "cgroup.subtree_control").read_text()):
+        folder = (
+            m.folder(own.get("memory" if m.version == 1 else ""))
+            if "memory" in controllers
+            else None
+        )
+        if folder is None or (
+            m.version == 2 and "memory" not in Path(folder, "cgroup.subtree_control").read_text()
+        ):
             continue
         with contextlib.suppress(OSError):
             Path(folder, name).mkdir()
-            Path(folder, name, "memory.limit_in_bytes" if m.version == 1 else "memory.max").write_text(str(LIMIT))
+            Path(
+                folder, name, "memory.limit_in_bytes" if m.version == 1 else "memory.max"
+            ).write_text(str(LIMIT))
             return Path(folder, name)
     return None
 
@@ -47,7 +56,9 @@ def _emptied(place: Path) -> bool:
 def small() -> Iterator[Path]:
     place = _place(f"jobscribe-test-{os.getpid()}")
     if place is None:
-        pytest.skip("no memory cgroup with a limit can be made here: run the tests as root where cgroups may be written (or under Delegate=yes)")
+        pytest.skip(
+            "no memory cgroup with a limit can be made here: run the tests as root where cgroups may be written (or under Delegate=yes)"
+        )
     yield place
     until(lambda: _emptied(place), "the cgroup is gone")
 
@@ -63,20 +74,38 @@ def site(small: Path, make_site: Callable[..., Site]) -> Iterator[Site]:
 
 
 def _cli(site: Site, *arguments: str) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH, "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments], env=env, capture_output=True,
-                          text=True, check=False, timeout=60)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH,
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     return done.stdout + done.stderr
 
 
 def test_every_door_says_that_memory_ran_out(site: Site) -> None:
     run = shell(f"echo begins >&2; exec {EATS}")
     said = site.finished(run)
-    assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["outOfMemory"]) == ("error", "signal", 9, True)
+    assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["outOfMemory"]) == (
+        "error",
+        "signal",
+        9,
+        True,
+    )
     assert "memory ran out" in said["error"] and said["exit"]["lastLines"] == "begins"
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))
-    assert why["sentence"].endswith("memory ran out, and the kernel killed a process of it") and any("memory" in t for t in why["try"])
-    assert "memory ran out" in _cli(site, "job", "why", jid_of(run)) and "memory ran out" in _cli(site, "job", "status", jid_of(run))
+    assert why["sentence"].endswith(
+        "memory ran out, and the kernel killed a process of it"
+    ) and any("memory" in t for t in why["try"])
+    assert "memory ran out" in _cli(site, "job", "why", jid_of(run)) and "memory ran out" in _cli(
+        site, "job", "status", jid_of(run)
+    )
     record = site.root / "supervisor-job" / f"{jid_of(run)}.json"
     until(lambda: '"outOfMemory": true' in record.read_text(), "its record, which may lag, says so")
     assert site.finished(shell("exit 0"))["exit"]["outOfMemory"] is False
@@ -89,7 +118,9 @@ def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: Site) -> N
     counts = "v1\n" in (log := _agent_log(site)) or "v2\n" in log
     assert said["exit"]["outOfMemory"] is (True if counts else None)
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
-    assert why == "it completed with exit code 0" + (", but memory ran out, and the kernel killed a process of it" if counts else "")
+    assert why == "it completed with exit code 0" + (
+        ", but memory ran out, and the kernel killed a process of it" if counts else ""
+    )
 
 
 def _agent_log(site: Site) -> str:

@@ -1,7 +1,9 @@
-"""A thousand idle agents: what each costs, and how they all come back at once when their supervisor was killed (G17).
+"""A thousand idle agents: what each costs, and how they all come back at once when their supervisor
+was killed (G17).
 
-The agents are the product's own link, a thousand of them in this process, with nothing to run; the supervisor is a real one, whose
-log was told of them before it started. One real agent with a real job is among them.
+The agents are the product's own link, a thousand of them in this process, with nothing to run; the
+supervisor is a real one, whose log was told of them before it started. One real agent with a real
+job is among them.
 """
 
 import asyncio
@@ -69,8 +71,14 @@ class Crowd:
             link.send(Snapshot(number=1, page=0, last=True, executions=()))
 
         link = Link(
-            self._file, str(key), token_of(key), alive_of(self._site, key), self._log,  # type: ignore[arg-type]
-            on_up=up, on_message=lambda _: None, on_down=lambda: self.up.discard(key),
+            self._file,
+            str(key),
+            token_of(key),
+            alive_of(self._site, key),
+            self._log,  # type: ignore[arg-type]
+            on_up=up,
+            on_message=lambda _: None,
+            on_down=lambda: self.up.discard(key),
         )
         return link
 
@@ -79,11 +87,15 @@ class Crowd:
 
 
 class Prober:
-    """Asks for one run's status again and again; remembers the slowest answer, and how often nobody was there."""
+    """Asks for one run's status again and again; remembers the slowest answer, and how often nobody
+    was there.
+    """
 
     def __init__(self, site: Site, run: dict[str, Any]) -> None:
         self._site, self._over = site, threading.Event()
-        self._body = json.dumps({"uid": run["uid"], "computeJid": f"{run['uid']}-{run['simulationId']}-command"})
+        self._body = json.dumps(
+            {"uid": run["uid"], "computeJid": f"{run['uid']}-{run['simulationId']}-command"}
+        )
         self._thread = threading.Thread(target=self._run)
         self.slowest, self.asked = 0.0, 0
         self.told: list[tuple[str, bool]] = []
@@ -100,11 +112,18 @@ class Prober:
         connection = self._site.connection()
         while not self._over.wait(0.01):
             begun = time.monotonic()
-            connection.request("POST", "/api/run-status", self._body, {"Authorization": "Bearer " + self._site.token})
+            connection.request(
+                "POST",
+                "/api/run-status",
+                self._body,
+                {"Authorization": "Bearer " + self._site.token},
+            )
             said = json.loads(connection.getresponse().read())
             self.slowest, self.asked = max(self.slowest, time.monotonic() - begun), self.asked + 1
             self.told.append((said["state"], said["known"]))
         connection.close()
+
+
 MakeSite = Callable[..., Site]
 
 
@@ -147,7 +166,9 @@ def test_a_thousand_idle_agents_and_their_storm(site: Site, tmp_path: Path) -> N
         until(lambda: settled(site, AGENTS + 1), "all are connected", 60, 0.1)
         there = metrics(site)["process"]
         each = (there["rss"] - before["rss"]) / AGENTS
-        print(f"{AGENTS} idle agents: {each / 1024:.1f} KiB each, {(there['tasks'] - before['tasks']) / AGENTS:.2f} tasks each")
+        print(
+            f"{AGENTS} idle agents: {each / 1024:.1f} KiB each, {(there['tasks'] - before['tasks']) / AGENTS:.2f} tasks each"
+        )
         snapshots = _snapshots(site)
         site.stop(signal.SIGKILL)
         until(lambda: not crowd.up, "all have noticed")
@@ -155,14 +176,26 @@ def test_a_thousand_idle_agents_and_their_storm(site: Site, tmp_path: Path) -> N
         site.start()
         begun = time.monotonic()
         with Prober(site, long) as prober:
-            until(lambda: settled(site, snapshots + AGENTS + 1), "all are back and believed", SETTLED_SECS * ROOM, 0.1)
+            until(
+                lambda: settled(site, snapshots + AGENTS + 1),
+                "all are back and believed",
+                SETTLED_SECS * ROOM,
+                0.1,
+            )
         took, loop = time.monotonic() - begun, metrics(site)["loop"]
-        print(f"settled {took:.2f} s after the supervisor was ready; meanwhile {prober.asked} status requests, the slowest {prober.slowest * 1000:.0f} ms;"
-              f" loop p99.9 {loop['p999'] * 1000:.0f} ms, longest round {loop['worst']['secs'] * 1000:.0f} ms at {loop['worst']['what']}")
-        assert {state for state, _ in prober.told} == {"running"} and told(site, long) == ("running", True)
+        print(
+            f"settled {took:.2f} s after the supervisor was ready; meanwhile {prober.asked} status requests, the slowest {prober.slowest * 1000:.0f} ms;"
+            f" loop p99.9 {loop['p999'] * 1000:.0f} ms, longest round {loop['worst']['secs'] * 1000:.0f} ms at {loop['worst']['what']}"
+        )
+        assert {state for state, _ in prober.told} == {"running"} and told(site, long) == (
+            "running",
+            True,
+        )
         assert prober.asked > 5 and prober.slowest < ANSWER_SECS * ROOM
         assert loop["worst"]["secs"] < MAX_ROUND_SECS * ROOM
-        assert crowd.ups <= 2.1 * AGENTS, f"{crowd.ups} connections were made in two rounds: not all settled with their first"
+        assert crowd.ups <= 2.1 * AGENTS, (
+            f"{crowd.ups} connections were made in two rounds: not all settled with their first"
+        )
         go.touch()
         assert site.wait(long)["state"] == "completed"
     assert stamps.words("long") == ["start", "end"]

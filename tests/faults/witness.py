@@ -1,9 +1,11 @@
-"""The oracle: it trusts what jobs stamped to disk and what clients wrote down when they were answered, and nothing else.
+"""The oracle: it trusts what jobs stamped to disk and what clients wrote down when they were
+answered, and nothing else.
 
-A witnessed job is a shell that stamps its start and its end, one line a stamp, appended to one file in one write: its token, its
-pid and start time, the seconds since boot, and at its end its exit code. It also holds a lock for its computeJid: if another one
-holds that, it stamps `overlap`. A client's journal is synced before the next request is sent. What the product says of itself
-(status, log of events) is compared with these, never the other way round.
+A witnessed job is a shell that stamps its start and its end, one line a stamp, appended to one file
+in one write: its token, its pid and start time, the seconds since boot, and at its end its exit
+code. It also holds a lock for its computeJid: if another one holds that, it stamps `overlap`. A
+client's journal is synced before the next request is sent. What the product says of itself (status,
+log of events) is compared with these, never the other way round.
 """
 
 import itertools
@@ -39,7 +41,9 @@ exit $code
 
 
 class Stamp(NamedTuple):
-    """One line. born: start time of the process in ticks since boot; at: seconds since boot; code: of an end."""
+    """One line. born: start time of the process in ticks since boot; at: seconds since boot; code:
+    of an end.
+    """
 
     what: str
     token: str
@@ -63,10 +67,17 @@ class Witness:
     alive: does the process that stamped this still run?
     """
 
-    def __init__(self, site: Site, folder: Path | None = None, alive: Callable[[Stamp], bool] = lambda s: processes.alive(s.pid, s.born)) -> None:
+    def __init__(
+        self,
+        site: Site,
+        folder: Path | None = None,
+        alive: Callable[[Stamp], bool] = lambda s: processes.alive(s.pid, s.born),
+    ) -> None:
         self._site, self._lives = site, alive
         self.folder = folder or site.place / "witness"
-        self._stamps, self._journal, self._locks = (self.folder / n for n in ("stamps", "journal", "locks"))
+        self._stamps, self._journal, self._locks = (
+            self.folder / n for n in ("stamps", "journal", "locks")
+        )
         for folder in (self.folder, self._locks):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
@@ -88,7 +99,9 @@ class Witness:
         return spec(["/bin/sh", "-c", self.text(text)], **fields)
 
     def gated(self, code: int = 0, gate: str = "gate", **fields: Any) -> dict[str, Any]:
-        """A run that waits, without doing anything, until its gate is opened, and ends with this code."""
+        """A run that waits, without doing anything, until its gate is opened, and ends with this
+        code.
+        """
         fifo = self.folder / gate
         if not fifo.exists():
             os.mkfifo(fifo)
@@ -96,7 +109,9 @@ class Witness:
         return self.job(f"[ -e {fifo}.open ] || read -r _ <{fifo}; exit {code}", **fields)
 
     def open(self, gate: str = "gate") -> None:
-        """Let those go that wait there, and who comes later. (To be called until all are over: one may be just about to wait.)"""
+        """Let those go that wait there, and who comes later. (To be called until all are over: one
+        may be just about to wait.)
+        """
         (self.folder / f"{gate}.open").touch()
         try:
             os.close(os.open(self.folder / gate, os.O_WRONLY | os.O_NONBLOCK))
@@ -117,7 +132,9 @@ class Witness:
                 os.fsync(f.fileno())
 
     def heard(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """An answer to one client, in the order in which it got them: a run never goes back, and its end never changes."""
+        """An answer to one client, in the order in which it got them: a run never goes back, and
+        its end never changes.
+        """
         if reply["state"] == "missing":
             return reply
         key = reply["computeJid"], reply["computeJobSerial"]
@@ -125,7 +142,10 @@ class Witness:
         if before is not None:
             assert _RANK[reply["state"]] >= _RANK[before["state"]], (before, reply)
             if before["state"] in FINAL:
-                assert (reply["state"], reply["reason"]) == (before["state"], before["reason"]), (before, reply)
+                assert (reply["state"], reply["reason"]) == (before["state"], before["reason"]), (
+                    before,
+                    reply,
+                )
         self._heard[key] = reply
         return reply
 
@@ -149,7 +169,11 @@ class Witness:
         for line in self._stamps.read_text().splitlines():
             what, token, pid, born, at, *code = line.split()
             if run is None or token.split("/")[0] == jid_of(run):
-                out.append(Stamp(what, token, int(pid), int(born), float(at), int(code[0]) if code else None))
+                out.append(
+                    Stamp(
+                        what, token, int(pid), int(born), float(at), int(code[0]) if code else None
+                    )
+                )
         return out
 
     def started(self, run: dict[str, Any]) -> list[Stamp]:
@@ -163,7 +187,9 @@ class Witness:
     # ---- the verdict
 
     def check(self, *, killed: frozenset[str] = frozenset()) -> str:
-        """Everything is over: was each promise kept? Returns what was looked at. killed: jids of jobs that the test itself has killed."""
+        """Everything is over: was each promise kept? Returns what was looked at. killed: jids of
+        jobs that the test itself has killed.
+        """
         stamps, acks = self.stamps(), self.acks()
         self._check_starts(stamps)
         _check_overlaps(stamps)
@@ -175,7 +201,9 @@ class Witness:
         for s in stamps:
             jid, serial = s.token.split("/")[:2]
             assert (jid, int(serial)) in told, f"{s} ran, and nobody knows it"
-        judged = {(a.jid, a.serial) for a in acks} | {(jid, int(serial)) for jid, serial in (s.token.split("/")[:2] for s in stamps)}
+        judged = {(a.jid, a.serial) for a in acks} | {
+            (jid, int(serial)) for jid, serial in (s.token.split("/")[:2] for s in stamps)
+        }
         for jid, serial in sorted(judged):
             ends = told[jid, serial]
             assert len(ends) == 1, f"{jid} {serial} ended more than once: {ends}"
@@ -200,7 +228,14 @@ class Witness:
                     out[key].append(e["event"])
         return out
 
-    def _check_end(self, jid: str, serial: int, end: dict[str, Any], stamps: list[Stamp], killed: frozenset[str]) -> None:
+    def _check_end(
+        self,
+        jid: str,
+        serial: int,
+        end: dict[str, Any],
+        stamps: list[Stamp],
+        killed: frozenset[str],
+    ) -> None:
         mine = [s for s in stamps if s.token.startswith(f"{jid}/{serial}/")]
         codes = [s.code for s in mine if s.what == "end"]
         if end["status"] == "completed":

@@ -1,7 +1,8 @@
-"""Jobs that do not want to end, or make it hard to say how they ended. Plain data: a shell's text a job.
+"""Jobs that do not want to end, or make it hard to say how they ended. Plain data: a shell's text a
+job.
 
-NAP stands for a `sleep` of this job's own: what still sleeps that long afterwards has survived. Every animal stamps `ready` when
-all of it is there (see `witness`).
+NAP stands for a `sleep` of this job's own: what still sleeps that long afterwards has survived.
+Every animal stamps `ready` when all of it is there (see `witness`).
 """
 
 from typing import NamedTuple
@@ -10,7 +11,9 @@ CODE = 3
 
 
 class Animal(NamedTuple):
-    """text: what it does before it is ready. naps: so many processes sleep then. stays: how its main process waits for its end."""
+    """text: what it does before it is ready. naps: so many processes sleep then. stays: how its
+    main process waits for its end.
+    """
 
     text: str
     naps: int = 1
@@ -24,23 +27,34 @@ ANIMALS = {
     "double-forks": Animal("( setsid sh -c 'sleep NAP & exec sleep NAP' & )", 3),
     "its own session, a cleared environment": Animal("( setsid env -i /bin/sleep NAP & )", 2),
     "everything shed at once": Animal(
-        "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 8>&- 9>&-; /bin/sleep NAP & exec /bin/sleep NAP' & )", 3,
+        "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 8>&- 9>&-; /bin/sleep NAP & exec /bin/sleep NAP' & )",
+        3,
     ),
     "floods its output": Animal("( yes flood NAP & ) ; ( setsid yes flood NAP >&2 & )", 3),
-    "its child was killed by the kernel": Animal("sh -c 'kill -SEGV $$'; sh -c 'kill -KILL $$'; sleep NAP &", 2),
-    "leaves grandchildren": Animal("sh -c 'sh -c \"sleep NAP & sleep NAP & wait\" & sh -c \"sleep NAP & wait\" & sleep 0.2' &", 4),
+    "its child was killed by the kernel": Animal(
+        "sh -c 'kill -SEGV $$'; sh -c 'kill -KILL $$'; sleep NAP &", 2
+    ),
+    "leaves grandchildren": Animal(
+        'sh -c \'sh -c "sleep NAP & sleep NAP & wait" & sh -c "sleep NAP & wait" & sleep 0.2\' &', 4
+    ),
     "forks and forks": Animal(
         # each generation makes the next and ends; bounded, should it ever get away
-        "runner='[ $1 -lt 4000 ] || exit 0; setsid sh -c \"$runner\" x $(($1 + 1)) NAP &'; export runner; setsid sh -c \"$runner\" x 0 NAP & sleep NAP &", 2,
+        'runner=\'[ $1 -lt 4000 ] || exit 0; setsid sh -c "$runner" x $(($1 + 1)) NAP &\'; export runner; setsid sh -c "$runner" x 0 NAP & sleep NAP &',
+        2,
     ),
     "a fork bomb": Animal(
-        "bomb='[ $1 -ge 5 ] || for i in 1 2; do sh -c \"$bomb\" x $(($1 + 1)) NAP & done; sleep NAP'; export bomb; sh -c \"$bomb\" x 0 NAP &", 120,
+        'bomb=\'[ $1 -ge 5 ] || for i in 1 2; do sh -c "$bomb" x $(($1 + 1)) NAP & done; sleep NAP\'; export bomb; sh -c "$bomb" x 0 NAP &',
+        120,
     ),
-    "many at once": Animal("n=0; while [ $n -lt 40 ]; do setsid sleep NAP & n=$((n + 1)); done", 41),
+    "many at once": Animal(
+        "n=0; while [ $n -lt 40 ]; do setsid sleep NAP & n=$((n + 1)); done", 41
+    ),
     "a stopped tree": Animal("setsid sh -c 'sleep NAP & kill -STOP $! $$; sleep NAP' x NAP &", 3),
     "stops itself": Animal("sleep NAP &", 1, "kill -STOP $$; sleep NAP"),
     "executes itself anew": Animal(
-        "sleep NAP &", 1, "again='[ $1 -lt 4000 ] && exec sh -c \"$again\" x $(($1 + 1)) NAP; sleep NAP'; export again; exec sh -c \"$again\" x 0 NAP",
+        "sleep NAP &",
+        1,
+        'again=\'[ $1 -lt 4000 ] && exec sh -c "$again" x $(($1 + 1)) NAP; sleep NAP\'; export again; exec sh -c "$again" x 0 NAP',
     ),
     "children hold its output open": Animal("( setsid sh -c 'exec sleep NAP' >&1 2>&2 & )", 2),
 }

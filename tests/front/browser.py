@@ -50,11 +50,21 @@ class Browser:
 
     # ---- requests
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        sent = {"Content-Type": "application/json", "Cookie": self._cookie, "X-Jobscribe": "1"} | (headers or {})
+        sent = {"Content-Type": "application/json", "Cookie": self._cookie, "X-Jobscribe": "1"} | (
+            headers or {}
+        )
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(self.site.front.removeprefix("http://"), timeout=40)
+            self._connection = http.client.HTTPConnection(
+                self.site.front.removeprefix("http://"), timeout=40
+            )
         try:
             self._connection.request(method, path, data, sent)
             reply = self._connection.getresponse()
@@ -69,18 +79,33 @@ class Browser:
         return answer.json()
 
     def refused(self, path: str, **body: Any) -> dict[str, Any]:
-        """The refusal: its body, with the status as `http`. It has a code, a sentence and advice, and no trace."""
+        """The refusal: its body, with the status as `http`. It has a code, a sentence and advice,
+        and no trace.
+        """
         answer = self.ask("POST", path, body)
         said: dict[str, Any] = answer.json()
-        assert answer.code >= 400 and said["state"] == "error" and said["code"] and said["error"] and said["advice"], answer
+        assert (
+            answer.code >= 400
+            and said["state"] == "error"
+            and said["code"]
+            and said["error"]
+            and said["advice"]
+        ), answer
         assert "Traceback" not in answer.body.decode() and ", line " not in answer.body.decode()
         return {**said, "http": answer.code}
 
     # ---- simulations
 
-    def simulation(self, report: str, simulation_type: str = "heat", **fields: Any) -> dict[str, Any]:
+    def simulation(
+        self, report: str, simulation_type: str = "heat", **fields: Any
+    ) -> dict[str, Any]:
         """What the page sends to run it; fields: of the model of the same name."""
-        return {"simulationType": simulation_type, "simulationId": sid(), "report": report, "models": {report: fields}}
+        return {
+            "simulationType": simulation_type,
+            "simulationId": sid(),
+            "report": report,
+            "models": {report: fields},
+        }
 
     def run(self, simulation: dict[str, Any], **more: Any) -> dict[str, Any]:
         reply: dict[str, Any] = self.post("/run-simulation", **simulation, **more)
@@ -88,15 +113,24 @@ class Browser:
 
     def status(self, simulation: dict[str, Any], **more: Any) -> dict[str, Any]:
         names = ("simulationType", "simulationId", "report")
-        reply: dict[str, Any] = self.post("/run-status", **{k: simulation[k] for k in names}, **more)
+        reply: dict[str, Any] = self.post(
+            "/run-status", **{k: simulation[k] for k in names}, **more
+        )
         return reply
 
     def cancel(self, simulation: dict[str, Any], **more: Any) -> dict[str, Any]:
         names = ("simulationType", "simulationId", "report")
-        reply: dict[str, Any] = self.post("/run-cancel", **{k: simulation[k] for k in names}, **more)
+        reply: dict[str, Any] = self.post(
+            "/run-cancel", **{k: simulation[k] for k in names}, **more
+        )
         return reply
 
-    def finished(self, simulation: dict[str, Any], reply: dict[str, Any] | None = None, secs: float = DEADLINE_SECS) -> dict[str, Any]:
+    def finished(
+        self,
+        simulation: dict[str, Any],
+        reply: dict[str, Any] | None = None,
+        secs: float = DEADLINE_SECS,
+    ) -> dict[str, Any]:
         """Ask as a page does, with what the last answer says, until there is nothing more to ask."""
         reply = self.run(simulation) if reply is None else reply
         deadline = time.monotonic() + secs
@@ -116,11 +150,24 @@ class Browser:
         found: dict[str, Any] = until(look, f"{simulation['simulationId']} is {state}")
         return found
 
-    def frame(self, simulation: dict[str, Any], status: dict[str, Any], index: int, report: str | None = None) -> Answer:
-        id_ = "*".join(str(x) for x in (
-            index, report or simulation["report"], simulation["simulationId"], simulation["simulationType"], status["computeJobHash"],
-            status["computeJobSerial"],
-        ))
+    def frame(
+        self,
+        simulation: dict[str, Any],
+        status: dict[str, Any],
+        index: int,
+        report: str | None = None,
+    ) -> Answer:
+        id_ = "*".join(
+            str(x)
+            for x in (
+                index,
+                report or simulation["report"],
+                simulation["simulationId"],
+                simulation["simulationType"],
+                status["computeJobHash"],
+                status["computeJobSerial"],
+            )
+        )
         return self.ask("GET", "/simulation-frame/" + quote(id_, safe="*"))
 
     def download(self, simulation: dict[str, Any], suffix: str = "", **headers: str) -> Answer:
@@ -128,7 +175,14 @@ class Browser:
         return self.ask("GET", f"{path}?{urlencode({'suffix': suffix})}", headers=headers)
 
     def run_dir(self, simulation: dict[str, Any]) -> Any:
-        return self.site.root / "user" / self.uid / simulation["simulationType"] / simulation["simulationId"] / simulation["report"]
+        return (
+            self.site.root
+            / "user"
+            / self.uid
+            / simulation["simulationType"]
+            / simulation["simulationId"]
+            / simulation["report"]
+        )
 
 
 def close_all() -> None:

@@ -1,4 +1,6 @@
-"""Gives the tests of this folder sites with a front door, as `jobscribe up` opens it, and browsers that sign in there."""
+"""Gives the tests of this folder sites with a front door, as `jobscribe up` opens it, and browsers
+that sign in there.
+"""
 
 import os
 import sys
@@ -17,7 +19,9 @@ from real_site import Site, add_logs
 
 #: The apps and hooks of tests/front/house.py, as a site's own configuration names them.
 OURS = (
-    "apps.also=slow=house:slow,failing=house:failing,telling=house:telling", "server.may_hook=house:may", "server.admin_hook=house:admin",
+    "apps.also=slow=house:slow,failing=house:failing,telling=house:telling",
+    "server.may_hook=house:may",
+    "server.admin_hook=house:admin",
 )
 
 
@@ -29,12 +33,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 class Sites:
-    """Those that a test, or a file of tests, has made. At the end the books are checked, and nothing that ran there is left."""
+    """Those that a test, or a file of tests, has made. At the end the books are checked, and
+    nothing that ran there is left.
+    """
 
     def __init__(self) -> None:
         self._sites: list[Site] = []
         self._before = real_site.PYTHON_PATH
-        real_site.PYTHON_PATH = os.pathsep.join(p for p in (self._before, str(Path(__file__).parent)) if p)
+        real_site.PYTHON_PATH = os.pathsep.join(
+            p for p in (self._before, str(Path(__file__).parent)) if p
+        )
 
     def make(self, *sets: str) -> Site:
         """Started."""
@@ -51,7 +59,9 @@ class Sites:
             for site in self._sites:
                 if site.process is not None:
                     check_books(site)
-                    assert "internal" not in site.ready()["counters"], "the supervisor met what it had not expected"
+                    assert "internal" not in site.ready()["counters"], (
+                        "the supervisor met what it had not expected"
+                    )
         finally:
             for site in self._sites:
                 left.update(site.end())

@@ -1,4 +1,6 @@
-"""An app whose user writes its program: what a job may do to its own folders, and whatever an app may say."""
+"""An app whose user writes its program: what a job may do to its own folders, and whatever an app
+may say.
+"""
 
 import os
 import subprocess
@@ -9,7 +11,13 @@ from typing import Any
 from jobscribe.apps.app import App, Data, Field, Model, Prepared, Report, Run
 
 MODELS = tuple(
-    Model(name=name, title="Evil", kind=kind, reports=(Report(name=name, title="Evil", picture="curves"),), fields=(Field(name="sh", title="Shell", default=""),))
+    Model(
+        name=name,
+        title="Evil",
+        kind=kind,
+        reports=(Report(name=name, title="Evil", picture="curves"),),
+        fields=(Field(name="sh", title="Shell", default=""),),
+    )
     for name, kind in (("evilReport", "sequential"), ("evilAnimation", "parallel"))
 )
 #: A call does not wait longer than this for its file.
@@ -30,7 +38,11 @@ def _until(args: Data) -> Any:
 
 def _shell(lib: Path, args: Data) -> Any:
     lib.mkdir(parents=True, exist_ok=True)
-    return {"said": subprocess.run(["/bin/sh", "-c", args["sh"]], cwd=lib, capture_output=True, check=True, text=True).stdout}
+    return {
+        "said": subprocess.run(
+            ["/bin/sh", "-c", args["sh"]], cwd=lib, capture_output=True, check=True, text=True
+        ).stdout
+    }
 
 
 def _raise(args: Data) -> Any:
@@ -39,7 +51,15 @@ def _raise(args: Data) -> Any:
 
 
 evil = App(
-    name="evil", title="Evil", version="1", models=MODELS, parameters=lambda data, model: data["models"], prepare=_prepare,
-    result=lambda run: {"ok": True}, frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1}, download=lambda run, suffix: suffix,
-    stateful={"sh": _shell}, stateless={"until": _until, "raise": _raise},
+    name="evil",
+    title="Evil",
+    version="1",
+    models=MODELS,
+    parameters=lambda data, model: data["models"],
+    prepare=_prepare,
+    result=lambda run: {"ok": True},
+    frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1},
+    download=lambda run, suffix: suffix,
+    stateful={"sh": _shell},
+    stateless={"until": _until, "raise": _raise},
 )

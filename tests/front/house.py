@@ -1,4 +1,6 @@
-"""What the site of these tests has of its own: apps with peculiar manners, and the hooks that say who may do what."""
+"""What the site of these tests has of its own: apps with peculiar manners, and the hooks that say
+who may do what.
+"""
 
 import json
 import math
@@ -11,18 +13,29 @@ from typing import Any
 from jobscribe.apps.app import App, AppError, Data, Field, Model, Prepared, Report, Run, checked
 from jobscribe.protocol.errors import Refusal
 
-#: Who is asked about: `may` and `admin` get uids, and development users' uids are made from their names.
+#: Who is asked about: `may` and `admin` get uids, and development users' uids are made from their
+#: names.
 ADMIN_NAME = "the admin"
 
 MODELS = (
     Model(
-        name="slowAnimation", title="Slow", kind="parallel", reports=(Report(name="slowAnimation", title="Slow", picture="curves"),),
-        fields=(Field(name="secs", title="Seconds", default=0.0, minimum=0.0, maximum=3600.0), Field(name="code", title="Code", default=0)),
+        name="slowAnimation",
+        title="Slow",
+        kind="parallel",
+        reports=(Report(name="slowAnimation", title="Slow", picture="curves"),),
+        fields=(
+            Field(name="secs", title="Seconds", default=0.0, minimum=0.0, maximum=3600.0),
+            Field(name="code", title="Code", default=0),
+        ),
     ),
     Model(
-        name="slowReport", title="Slow", kind="sequential", reports=(Report(name="slowReport", title="Slow", picture="curves"),),
+        name="slowReport",
+        title="Slow",
+        kind="sequential",
+        reports=(Report(name="slowReport", title="Slow", picture="curves"),),
         fields=(
-            Field(name="secs", title="Seconds", default=0.0, minimum=0.0, maximum=3600.0), Field(name="file", title="File", default=""),
+            Field(name="secs", title="Seconds", default=0.0, minimum=0.0, maximum=3600.0),
+            Field(name="file", title="File", default=""),
             Field(name="trouble", title="Trouble", default=""),
         ),
     ),
@@ -100,21 +113,52 @@ def _picture(lib: Path, args: Data) -> Any:
 
 
 slow = App(
-    name="slow", title="Slow", version="1", models=MODELS, parameters=lambda data, model: checked(data, _model(model)), prepare=_prepare,
-    result=_result, frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1, "title": "t", "x": [0.0], "plots": []},
-    outcome=_outcome, download=_download, downloads=lambda run: ("in.json",),
-    lib_files=lambda data: tuple(f for f in (checked(data, MODELS[1]).get("file"),) if f) if data.get("report") == "slowReport" else (),
-    analysis={"sleep": lambda run, args: _sleeps(args), "hangs": _hangs, "unsendable": lambda run, args: {"a": [{1, 2}]}},
-    stateful={"picture": _picture}, stateless={"sleep": _sleeps, "huge": lambda args: "x" * (20 << 20)},
+    name="slow",
+    title="Slow",
+    version="1",
+    models=MODELS,
+    parameters=lambda data, model: checked(data, _model(model)),
+    prepare=_prepare,
+    result=_result,
+    frame=lambda run, frame: {
+        "frameIndex": frame.index,
+        "frameCount": 1,
+        "title": "t",
+        "x": [0.0],
+        "plots": [],
+    },
+    outcome=_outcome,
+    download=_download,
+    downloads=lambda run: ("in.json",),
+    lib_files=lambda data: (
+        tuple(f for f in (checked(data, MODELS[1]).get("file"),) if f)
+        if data.get("report") == "slowReport"
+        else ()
+    ),
+    analysis={
+        "sleep": lambda run, args: _sleeps(args),
+        "hangs": _hangs,
+        "unsendable": lambda run, args: {"a": [{1, 2}]},
+    },
+    stateful={"picture": _picture},
+    stateless={"sleep": _sleeps, "huge": lambda args: "x" * (20 << 20)},
 )
 
 failing = App(
-    name="failing", title="Proprietary", version="1", models=(MODELS[1],), parameters=lambda data, model: {}, prepare=_prepare, result=_result,
+    name="failing",
+    title="Proprietary",
+    version="1",
+    models=(MODELS[1],),
+    parameters=lambda data, model: {},
+    prepare=_prepare,
+    result=_result,
 )
 
 TELLING = (
     Model(
-        name="tellingAnimation", title="Telling", kind="parallel",
+        name="tellingAnimation",
+        title="Telling",
+        kind="parallel",
         reports=(Report(name="tellingAnimation", title="Telling", picture="curves"),),
         fields=(
             Field(name="lines", title="Lines that the code reports by itself", default=""),
@@ -147,8 +191,14 @@ def _progress_of_telling(run: Run) -> dict[str, Any]:
 
 #: Has a process below its program, and reports what it is told to.
 telling = App(
-    name="telling", title="Telling", version="1", models=TELLING, parameters=lambda data, model: checked(data, TELLING[0]),
-    prepare=_prepare_telling, progress=_progress_of_telling, frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1},
+    name="telling",
+    title="Telling",
+    version="1",
+    models=TELLING,
+    parameters=lambda data, model: checked(data, TELLING[0]),
+    prepare=_prepare_telling,
+    progress=_progress_of_telling,
+    frame=lambda run, frame: {"frameIndex": frame.index, "frameCount": 1},
 )
 
 

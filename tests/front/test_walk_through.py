@@ -1,6 +1,8 @@
-"""docs/debugging.md, walked: each command of the page is executed on a real site, and each line of it is looked for in what is real.
+"""docs/debugging.md, walked: each command of the page is executed on a real site, and each line of
+it is looked for in what is real.
 
-The scenes of the second part (a run that waits, one that fails, an agent that dies...) are made here; what the page says of them is checked.
+The scenes of the second part (a run that waits, one that fails, an agent that dies...) are made
+here; what the page says of them is checked.
 """
 
 import itertools
@@ -17,8 +19,8 @@ from typing import Any
 
 import pytest
 from books import events
-from memory import tokens_in
 from browser import Browser
+from memory import tokens_in
 from real_site import Site, texts_below, until
 from walk_page import Page
 from walking import Logs, Walker
@@ -32,16 +34,26 @@ KINDS = {"sh", "sh journal", "text", "log"}
 TOOLS = ("curl", "jq")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the page's commands need {' and '.join(MISSING)}; etc/engines/command.sh installs them")
+pytestmark = pytest.mark.skipif(
+    bool(MISSING),
+    reason=f"the page's commands need {' and '.join(MISSING)}; etc/engines/command.sh installs them",
+)
 
 
 #: The example ids of the page, with the form that a real one has.
-PAGE = Page("debugging.md", {
-    "RYwpUQzq69GexBjfbZ6fT5H7": r"[A-Za-z0-9]{24}", "bfd817d1784d46cb64a982e12629222e": r"[0-9a-f]{32}",
-    "91dcedd8b90c162b139542ffaac34301": r"[0-9a-f]{32}", "3bc15de8fb1c163ab44f07b40c2d61bd": r"[0-9a-f]{32}",
-    "1795250119": r"\d{10}", "1795250142": r"\d{10}", "m2cW": r"[A-Za-z0-9]{4}",
-    **dict.fromkeys(("nz5CGo", "wduADL", "Jl1v3o", "DSz57y", "o6NE1b"), r"[A-Za-z0-9]{6}"),
-})
+PAGE = Page(
+    "debugging.md",
+    {
+        "RYwpUQzq69GexBjfbZ6fT5H7": r"[A-Za-z0-9]{24}",
+        "bfd817d1784d46cb64a982e12629222e": r"[0-9a-f]{32}",
+        "91dcedd8b90c162b139542ffaac34301": r"[0-9a-f]{32}",
+        "3bc15de8fb1c163ab44f07b40c2d61bd": r"[0-9a-f]{32}",
+        "1795250119": r"\d{10}",
+        "1795250142": r"\d{10}",
+        "m2cW": r"[A-Za-z0-9]{4}",
+        **dict.fromkeys(("nz5CGo", "wduADL", "Jl1v3o", "DSz57y", "o6NE1b"), r"[A-Za-z0-9]{6}"),
+    },
+)
 
 
 class Walk:
@@ -51,18 +63,28 @@ class Walk:
         self.site = site
         self.ann = Browser(site).sign_in(ANN)
         self.walker = Walker(PAGE, site.place, site.root, socket.gethostname(), self.logs)
-        self.reality, self.section, self.execute = self.walker.reality, self.walker.section, self.walker.execute
+        self.reality, self.section, self.execute = (
+            self.walker.reality,
+            self.walker.section,
+            self.walker.execute,
+        )
         self.jid = f"{self.ann.uid}-Wd3xLq8B-{REPORT}"
 
     def logs(self) -> Logs:
         """Lines of the front end's, the supervisor's, and of the logs of Ann's agents and keepers."""
         root = self.site.root
-        paths = [root / "log" / "server.log", root / "log" / "supervisor.log", *sorted(root.glob(f"agent/*.{self.ann.uid}@*/*.log"))]
+        paths = [
+            root / "log" / "server.log",
+            root / "log" / "supervisor.log",
+            *sorted(root.glob(f"agent/*.{self.ann.uid}@*/*.log")),
+        ]
         return {p: p.read_text(encoding="utf-8").splitlines() for p in paths if p.exists()}
 
     # ---- scenes
 
-    def simulation(self, sid: str, report: str = REPORT, simulation_type: str = "myapp", **fields: Any) -> dict[str, Any]:
+    def simulation(
+        self, sid: str, report: str = REPORT, simulation_type: str = "myapp", **fields: Any
+    ) -> dict[str, Any]:
         return {**self.ann.simulation(report, simulation_type, **fields), "simulationId": sid}
 
 
@@ -86,15 +108,27 @@ def test_every_block_of_the_page_is_checked_by_somebody() -> None:
     unknown = {s for s, _ in there if f'.section("{s}"' not in source}
     assert unknown == set(), "sections with blocks that no test walks"
     for before, block in itertools.pairwise(PAGE.blocks()):
-        assert block.kind != "text" or (before.kind, before.section) == ("sh", block.section), f"line {block.line}: output of nothing"
+        assert block.kind != "text" or (before.kind, before.section) == ("sh", block.section), (
+            f"line {block.line}: output of nothing"
+        )
 
 
 def test_the_walk_is_as_the_page_says(walk: Walk) -> None:
     _walked(walk)
-    bound, record = walk.reality.bound, walk.ann.status({"simulationType": "myapp", "simulationId": "Wd3xLq8B", "report": REPORT})
-    (placed,) = [e["event"] for e in events(walk.site.root) if e["type"] == "TaskPlaced" and e["stream"] == f"job/{walk.jid}"]
+    bound, record = (
+        walk.reality.bound,
+        walk.ann.status({"simulationType": "myapp", "simulationId": "Wd3xLq8B", "report": REPORT}),
+    )
+    (placed,) = [
+        e["event"]
+        for e in events(walk.site.root)
+        if e["type"] == "TaskPlaced" and e["stream"] == f"job/{walk.jid}"
+    ]
     assert bound["nz5CGo"] == placed["opId"][:6]
-    assert (bound["1795250119"], bound["91dcedd8b90c162b139542ffaac34301"]) == (str(record["computeJobSerial"]), record["computeJobHash"])
+    assert (bound["1795250119"], bound["91dcedd8b90c162b139542ffaac34301"]) == (
+        str(record["computeJobSerial"]),
+        record["computeJobHash"],
+    )
     assert bound["m2cW"] == _agent_id(walk)[:4]
 
 
@@ -105,17 +139,31 @@ def test_what_is_known_of_it_can_be_read_as_the_page_says(walk: Walk) -> None:
 def _read(walk: Walk) -> None:
     record = walk.site.root / "supervisor-job" / f"{walk.jid}.json"
     # it may lag a second behind, as the page says
-    walk.section("Reading it", lambda: until(lambda: record.exists() and json.loads(record.read_text())["status"] == "completed", "the record is written"))
+    walk.section(
+        "Reading it",
+        lambda: until(
+            lambda: record.exists() and json.loads(record.read_text())["status"] == "completed",
+            "the record is written",
+        ),
+    )
 
 
 def test_the_journal_has_the_same_lines(walk: Walk) -> None:
-    """A journal of its own, so that the machine's is left alone: what `up` wrote is handed to it as a service's output is."""
+    """A journal of its own, so that the machine's is left alone: what `up` wrote is handed to it as
+    a service's output is.
+    """
     _walked(walk)
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode or not shutil.which("journalctl"):
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode
+        or not shutil.which("journalctl")
+    ):
         pytest.skip("a private journal needs root, mount namespaces and systemd-journald")
     (block,) = [b for b in PAGE.blocks() if b.kind == "sh journal"]
     log = walk.site.place / "up.log"
-    said = walk.execute(block, before=JOURNAL.replace("LOG", shlex.quote(str(log))), wrap=("unshare", "--mount"))
+    said = walk.execute(
+        block, before=JOURNAL.replace("LOG", shlex.quote(str(log))), wrap=("unshare", "--mount")
+    )
     wanted = [line[:150] for line in log.read_text().splitlines() if walk.jid in line]
     assert said.splitlines() == wanted and len(wanted) > 10
 
@@ -142,7 +190,10 @@ def test_one_that_waits(walk: Walk) -> None:
             simulation = {**other.simulation(REPORT, "myapp", paceSecs=600.0), "simulationId": sid}
             blockers.append((other, simulation))
         # the one that the page names comes last: lists begin with it
-        blockers[0], blockers[-1] = (blockers[0][0], blockers[-1][1]), (blockers[-1][0], blockers[0][1])
+        blockers[0], blockers[-1] = (
+            (blockers[0][0], blockers[-1][1]),
+            (blockers[-1][0], blockers[0][1]),
+        )
         for other, simulation in reversed(blockers):
             other.run(simulation)
             other.until_state(simulation, "running")
@@ -158,7 +209,12 @@ def test_one_that_waits(walk: Walk) -> None:
 
 def test_one_that_fails(walk: Walk) -> None:
     def scene() -> None:
-        walk.ann.post("/stateful-compute", simulationType="myapp", method="addDog", args={"name": "Fido", "height": 40, "weight": 12})
+        walk.ann.post(
+            "/stateful-compute",
+            simulationType="myapp",
+            method="addDog",
+            args={"name": "Fido", "height": 40, "weight": 12},
+        )
         said = walk.ann.finished(walk.simulation("Pk8dTs2M", dog="Rex"))
         assert (said["state"], said["error"]) == ("error", "you have no dog named 'Rex'")
 
@@ -214,11 +270,20 @@ def test_a_trace_has_all_of_the_way_and_nothing_of_others(walk: Walk) -> None:
     near = {**bob.simulation(REPORT, "myapp"), "simulationId": "Wd3xLq8B"}
     bob.finished(near)
     trace = walk.site.post("trace", id=walk.jid, logs=True)
-    lines = {s: [x["text"] for x in trace["lines"] if x["source"] == s] for s in {x["source"] for x in trace["lines"]}}
-    assert {"log/server.log", "log/supervisor.log", f"agent/local.sequential.{walk.ann.uid}@localhost/agent.log"} <= set(lines)
+    lines = {
+        s: [x["text"] for x in trace["lines"] if x["source"] == s]
+        for s in {x["source"] for x in trace["lines"]}
+    }
+    assert {
+        "log/server.log",
+        "log/supervisor.log",
+        f"agent/local.sequential.{walk.ann.uid}@localhost/agent.log",
+    } <= set(lines)
     for path, of_file in walk.logs().items():
         wanted = [line for line in of_file if walk.jid in line]
-        assert [x for x in lines.get(str(path.relative_to(walk.site.root)), []) if walk.jid in x] == wanted
+        assert [
+            x for x in lines.get(str(path.relative_to(walk.site.root)), []) if walk.jid in x
+        ] == wanted
     assert not [text for of in lines.values() for text in of if bob.uid in text]
     assert trace["gaps"] == []
     short = walk.site.post("trace", id=walk.reality.bound["nz5CGo"], logs=True)
@@ -232,9 +297,18 @@ def test_no_secret_of_the_run_is_in_any_file_of_it(walk: Walk) -> None:
     secrets = {name: (root / "secret" / name).read_text().strip() for name in ("server", "agents")}
     secrets |= {"agentId": _agent_id(walk), "cookie": walk.ann._cookie.partition("=")[2]}
     if os.geteuid() == 0:
-        secrets |= {f"token {n}": t for n, t in enumerate(tokens_in(walk.site, walk.site.agent_pid(walk.ann.uid)))}
-    looked = {p: t for p, t in texts_below(walk.site.place).items() if p.name not in ("client.json", "root.json") and p.parent.name != "secret"}
-    assert {"server.log", "supervisor.log", "agent.log", "script.sh", "input.json", "up.log"} <= {p.name for p in looked}
+        secrets |= {
+            f"token {n}": t
+            for n, t in enumerate(tokens_in(walk.site, walk.site.agent_pid(walk.ann.uid)))
+        }
+    looked = {
+        p: t
+        for p, t in texts_below(walk.site.place).items()
+        if p.name not in ("client.json", "root.json") and p.parent.name != "secret"
+    }
+    assert {"server.log", "supervisor.log", "agent.log", "script.sh", "input.json", "up.log"} <= {
+        p.name for p in looked
+    }
     for path, content in looked.items():
         for name, secret in secrets.items():
             assert secret.encode() not in content, (name, path)
@@ -242,5 +316,6 @@ def test_no_secret_of_the_run_is_in_any_file_of_it(walk: Walk) -> None:
 
 def _agent_id(walk: Walk) -> str:
     key = walk.site.agent_key(walk.ann.uid)
-    return derived_id(str(key).encode(), key=(walk.site.root / "secret" / "agents").read_text().strip().encode())
-
+    return derived_id(
+        str(key).encode(), key=(walk.site.root / "secret" / "agents").read_text().strip().encode()
+    )

@@ -1,7 +1,9 @@
-"""A page of commands and log lines as data: its blocks, and what of a line of it must be found in a real one.
+"""A page of commands and log lines as data: its blocks, and what of a line of it must be found in a
+real one.
 
-What differs from site to site is recognised by few patterns. Ids are unified: the same example id stands for the same real one on the
-whole page, and two for two. Everything else is compared letter by letter.
+What differs from site to site is recognised by few patterns. Ids are unified: the same example id
+stands for the same real one on the whole page, and two for two. Everything else is compared letter
+by letter.
 """
 
 import re
@@ -16,8 +18,15 @@ ROOT, HOST = "/srv/jobscribe", "node1"
 
 #: What else may differ, and in which form.
 VOLATILE = (
-    r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ", r"\.py:\d+:", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{3})?(?:Z| UTC)", r" +\+\d+\.\d{3}s ",
-    r"\bpid \d+", r"\bseconds=\d+\.\d{4}", r"\d+ MiB", r"\d+\.\d+ s\b", r" {2,}",
+    r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ",
+    r"\.py:\d+:",
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{3})?(?:Z| UTC)",
+    r" +\+\d+\.\d{3}s ",
+    r"\bpid \d+",
+    r"\bseconds=\d+\.\d{4}",
+    r"\d+ MiB",
+    r"\d+\.\d+ s\b",
+    r" {2,}",
 )
 _STAMP = re.compile(VOLATILE[0])
 #: How the groups of ids in a pattern begin.
@@ -41,10 +50,15 @@ class Page:
 
     def __init__(self, name: str, ids: Mapping[str, str], *, deep: bool = False) -> None:
         self.path, self.ids, self._deep = DOCS / name, dict(ids), deep
-        self.parts = re.compile("|".join([
-            r"(?P<id>(?<![A-Za-z0-9])(?:" + "|".join(self.ids) + r")(?![A-Za-z0-9]))", f"(?P<cut>{CUT})",
-            *(f"(?P<v{n}>{p})" for n, p in enumerate(VOLATILE)),
-        ]))
+        self.parts = re.compile(
+            "|".join(
+                [
+                    r"(?P<id>(?<![A-Za-z0-9])(?:" + "|".join(self.ids) + r")(?![A-Za-z0-9]))",
+                    f"(?P<cut>{CUT})",
+                    *(f"(?P<v{n}>{p})" for n, p in enumerate(VOLATILE)),
+                ]
+            )
+        )
 
     def blocks(self) -> list[Block]:
         return list(_blocks(self.path.read_text(encoding="utf-8").splitlines(), deep=self._deep))
@@ -70,7 +84,9 @@ def stamped(line: str) -> bool:
 
 
 class Reality:
-    """What the examples of a page are on one site. root, host: of that site. also: further places of the page, and where they are here."""
+    """What the examples of a page are on one site. root, host: of that site. also: further places
+    of the page, and where they are here.
+    """
 
     def __init__(self, page: Page, root: str, host: str, also: Mapping[str, str] = {}) -> None:
         self._page, self._host, self._also = page, host, {ROOT: root, **also}
@@ -78,7 +94,10 @@ class Reality:
 
     def text(self, text: str) -> str:
         """A command of the page, for this site, with the ids that it has here."""
-        return self._page.parts.sub(lambda part: self.bound[part[0]] if part.lastgroup == "id" else part[0], self._places(text))
+        return self._page.parts.sub(
+            lambda part: self.bound[part[0]] if part.lastgroup == "id" else part[0],
+            self._places(text),
+        )
 
     def matches(self, example: str, real: str) -> bool:
         """Is this the line? If so, from now on its ids stand for the ones of the example."""

@@ -1,4 +1,6 @@
-"""A page of docs/ walked on a real site: its commands are executed, their output and its log lines are looked for in what is real."""
+"""A page of docs/ walked on a real site: its commands are executed, their output and its log lines
+are looked for in what is real.
+"""
 
 import os
 import shlex
@@ -18,13 +20,21 @@ Logs = dict[Path, list[str]]
 
 
 class Walker:
-    """Sections run once, whoever needs them first. place: an own folder for its shell. logs: the lines that are there, by file.
+    """Sections run once, whoever needs them first. place: an own folder for its shell. logs: the
+    lines that are there, by file.
 
-    host: what the machine is called there. env: what its commands find besides. also: places of the page beside the root, and where they are.
+    host: what the machine is called there. env: what its commands find besides. also: places of the
+    page beside the root, and where they are.
     """
 
     def __init__(
-        self, page: Page, place: Path, root: Path, host: str, logs: Callable[[], Logs], env: Mapping[str, str] = {},
+        self,
+        page: Page,
+        place: Path,
+        root: Path,
+        host: str,
+        logs: Callable[[], Logs],
+        env: Mapping[str, str] = {},
         also: Mapping[str, str] = {},
     ) -> None:
         self.page, self.reality = page, Reality(page, str(root), host, also)
@@ -32,7 +42,11 @@ class Walker:
         self._state = place / "shell"
         self._state.write_text("")
         path = {"PATH": f"{self._tools()}:{os.environ['PATH']}"}
-        self._env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | path | dict(env)
+        self._env = (
+            {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+            | path
+            | dict(env)
+        )
         self._marks: dict[Path, int] = {}
         self._done: set[str] = set()
         self._last_second = ""
@@ -74,16 +88,31 @@ class Walker:
     # ---- commands
 
     def execute(self, block: Block, before: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """What the commands print; they share variables, functions and folder with those before them."""
+        """What the commands print; they share variables, functions and folder with those before
+        them.
+        """
         state = shlex.quote(str(self._state))
-        script = "\n".join([
-            "set -eu -o pipefail", f". {state}", before, self.reality.text("\n".join(block.lines)),
-            f'{{ declare -f; export -p; declare -p front jar jid run 2>/dev/null || true; echo "cd $(pwd)"; }} > {state}',
-        ])
-        done = subprocess.run(
-            [*wrap, "bash", "-c", script], cwd=self._place, env=self._env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        script = "\n".join(
+            [
+                "set -eu -o pipefail",
+                f". {state}",
+                before,
+                self.reality.text("\n".join(block.lines)),
+                f'{{ declare -f; export -p; declare -p front jar jid run 2>/dev/null || true; echo "cd $(pwd)"; }} > {state}',
+            ]
         )
-        assert done.returncode == 0, f"line {block.line} of the page: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        done = subprocess.run(
+            [*wrap, "bash", "-c", script],
+            cwd=self._place,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, (
+            f"line {block.line} of the page: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         assert done.stderr == "", f"line {block.line} of the page: {done.stderr}"
         return done.stdout
 
@@ -93,12 +122,23 @@ class Walker:
             if example == MORE:
                 skip = True
                 continue
-            found = next((i for i in range(at, len(real)) if self.reality.matches(example, real[i])), None) if skip else (
-                at if at < len(real) and self.reality.matches(example, real[at]) else None
+            found = (
+                next(
+                    (i for i in range(at, len(real)) if self.reality.matches(example, real[i])),
+                    None,
+                )
+                if skip
+                else (at if at < len(real) and self.reality.matches(example, real[at]) else None)
             )
-            assert found is not None, f"line {block.line + n} of the page is not there:\n{example}\n--- but\n" + "\n".join(real[at:])
+            assert found is not None, (
+                f"line {block.line + n} of the page is not there:\n{example}\n--- but\n"
+                + "\n".join(real[at:])
+            )
             at, skip = found + 1, False
-        assert skip or at == len(real), f"the page leaves out, after line {block.line + len(block.lines) - 1}:\n" + "\n".join(real[at:])
+        assert skip or at == len(real), (
+            f"the page leaves out, after line {block.line + len(block.lines) - 1}:\n"
+            + "\n".join(real[at:])
+        )
 
     # ---- logs
 
@@ -110,15 +150,23 @@ class Walker:
         while (rest := self._missing(block.lines, self.logs())) is not None:
             most = max(most, len(block.lines) - len(rest))
             if time.monotonic() > deadline:
-                logs = "\n".join(line for path, lines in self.logs().items() for line in lines[self._marks.get(path, 0) :])
-                pytest.fail(f"line {block.line + most}: this is in no log, at this place:\n{block.lines[most]}\nwith {self.reality.bound}\n"
-                            f"--- what is there:\n{logs[-20000:]}")
+                logs = "\n".join(
+                    line
+                    for path, lines in self.logs().items()
+                    for line in lines[self._marks.get(path, 0) :]
+                )
+                pytest.fail(
+                    f"line {block.line + most}: this is in no log, at this place:\n{block.lines[most]}\nwith {self.reality.bound}\n"
+                    f"--- what is there:\n{logs[-20000:]}"
+                )
             time.sleep(0.05)
 
     def _missing(self, wanted: Sequence[str], logs: Logs) -> Sequence[str] | None:
-        """The lines from the first one on that is not there; None where all are, which is remembered then.
+        """The lines from the first one on that is not there; None where all are, which is
+        remembered then.
 
-        More than one line may be like the first: what was logged late by the scene before is not what the others speak of.
+        More than one line may be like the first: what was logged late by the scene before is not
+        what the others speak of.
         """
         if not wanted:
             return None
@@ -138,5 +186,10 @@ class Walker:
 
 def _second(line: str) -> str:
     """Month by number: it is compared."""
-    months = {m: f"{n:02d}" for n, m in enumerate(("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"))}
+    months = {
+        m: f"{n:02d}"
+        for n, m in enumerate(
+            ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+        )
+    }
     return months.get(line[:3], "") + line[3:15] if walk_page.stamped(line) else ""

@@ -1,4 +1,6 @@
-"""What tests of kills and delays say again and again: run this meanwhile, within so long, and what stands in the record."""
+"""What tests of kills and delays say again and again: run this meanwhile, within so long, and what
+stands in the record.
+"""
 
 import contextlib
 import json
@@ -12,8 +14,9 @@ from real_site import Site, fresh_nap, naps, until
 from jobscribe.protocol.ids import derived_id
 from jobscribe.runtime import processes
 
-#: What was promised, with five times the room. Nothing is called running when its process is gone (10 s); a cancel leaves nothing behind (4 s:
-#: grace and 1 s); what is true is told again after a restart (5 s); a supervisor stops; an answer that needs no work comes.
+#: What was promised, with five times the room. Nothing is called running when its process is gone
+#: (10 s); a cancel leaves nothing behind (4 s: grace and 1 s); what is true is told again after a
+#: restart (5 s); a supervisor stops; an answer that needs no work comes.
 GONE_SECS, CANCEL_SECS, RESTART_SECS, STOP_SECS, ANSWER_SECS = 50.0, 20.0, 25.0, 15.0, 10.0
 
 
@@ -50,17 +53,24 @@ def serves(site: Site, name: str) -> None:
     other = Browser(site).sign_in(name)
     said = other.finished(other.simulation("slowAnimation", "slow"), secs=GONE_SECS)
     assert said["state"] == "completed", said
-    assert other.post("/stateless-compute", simulationType="slow", method="sleep", args={"secs": 0.0}) == {"slept": 0.0}
+    assert other.post(
+        "/stateless-compute", simulationType="slow", method="sleep", args={"secs": 0.0}
+    ) == {"slept": 0.0}
 
 
 def record(site: Site, said: dict[str, Any]) -> dict[str, Any]:
-    """What lies in the job's file, as soon as it has the state of this answer; NaN would be no JSON."""
+    """What lies in the job's file, as soon as it has the state of this answer; NaN would be no
+    JSON.
+    """
+
     def refuse(name: str) -> Any:
         raise AssertionError(f"{name} stands in a record")
 
     def look() -> dict[str, Any] | None:
         path = site.root / "supervisor-job" / f"{said['computeJid']}.json"
-        found: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse) if path.exists() else {}
+        found: dict[str, Any] = (
+            json.loads(path.read_text(), parse_constant=refuse) if path.exists() else {}
+        )
         return found if found.get("status") == said["state"] else None
 
     written: dict[str, Any] = until(look, f"its record says {said['state']}")
@@ -69,7 +79,10 @@ def record(site: Site, said: dict[str, Any]) -> dict[str, Any]:
 
 def agent_id(site: Site, uid: str, kind: str = "sequential") -> str:
     """As the supervisor makes it."""
-    return derived_id(str(site.agent_key(uid, kind)).encode(), key=(site.root / "secret" / "agents").read_text().strip().encode())
+    return derived_id(
+        str(site.agent_key(uid, kind)).encode(),
+        key=(site.root / "secret" / "agents").read_text().strip().encode(),
+    )
 
 
 def parent(pid: int) -> int | None:

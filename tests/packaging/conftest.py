@@ -22,20 +22,44 @@ class Built(NamedTuple):
 
 
 def run(*args: str | pathlib.Path, cwd: pathlib.Path, **env: str) -> str:
-    """stdout of a command that must succeed. Its environment is `env` and what pip needs to reach its index."""
-    kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG") or k.startswith(("PIP_", "SSL_", "http", "HTTP", "no_proxy"))}
-    done = subprocess.run(list(map(str, args)), cwd=cwd, env=kept | env, capture_output=True, text=True, timeout=110)
+    """stdout of a command that must succeed. Its environment is `env` and what pip needs to reach
+    its index.
+    """
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k in ("PATH", "HOME", "LANG")
+        or k.startswith(("PIP_", "SSL_", "http", "HTTP", "no_proxy"))
+    }
+    done = subprocess.run(
+        list(map(str, args)), cwd=cwd, env=kept | env, capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def listed() -> list[str]:
-    """Files of the tree as git knows it; of an unpacked source archive, which has no git, all but what tools leave behind."""
+    """Files of the tree as git knows it; of an unpacked source archive, which has no git, all but
+    what tools leave behind.
+    """
     if (ROOT / ".git").exists():
-        return run("git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+        return run(
+            "git",
+            "-c",
+            "safe.directory=*",
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            cwd=ROOT,
+        ).splitlines()
     made = {"__pycache__", "build", "dist", "jobscribe.egg-info", "PKG-INFO", "setup.cfg"}
     paths = (p.relative_to(ROOT) for p in ROOT.rglob("*"))
-    return [p.as_posix() for p in paths if not any(part.startswith(".") or part in made for part in p.parts)]
+    return [
+        p.as_posix()
+        for p in paths
+        if not any(part.startswith(".") or part in made for part in p.parts)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +83,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def agent_python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The interpreter of a clean environment, made by the very commands of docs/agent-install.md, but from our wheel."""
+    """The interpreter of a clean environment, made by the very commands of docs/agent-install.md,
+    but from our wheel.
+    """
     place = tmp_path_factory.mktemp("agent")
     text = (ROOT / "docs/agent-install.md").read_text(encoding="utf-8")
     recipe = text.split("```sh\n")[1].split("```")[0]
     assert recipe.count("--no-deps jobscribe\n") == 1
-    script = recipe.replace("python3 ", f"{sys.executable} ").replace("--no-deps jobscribe\n", f"--no-deps {built.wheel}\n")
+    script = recipe.replace("python3 ", f"{sys.executable} ").replace(
+        "--no-deps jobscribe\n", f"--no-deps {built.wheel}\n"
+    )
     run("sh", "-ec", script, cwd=place)
     return place / "jobscribe-agent/bin/python"

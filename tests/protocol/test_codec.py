@@ -1,4 +1,6 @@
-"""Messages survive the codec; whatever else comes in is a FrameError with a code, and costs no memory."""
+"""Messages survive the codec; whatever else comes in is a FrameError with a code, and costs no
+memory.
+"""
 
 import tracemalloc
 from collections.abc import Iterable
@@ -10,11 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol.wire import messages as m
 from jobscribe.protocol.clusters.batch import BatchState, ClusterNews, Partition, Wishes
-from jobscribe.protocol.wire.codec import MAX_BATCH, MAX_CHUNKS, MAX_DEPTH, MAX_FRAME, MAX_ITEMS, MAX_KEYS, MAX_LOST, MAX_MESSAGE, Decoder, Encoder, FrameError
-from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
+from jobscribe.protocol.wire import messages as m
+from jobscribe.protocol.wire.codec import (
+    MAX_BATCH,
+    MAX_CHUNKS,
+    MAX_DEPTH,
+    MAX_FRAME,
+    MAX_ITEMS,
+    MAX_KEYS,
+    MAX_LOST,
+    MAX_MESSAGE,
+    Decoder,
+    Encoder,
+    FrameError,
+)
 
 # ---- arbitrary messages
 
@@ -24,57 +38,148 @@ uids = st.text(letters, min_size=8, max_size=8)
 op_ids = st.text(letters, min_size=32, max_size=32)
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,20}", fullmatch=True)
 jids = st.builds(lambda u, s, c: f"{u}-{s}-{c}", uids, uids, names)
-tokens = st.builds(Token, jids, st.integers(1, 2**53), st.integers(1, 1_000_000), names, st.integers(0, 1_000_000))
-keys = st.builds(AgentKey, st.just("local"), st.sampled_from(["sequential", "parallel"]), uids, st.just("host"))
+tokens = st.builds(
+    Token, jids, st.integers(1, 2**53), st.integers(1, 1_000_000), names, st.integers(0, 1_000_000)
+)
+keys = st.builds(
+    AgentKey, st.just("local"), st.sampled_from(["sequential", "parallel"]), uids, st.just("host")
+)
 secs = st.floats(0.001, 1e6)
 grace = st.floats(0, 3600)
 instants = st.none() | st.floats(0, 1e11)
 counts = st.integers(0, 2**62)
-plain = st.dictionaries(text, st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | text | st.lists(counts, max_size=3), max_size=3)
+plain = st.dictionaries(
+    text,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | text
+    | st.lists(counts, max_size=3),
+    max_size=3,
+)
 texts = st.lists(text, max_size=2).map(tuple)
 facts = st.builds(
-    ExitFacts, memory_peak_bytes=st.none() | counts, memory_limit_bytes=st.none() | counts, memory_kills=st.none() | counts, kernel=texts,
-    kernel_unread=st.none() | text, via_shell=st.none() | st.booleans(),
+    ExitFacts,
+    memory_peak_bytes=st.none() | counts,
+    memory_limit_bytes=st.none() | counts,
+    memory_kills=st.none() | counts,
+    kernel=texts,
+    kernel_unread=st.none() | text,
+    via_shell=st.none() | st.booleans(),
 )
 exits = st.builds(
-    ExitInfo, facts=st.just(msgspec.UNSET) | facts, code=st.none() | st.integers(0, 255), signal=st.none() | st.integers(1, 64), core_dumped=st.booleans(),
-    source=st.sampled_from(["keeper", "script", "start", "lost"]), stop_reason=st.none() | text, detail=st.none() | text, started_at=instants,
-    ended_at=instants, user_secs=instants, system_secs=instants, max_rss_bytes=st.none() | counts, survivors_killed=counts,
-    termination_message=st.none() | text, last_lines=st.none() | text, stdout_bytes=st.none() | counts, stderr_bytes=st.none() | counts,
-    dropped_bytes=counts, report=st.none() | plain,
+    ExitInfo,
+    facts=st.just(msgspec.UNSET) | facts,
+    code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 64),
+    core_dumped=st.booleans(),
+    source=st.sampled_from(["keeper", "script", "start", "lost"]),
+    stop_reason=st.none() | text,
+    detail=st.none() | text,
+    started_at=instants,
+    ended_at=instants,
+    user_secs=instants,
+    system_secs=instants,
+    max_rss_bytes=st.none() | counts,
+    survivors_killed=counts,
+    termination_message=st.none() | text,
+    last_lines=st.none() | text,
+    stdout_bytes=st.none() | counts,
+    stderr_bytes=st.none() | counts,
+    dropped_bytes=counts,
+    report=st.none() | plain,
 )
 clusters = st.sampled_from(["hpc", "cori-2"])
 moments = st.none() | st.floats(0, 1e11)
 batches = st.builds(
-    BatchState, cluster=clusters, job_id=st.none() | st.sampled_from(["1", "12_3", "7+1"]), state=text, reason=text, sentence=text, partition=text,
-    account=text, nodes=text, submitted_at=moments, starts_at=moments, unknown_since=moments, restarts=st.integers(0, 9), canceled_by=text,
+    BatchState,
+    cluster=clusters,
+    job_id=st.none() | st.sampled_from(["1", "12_3", "7+1"]),
+    state=text,
+    reason=text,
+    sentence=text,
+    partition=text,
+    account=text,
+    nodes=text,
+    submitted_at=moments,
+    starts_at=moments,
+    unknown_since=moments,
+    restarts=st.integers(0, 9),
+    canceled_by=text,
     run_dir=text,
 )
 wishes = st.builds(
-    Wishes, cluster=st.none() | clusters, partition=st.none() | st.just("debug"), constraint=st.none() | st.just("a&[b|c]"),
-    nodes=st.none() | st.integers(1, 1_000_000), memory_mb=st.none() | st.integers(1, 2**40), gpus=st.none() | st.integers(0, 1000),
-    modules=st.lists(st.just("gcc/12.2"), max_size=2).map(tuple), setup=text, directives=st.lists(st.just("exclusive"), max_size=2).map(tuple),
+    Wishes,
+    cluster=st.none() | clusters,
+    partition=st.none() | st.just("debug"),
+    constraint=st.none() | st.just("a&[b|c]"),
+    nodes=st.none() | st.integers(1, 1_000_000),
+    memory_mb=st.none() | st.integers(1, 2**40),
+    gpus=st.none() | st.integers(0, 1000),
+    modules=st.lists(st.just("gcc/12.2"), max_size=2).map(tuple),
+    setup=text,
+    directives=st.lists(st.just("exclusive"), max_size=2).map(tuple),
     signal_secs=st.none() | st.integers(1, 65_535),
 )
 partitions = st.builds(
-    Partition, name=text, default=st.booleans(), up=st.booleans(), nodes=st.none() | counts, cores_per_node=st.none() | counts,
-    time_limit_secs=st.none() | secs, accounts=texts, qos=texts,
+    Partition,
+    name=text,
+    default=st.booleans(),
+    up=st.booleans(),
+    nodes=st.none() | counts,
+    cores_per_node=st.none() | counts,
+    time_limit_secs=st.none() | secs,
+    accounts=texts,
+    qos=texts,
 )
 news = st.builds(
-    ClusterNews, cluster=clusters, at=st.floats(0, 1e11), scheduler=st.sampled_from(["up", "unreachable"]), detail=text, version=text,
-    partitions=st.lists(partitions, max_size=2).map(tuple), accounts=st.none() | texts, qos=st.none() | texts,
+    ClusterNews,
+    cluster=clusters,
+    at=st.floats(0, 1e11),
+    scheduler=st.sampled_from(["up", "unreachable"]),
+    detail=text,
+    version=text,
+    partitions=st.lists(partitions, max_size=2).map(tuple),
+    accounts=st.none() | texts,
+    qos=st.none() | texts,
 )
-exits = st.one_of(exits, st.builds(
-    ExitInfo, source=st.just("scheduler"), code=st.none() | st.integers(0, 255), batch=batches, detail=text,
-))
+exits = st.one_of(
+    exits,
+    st.builds(
+        ExitInfo,
+        source=st.just("scheduler"),
+        code=st.none() | st.integers(0, 255),
+        batch=batches,
+        detail=text,
+    ),
+)
 executions = st.builds(
-    m.Execution, batch=st.just(msgspec.UNSET) | batches, token=tokens, state=st.sampled_from(["starting", "running", "ended"]), op_id=op_ids, pid=st.none() | st.integers(1, 2**22),
-    start_ticks=st.none() | counts, started_at=instants, elapsed_secs=instants, exit=st.none() | exits,
+    m.Execution,
+    batch=st.just(msgspec.UNSET) | batches,
+    token=tokens,
+    state=st.sampled_from(["starting", "running", "ended"]),
+    op_id=op_ids,
+    pid=st.none() | st.integers(1, 2**22),
+    start_ticks=st.none() | counts,
+    started_at=instants,
+    elapsed_secs=instants,
+    exit=st.none() | exits,
 )
 specs = st.builds(
-    m.TaskSpec, batch=st.just(msgspec.UNSET) | wishes, command=st.lists(text, max_size=4).map(tuple), run_dir=text, env=st.dictionaries(text, text, max_size=4),
-    wrap=st.lists(text, max_size=2).map(tuple), time_limit_secs=st.none() | secs, grace_secs=grace, core_bytes=counts,
-    app=st.none() | st.builds(m.AppInput, simulation_type=st.just("heat"), compute_model=st.just("m"), data=plain),
+    m.TaskSpec,
+    batch=st.just(msgspec.UNSET) | wishes,
+    command=st.lists(text, max_size=4).map(tuple),
+    run_dir=text,
+    env=st.dictionaries(text, text, max_size=4),
+    wrap=st.lists(text, max_size=2).map(tuple),
+    time_limit_secs=st.none() | secs,
+    grace_secs=grace,
+    core_bytes=counts,
+    app=st.none()
+    | st.builds(
+        m.AppInput, simulation_type=st.just("heat"), compute_model=st.just("m"), data=plain
+    ),
 )
 ports = st.lists(st.integers(1, 65_535), max_size=4).map(tuple)
 ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
@@ -83,55 +188,137 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
     m.RunAck: st.builds(m.RunAck, tokens=st.lists(tokens, max_size=5).map(tuple)),
     m.RunStatus: st.builds(m.RunStatus, op_id=op_ids),
     m.ReadLog: st.builds(
-        m.ReadLog, op_id=op_ids, token=tokens, stream=st.sampled_from(["stdout", "stderr"]), offset=counts, limit=st.integers(1, 512 * 1024),
+        m.ReadLog,
+        op_id=op_ids,
+        token=tokens,
+        stream=st.sampled_from(["stdout", "stderr"]),
+        offset=counts,
+        limit=st.integers(1, 512 * 1024),
         wait_secs=st.floats(0, 60),
     ),
     m.Call: st.builds(
-        m.Call, op_id=op_ids, job_cmd=st.sampled_from(get_args(m.JobCmd)), simulation_type=st.sampled_from(["heat", "my_app"]),
-        compute_model=st.sampled_from(["heatAnimation", "m"]), method=st.text(max_size=64), run_dir=st.none() | text, lib_dir=text, data=plain, args=plain,
-        deadline_secs=secs, reply_limit=st.integers(1, m.REPLY_LIMIT),
+        m.Call,
+        op_id=op_ids,
+        job_cmd=st.sampled_from(get_args(m.JobCmd)),
+        simulation_type=st.sampled_from(["heat", "my_app"]),
+        compute_model=st.sampled_from(["heatAnimation", "m"]),
+        method=st.text(max_size=64),
+        run_dir=st.none() | text,
+        lib_dir=text,
+        data=plain,
+        args=plain,
+        deadline_secs=secs,
+        reply_limit=st.integers(1, m.REPLY_LIMIT),
     ),
     m.RunTasks: st.builds(
-        m.RunTasks, op_id=op_ids, shared=st.builds(m.Shared, env=st.dictionaries(text, text, max_size=4), job=text),
-        tasks=st.lists(st.builds(m.TaskRun, op_id=op_ids, token=tokens, spec=specs), max_size=3).map(tuple),
+        m.RunTasks,
+        op_id=op_ids,
+        shared=st.builds(m.Shared, env=st.dictionaries(text, text, max_size=4), job=text),
+        tasks=st.lists(
+            st.builds(m.TaskRun, op_id=op_ids, token=tokens, spec=specs), max_size=3
+        ).map(tuple),
     ),
     m.ProbePorts: st.builds(m.ProbePorts, op_id=op_ids, ports=ports),
     m.PortsProbed: st.builds(m.PortsProbed, op_id=op_ids, busy=ports),
-    m.Samples: st.builds(m.Samples, samples=st.lists(st.builds(
-        m.Sample, tokens, st.floats(0, 1e11), st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e9), st.none() | counts, st.none() | counts,
-        st.none() | counts, st.none() | counts, st.none() | st.floats(0, 100), st.none() | counts,
-    ), max_size=3).map(tuple)),
+    m.Samples: st.builds(
+        m.Samples,
+        samples=st.lists(
+            st.builds(
+                m.Sample,
+                tokens,
+                st.floats(0, 1e11),
+                st.none() | st.floats(0, 1e6),
+                st.none() | st.floats(0, 1e9),
+                st.none() | counts,
+                st.none() | counts,
+                st.none() | counts,
+                st.none() | counts,
+                st.none() | st.floats(0, 100),
+                st.none() | counts,
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
     m.ClusterReport: st.builds(m.ClusterReport, news=news),
-    m.KeeperReport: st.builds(m.KeeperReport, answers=st.booleans(), since=st.none() | st.floats(0, 1e11), stopped=st.booleans()),
+    m.KeeperReport: st.builds(
+        m.KeeperReport,
+        answers=st.booleans(),
+        since=st.none() | st.floats(0, 1e11),
+        stopped=st.booleans(),
+    ),
     m.CancelCall: st.builds(m.CancelCall, op_id=op_ids),
-    m.ReadFile: st.builds(m.ReadFile, op_id=op_ids, run_dir=text, name=text, offset=counts, limit=st.integers(0, 512 * 1024)),
-    m.ListFiles: st.builds(m.ListFiles, op_id=op_ids, run_dir=text, after=text, limit=st.integers(1, 10_000)),
+    m.ReadFile: st.builds(
+        m.ReadFile,
+        op_id=op_ids,
+        run_dir=text,
+        name=text,
+        offset=counts,
+        limit=st.integers(0, 512 * 1024),
+    ),
+    m.ListFiles: st.builds(
+        m.ListFiles, op_id=op_ids, run_dir=text, after=text, limit=st.integers(1, 10_000)
+    ),
     m.FileList: st.builds(
-        m.FileList, op_id=op_ids, files=st.lists(st.builds(m.ListedFile, text, counts, st.floats(0, 1e11)), max_size=3).map(tuple),
-        more=st.booleans(), skipped=counts,
+        m.FileList,
+        op_id=op_ids,
+        files=st.lists(st.builds(m.ListedFile, text, counts, st.floats(0, 1e11)), max_size=3).map(
+            tuple
+        ),
+        more=st.booleans(),
+        skipped=counts,
     ),
     m.KeepFile: st.builds(
-        m.KeepFile, op_id=op_ids, lib_dir=text, name=st.text(max_size=128), offset=counts, data=st.binary(max_size=200), size=counts,
+        m.KeepFile,
+        op_id=op_ids,
+        lib_dir=text,
+        name=st.text(max_size=128),
+        offset=counts,
+        data=st.binary(max_size=200),
+        size=counts,
         mtime_ns=st.integers(-(2**63), 2**63 - 1),
     ),
     m.CallReply: st.builds(m.CallReply, op_id=op_ids, reply=st.binary(max_size=200)),
-    m.FileChunk: st.builds(m.FileChunk, op_id=op_ids, data=st.binary(max_size=200), size=counts, mtime_ns=st.integers(-(2**63), 2**63 - 1)),
+    m.FileChunk: st.builds(
+        m.FileChunk,
+        op_id=op_ids,
+        data=st.binary(max_size=200),
+        size=counts,
+        mtime_ns=st.integers(-(2**63), 2**63 - 1),
+    ),
     m.RunReport: st.builds(m.RunReport, token=tokens, report=plain, at=st.floats(0, 1e11)),
     m.Kill: st.builds(m.Kill, reason=text, stop_jobs=st.booleans()),
     m.Alive: st.builds(
-        m.Alive, agent_id=op_ids, agent_key=keys, version=text, host=text, boot_id=text, pid=st.integers(1, 2**22), keeper_pid=st.integers(1, 2**22)
+        m.Alive,
+        agent_id=op_ids,
+        agent_key=keys,
+        version=text,
+        host=text,
+        boot_id=text,
+        pid=st.integers(1, 2**22),
+        keeper_pid=st.integers(1, 2**22),
     ),
     m.Snapshot: st.builds(
-        m.Snapshot, number=counts, page=counts, last=st.booleans(), executions=st.lists(executions, max_size=3).map(tuple)
+        m.Snapshot,
+        number=counts,
+        page=counts,
+        last=st.booleans(),
+        executions=st.lists(executions, max_size=3).map(tuple),
     ),
     m.RunStatusUpdate: st.builds(m.RunStatusUpdate, execution=executions),
     m.LogChunk: st.builds(
-        m.LogChunk, op_id=op_ids, offset=counts, next_offset=counts, data=st.binary(max_size=200), dropped=counts, end=st.booleans()
+        m.LogChunk,
+        op_id=op_ids,
+        offset=counts,
+        next_offset=counts,
+        data=st.binary(max_size=200),
+        dropped=counts,
+        end=st.booleans(),
     ),
     m.OpError: st.builds(m.OpError, op_id=op_ids, code=text, error=text),
 }
 DIRECTION: dict[type, m.Direction] = {
-    **dict.fromkeys(get_args(m.ToAgent), "to_agent"), **dict.fromkeys(get_args(m.ToSupervisor), "to_supervisor"),
+    **dict.fromkeys(get_args(m.ToAgent), "to_agent"),
+    **dict.fromkeys(get_args(m.ToSupervisor), "to_supervisor"),
 }
 
 
@@ -177,7 +364,9 @@ def test_frames_around_the_limit_are_whole_or_in_chunks_and_never_over_it(over: 
 
 
 def test_the_largest_message_passes_and_a_larger_one_is_refused_before_it_is_sent() -> None:
-    room = MAX_MESSAGE - packed_size(chunk(b"")) - 3 - 4  # a longer header for the bytes, a longer next_offset
+    room = (
+        MAX_MESSAGE - packed_size(chunk(b"")) - 3 - 4
+    )  # a longer header for the bytes, a longer next_offset
     largest = chunk(b"x" * room)
     frames = list(Encoder().frames([largest]))
     assert len(frames) == 17
@@ -203,9 +392,14 @@ def test_a_message_with_text_that_is_not_unicode_is_refused_before_it_is_sent() 
 
 
 @pytest.mark.parametrize("sample", ["run_status_update", "run_status_update/batch"])
-def test_full_pages_of_a_snapshot_are_never_too_many_keys_for_one_frame(samples: Any, sample: str) -> None:
+def test_full_pages_of_a_snapshot_are_never_too_many_keys_for_one_frame(
+    samples: Any, sample: str
+) -> None:
     execution = samples[sample][1].execution
-    pages = [m.Snapshot(number=1, page=n, last=n == 3, executions=(execution,) * m.SNAPSHOT_PAGE) for n in range(4)]
+    pages = [
+        m.Snapshot(number=1, page=n, last=n == 3, executions=(execution,) * m.SNAPSHOT_PAGE)
+        for n in range(4)
+    ]
     assert received(Decoder("to_supervisor"), Encoder().frames(pages)) == pages
 
 
@@ -248,9 +442,17 @@ def numbered(n: int, max_frame: int = MAX_FRAME) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("order", "news", "gaps"),
-    [([0, 1, 2, 3], [0, 1, 2, 3], 0), ([0, 2, 3], [0, 2, 3], 1), ([0, 0, 1, 1], [0, 1], 0), ([1], [1], 1), ([0, 2, 1, 3], [0, 2, 3], 1)],
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3], 0),
+        ([0, 2, 3], [0, 2, 3], 1),
+        ([0, 0, 1, 1], [0, 1], 0),
+        ([1], [1], 1),
+        ([0, 2, 1, 3], [0, 2, 3], 1),
+    ],
 )
-def test_a_lost_frame_is_a_gap_and_a_late_or_repeated_one_is_no_news(order: list[int], news: list[int], gaps: int) -> None:
+def test_a_lost_frame_is_a_gap_and_a_late_or_repeated_one_is_no_news(
+    order: list[int], news: list[int], gaps: int
+) -> None:
     frames = numbered(4)
     decoder = Decoder("to_agent")
     assert [int(x.op_id) for x in received(decoder, [frames[i] for i in order])] == news
@@ -314,7 +516,12 @@ def nested(depth: int, kind: type) -> Any:
 
 ALIKE = {"op": "run_status", "opId": "o" * 32}
 KILL = {"op": "kill", "reason": "r"}
-RUN = {"op": "run", "opId": "o" * 32, "token": ["EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0], "spec": {"command": ["a"], "runDir": "d"}}
+RUN = {
+    "op": "run",
+    "opId": "o" * 32,
+    "token": ["EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0],
+    "spec": {"command": ["a"], "runDir": "d"},
+}
 BAD: dict[str, tuple[bytes | str, str]] = {
     "nothing": (b"", "malformed"),
     "text": ("{}", "malformed"),
@@ -347,10 +554,19 @@ BAD: dict[str, tuple[bytes | str, str]] = {
     "a wrong type": (frame(m=[KILL | {"stopJobs": 1}]), "malformed"),
     "a wrong id": (frame(m=[{"op": "run_status", "opId": "../" + "o" * 29}]), "malformed"),
     "text too long": (frame(m=[{"op": "kill", "reason": "r" * 8193}]), "malformed"),
-    "not a number": (frame(m=[RUN | {"spec": {"command": ["a"], "runDir": "d", "graceSecs": float("nan")}}]), "malformed"),
-    "infinity": (frame(m=[RUN | {"spec": {"command": ["a"], "runDir": "d", "timeLimitSecs": float("inf")}}]), "malformed"),
+    "not a number": (
+        frame(m=[RUN | {"spec": {"command": ["a"], "runDir": "d", "graceSecs": float("nan")}}]),
+        "malformed",
+    ),
+    "infinity": (
+        frame(m=[RUN | {"spec": {"command": ["a"], "runDir": "d", "timeLimitSecs": float("inf")}}]),
+        "malformed",
+    ),
     "the same key twice": (b"\x83\xa1v\x01\xa3seq\x01\xa3seq\x01", "malformed"),
-    "the same key twice, deeper": (b"\x83\xa1v\x01\xa3seq\x01\xa1m\x91\x82\xa2op\xa1a\xa2op\xa1b", "malformed"),
+    "the same key twice, deeper": (
+        b"\x83\xa1v\x01\xa3seq\x01\xa1m\x91\x82\xa2op\xa1a\xa2op\xa1b",
+        "malformed",
+    ),
     "a key that is a number": (b"\x81\x01\x01", "malformed"),
     "a key that is a list": (b"\x81\x90\x01", "malformed"),
     "a key of bytes": (frame(m=[{b"op": "kill", "reason": ""}]), "malformed"),
@@ -364,7 +580,10 @@ BAD: dict[str, tuple[bytes | str, str]] = {
     "deeper than any stack": (frame(m=[])[:-1] + b"\x91" * 100_000 + b"\xc0", "malformed"),
     "a frame over the limit": (frame(m=[], x=b"x" * MAX_FRAME), "tooLarge"),
     "too many keys": (frame(m=[dict.fromkeys(map(str, range(MAX_KEYS)), 0)]), "tooLarge"),
-    "too many keys in many maps": (frame(m=[dict.fromkeys(map(str, range(100)), 0)] * 101), "tooLarge"),
+    "too many keys in many maps": (
+        frame(m=[dict.fromkeys(map(str, range(100)), 0)] * 101),
+        "tooLarge",
+    ),
     "too long a list": (frame(m=[0] * (MAX_ITEMS + 1)), "malformed"),
     "a list that claims 4 billion": (b"\xdd\xff\xff\xff\xff", "malformed"),
     "a map that claims 4 billion": (b"\xdf\xff\xff\xff\xff", "malformed"),
@@ -397,11 +616,18 @@ def test_the_deepest_allowed_frame_is_not_too_deep() -> None:
         Decoder("to_agent").messages(frame(m=nested(MAX_DEPTH - 1, list)))
 
 
-@pytest.mark.parametrize("field", ["startedAt", "elapsedSecs", "submittedAt", "startsAt", "unknownSince"])
+@pytest.mark.parametrize(
+    "field", ["startedAt", "elapsedSecs", "submittedAt", "startsAt", "unknownSince"]
+)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0])
 def test_a_time_that_json_cannot_hold_never_gets_in(samples: Any, field: str, value: float) -> None:
     plain = msgspec.to_builtins(samples["run_status_update/batch"][1])
-    for place in (plain["execution"], plain["execution"]["exit"], plain["execution"]["batch"], plain["execution"]["exit"]["batch"]):
+    for place in (
+        plain["execution"],
+        plain["execution"]["exit"],
+        plain["execution"]["batch"],
+        plain["execution"]["exit"]["batch"],
+    ):
         if field in place:
             before, place[field] = place[field], value
             with pytest.raises(FrameError, match="malformed"):

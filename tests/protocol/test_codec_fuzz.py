@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.wire.codec import Decoder, Encoder, FrameError
 from jobscribe.protocol.errors import CODES
+from jobscribe.protocol.wire.codec import Decoder, Encoder, FrameError
 
 FRAMES = 24_000
 #: bytes that begin something in msgpack: headers of every kind, with and without their lengths
@@ -31,7 +31,9 @@ def mutated(frame: bytes, other: bytes, rng: random.Random) -> bytes:
             case 3:
                 del data[at : at + rng.randint(1, 20)]
             case 4:
-                data[at:at] = bytes([rng.choice(HEADERS)]) + rng.choice([b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x7f\xff"])
+                data[at:at] = bytes([rng.choice(HEADERS)]) + rng.choice(
+                    [b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x7f\xff"]
+                )
             case 5:
                 data[at:at] = data[: rng.randint(1, 60)]
             case 6:
@@ -42,10 +44,18 @@ def mutated(frame: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_mutated_frames_are_refused_or_read_and_leave_nothing_behind(samples: dict[str, tuple[Any, Any]], seed: int) -> None:
+def test_mutated_frames_are_refused_or_read_and_leave_nothing_behind(
+    samples: dict[str, tuple[Any, Any]], seed: int
+) -> None:
     rng = random.Random(seed)
-    whole = {d: [f for x, msg in samples.values() if x == d for f in Encoder().frames([msg])] for d in ("to_agent", "to_supervisor")}
-    parts = {d: [f for x, msg in samples.values() if x == d for f in Encoder(320).frames([msg])] for d in ("to_agent", "to_supervisor")}
+    whole = {
+        d: [f for x, msg in samples.values() if x == d for f in Encoder().frames([msg])]
+        for d in ("to_agent", "to_supervisor")
+    }
+    parts = {
+        d: [f for x, msg in samples.values() if x == d for f in Encoder(320).frames([msg])]
+        for d in ("to_agent", "to_supervisor")
+    }
     kept: dict[Any, Decoder] = {d: Decoder(d) for d in whole}  # type: ignore[arg-type]
     outcomes: Counter[str] = Counter()
 
@@ -55,7 +65,11 @@ def test_mutated_frames_are_refused_or_read_and_leave_nothing_behind(samples: di
         frames = (whole if fresh else parts)[direction]
         frame = mutated(rng.choice(frames), rng.choice(frames), rng)
         try:
-            outcomes["read" if (Decoder(direction) if fresh else kept[direction]).messages(frame) else "nothing new"] += 1
+            outcomes[
+                "read"
+                if (Decoder(direction) if fresh else kept[direction]).messages(frame)
+                else "nothing new"
+            ] += 1
         except FrameError as e:
             assert e.code in CODES
             outcomes[e.code] += 1

@@ -1,43 +1,96 @@
-"""Names of images and volumes: what no registry can have and no container may see is said, and what may be is let through."""
+"""Names of images and volumes: what no registry can have and no container may see is said, and what
+may be is let through.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.schema.jobs.container_rules import image_problem, plain_path, refusal, twice, volume_problem
-from jobscribe.schema.fields import fits
 from jobscribe.protocol.ids import Arg
 from jobscribe.protocol.jobs.roles import Image
+from jobscribe.schema.fields import fits
+from jobscribe.schema.jobs.container_rules import (
+    image_problem,
+    plain_path,
+    refusal,
+    twice,
+    volume_problem,
+)
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 OWN = "/srv/users/user0001"
 
 
-@pytest.mark.parametrize("image", [
-    "python", "python:3.11", "library/python:3.11-slim", "lab/python:3.11", "localhost/x", "localhost:5000/x:y", "registry.example.org/a/b/c",
-    "registry.example.org:5000/team/solver:2", f"python@{DIGEST}", f"python:3.11@{DIGEST}", "EXAMPLE.org/x", "10.0.0.1:5000/x", "a__b/c-d.e_f",
-    "x:" + "t" * 128, DIGEST, "a--b",
-])
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python",
+        "python:3.11",
+        "library/python:3.11-slim",
+        "lab/python:3.11",
+        "localhost/x",
+        "localhost:5000/x:y",
+        "registry.example.org/a/b/c",
+        "registry.example.org:5000/team/solver:2",
+        f"python@{DIGEST}",
+        f"python:3.11@{DIGEST}",
+        "EXAMPLE.org/x",
+        "10.0.0.1:5000/x",
+        "a__b/c-d.e_f",
+        "x:" + "t" * 128,
+        DIGEST,
+        "a--b",
+    ],
+)
 def test_what_an_image_may_be_called(image: str) -> None:
     assert image_problem(image) is None
     assert fits(image, Image)
 
 
-@pytest.mark.parametrize(("image", "word"), [
-    ("", "empty"), ("Python:3.11", "capital letters"), ("library/Python", "capital letters"), ("python:3.11 ", "in it"), ("a b", "in it"),
-    ("py\0thon", "in it"), ("pythön", "in it"), ("python:", "no tag"), ("python:-x", "no tag"), ("x:" + "t" * 129, "no tag"),
-    ("python@sha256:abc", "no digest"), ("python@", "no digest"), ("python@md5:" + "0" * 32, "no digest"), ("a//b", "is empty"), ("a/", "is empty"),
-    ("/a", "is empty"), ("_a", "no part of a name"), ("a___b", "no part of a name"), ("a..b", "no part of a name"), ("a-", "no part of a name"),
-    ("-v", "no part of a name"), ("--privileged", "no part of a name"), ("https://registry/x", "no registry"), ("reg_istry.org/x", "no registry"),
-    ("a" * 256, "255"), ("../../etc", "no registry"), ("registry:5000:6000/x", "no registry"), ("$(id)", "no part of a name"),
-])
+@pytest.mark.parametrize(
+    ("image", "word"),
+    [
+        ("", "empty"),
+        ("Python:3.11", "capital letters"),
+        ("library/Python", "capital letters"),
+        ("python:3.11 ", "in it"),
+        ("a b", "in it"),
+        ("py\0thon", "in it"),
+        ("pythön", "in it"),
+        ("python:", "no tag"),
+        ("python:-x", "no tag"),
+        ("x:" + "t" * 129, "no tag"),
+        ("python@sha256:abc", "no digest"),
+        ("python@", "no digest"),
+        ("python@md5:" + "0" * 32, "no digest"),
+        ("a//b", "is empty"),
+        ("a/", "is empty"),
+        ("/a", "is empty"),
+        ("_a", "no part of a name"),
+        ("a___b", "no part of a name"),
+        ("a..b", "no part of a name"),
+        ("a-", "no part of a name"),
+        ("-v", "no part of a name"),
+        ("--privileged", "no part of a name"),
+        ("https://registry/x", "no registry"),
+        ("reg_istry.org/x", "no registry"),
+        ("a" * 256, "255"),
+        ("../../etc", "no registry"),
+        ("registry:5000:6000/x", "no registry"),
+        ("$(id)", "no part of a name"),
+    ],
+)
 def test_what_no_image_can_be_called(image: str, word: str) -> None:
     problem = image_problem(image)
     assert problem is not None and word in problem
     assert problem.isprintable() and problem.isascii()
 
 
-@given(st.text(max_size=40) | st.text(alphabet="aB0._-:/@ ", max_size=40) | st.from_regex(r"[a-z0-9]{1,5}([._:/-][a-z0-9]{1,5}){0,4}", fullmatch=True))
+@given(
+    st.text(max_size=40)
+    | st.text(alphabet="aB0._-:/@ ", max_size=40)
+    | st.from_regex(r"[a-z0-9]{1,5}([._:/-][a-z0-9]{1,5}){0,4}", fullmatch=True)
+)
 def test_whatever_is_let_through_has_the_shape_that_is_stored(text: str) -> None:
     if image_problem(text) is None:
         assert fits(text, Image) and not text.startswith("-")
@@ -45,35 +98,74 @@ def test_whatever_is_let_through_has_the_shape_that_is_stored(text: str) -> None
         assert fits(text, Arg) and ".." not in text.split("/") and ":" not in text
 
 
-@pytest.mark.parametrize("volume", ["datasets", "a.b-c_1", "/users/x", "/", "/a/.b/c d", "/a//b/", "a..b"])
+@pytest.mark.parametrize(
+    "volume", ["datasets", "a.b-c_1", "/users/x", "/", "/a/.b/c d", "/a//b/", "a..b"]
+)
 def test_what_a_volume_may_be(volume: str) -> None:
     assert volume_problem(volume) is None
 
 
-@pytest.mark.parametrize(("volume", "word"), [
-    ("", "empty"), (".", "relative"), ("..", "relative"), ("a/b", "relative"), ("../x", "relative"), ("./x", "relative"), ("/a/../b", "`..`"),
-    ("/..", "`..`"), ("/a/..", "`..`"), ("/a\0b", "NUL"), ("a\0", "NUL"), ("/a:/b", "colon"), ("/a\nb", "cannot be seen"), ("-x", "no name"),
-    ("a b", "no name"), ("ä", "no name"), ("x" * 64, "no name"), ("/" + "x" * 4095, "4095 bytes"), ("~", "no name"), ("/a\ud800", "cannot be seen"),
-])
+@pytest.mark.parametrize(
+    ("volume", "word"),
+    [
+        ("", "empty"),
+        (".", "relative"),
+        ("..", "relative"),
+        ("a/b", "relative"),
+        ("../x", "relative"),
+        ("./x", "relative"),
+        ("/a/../b", "`..`"),
+        ("/..", "`..`"),
+        ("/a/..", "`..`"),
+        ("/a\0b", "NUL"),
+        ("a\0", "NUL"),
+        ("/a:/b", "colon"),
+        ("/a\nb", "cannot be seen"),
+        ("-x", "no name"),
+        ("a b", "no name"),
+        ("ä", "no name"),
+        ("x" * 64, "no name"),
+        ("/" + "x" * 4095, "4095 bytes"),
+        ("~", "no name"),
+        ("/a\ud800", "cannot be seen"),
+    ],
+)
 def test_what_no_volume_can_be(volume: str, word: str) -> None:
     problem = volume_problem(volume)
     assert problem is not None and word in problem
 
 
 def test_a_path_is_the_same_with_more_slashes() -> None:
-    assert plain_path("/a//b/./c/") == "/a/b/c" and plain_path("a.b") == "a.b" and plain_path("//") == "/"
+    assert (
+        plain_path("/a//b/./c/") == "/a/b/c"
+        and plain_path("a.b") == "a.b"
+        and plain_path("//") == "/"
+    )
     assert twice(["a", "/a", "/b", "/b/c"]) is None
     assert twice(["/a/b", "x", "//a/./b/"]) == "//a/./b/"
     assert twice(["x", "y", "x"]) == "x"
 
 
-@pytest.mark.parametrize("path", [OWN, f"{OWN}/", f"{OWN}/data", "/srv//users/./user0001/data", f"{OWN}/..data"])
+@pytest.mark.parametrize(
+    "path", [OWN, f"{OWN}/", f"{OWN}/data", "/srv//users/./user0001/data", f"{OWN}/..data"]
+)
 def test_the_own_directory_may_be_seen(path: str) -> None:
     assert refusal(path, (), OWN) is None
     assert refusal(path, (), OWN + "/") is None
 
 
-@pytest.mark.parametrize("path", ["/", "/etc", "/srv/users", "/srv/users/user0002", f"{OWN}2", f"{OWN}2/data", "/srv/users/user000"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/etc",
+        "/srv/users",
+        "/srv/users/user0002",
+        f"{OWN}2",
+        f"{OWN}2/data",
+        "/srv/users/user000",
+    ],
+)
 def test_nothing_else_may_be(path: str) -> None:
     told = refusal(path, ("b", "a"), OWN)
     assert told is not None and OWN in told and told.endswith("there are: a, b")
@@ -83,5 +175,8 @@ def test_nothing_else_may_be(path: str) -> None:
 
 def test_names_are_those_of_the_pool() -> None:
     assert refusal("data", {"data": 1}, OWN) is None
-    assert refusal("date", ("data", "more"), OWN) == "there is no volume of this name; there are: data, more"
+    assert (
+        refusal("date", ("data", "more"), OWN)
+        == "there is no volume of this name; there are: data, more"
+    )
     assert refusal("data", (), OWN) == "there is no volume of this name; this site has none"

@@ -1,7 +1,9 @@
-"""Frames of released protocol versions, byte for byte: they are read forever, and written as long as the version stands.
+"""Frames of released protocol versions, byte for byte: they are read forever, and written as long
+as the version stands.
 
-A test here that fails after a change of the messages means that agents of the version before are not understood any more.
-To change the wire: raise PROTOCOL_VERSION, keep this file, add one for the new version.
+A test here that fails after a change of the messages means that agents of the version before are
+not understood any more. To change the wire: raise PROTOCOL_VERSION, keep this file, add one for the
+new version.
 """
 
 import pathlib

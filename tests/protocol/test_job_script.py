@@ -1,4 +1,6 @@
-"""The script of an execution does, with any shell, exactly what was asked for: every byte, every exit, no process too many."""
+"""The script of an execution does, with any shell, exactly what was asked for: every byte, every
+exit, no process too many.
+"""
 
 import os
 import signal
@@ -9,9 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.launch.job_script import exports, script
+
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.launch.job_script import exports, script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 TOKEN = Token("user1234-sim12345-command", 17, 2, "worker", 3)
@@ -37,16 +40,31 @@ def evidence(tmp_path: Path) -> Path:
 class Ran:
     """What came of a script run like the keeper runs it."""
 
-    def __init__(self, shell: list[str], evidence: Path, *command: str, env: Mapping[str, str] = PATH, **spec: object) -> None:
+    def __init__(
+        self,
+        shell: list[str],
+        evidence: Path,
+        *command: str,
+        env: Mapping[str, str] = PATH,
+        **spec: object,
+    ) -> None:
         for old in evidence.iterdir():
             old.unlink()
         run_dir = str(spec.pop("run_dir", evidence.parent / "run"))
         text = script(TOKEN, TaskSpec(command=command, run_dir=run_dir, **spec), env, evidence)  # type: ignore[arg-type]
         (evidence / "script.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
         files = {1: evidence / "out", 2: evidence / "signal", 3: evidence / "err"}
-        pid = os.posix_spawnp(shell[0], [*shell, str(evidence / "script.sh")], {}, setsid=True, setsigdef=[signal.SIGPIPE], file_actions=[
-            (os.POSIX_SPAWN_OPEN, fd, str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for fd, path in files.items()
-        ])
+        pid = os.posix_spawnp(
+            shell[0],
+            [*shell, str(evidence / "script.sh")],
+            {},
+            setsid=True,
+            setsigdef=[signal.SIGPIPE],
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, fd, str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                for fd, path in files.items()
+            ],
+        )
         self.code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self.out = files[1].read_bytes()
         self.err, self.words = (evidence / "err").read_text(), (evidence / "signal").read_text()
@@ -66,44 +84,95 @@ def test_the_contract_and_the_environment(shell: list[str], evidence: Path) -> N
     assert (got["PYTHONUNBUFFERED"], got["PYTHONFAULTHANDLER"]) == ("1", "1")
     assert (got["A"], got["B"]) == ("login", "it's\nlogin")
     assert set(got) - {"OLDPWD", "_", "SHLVL"} == {
-        "PATH", "A", "B", "PWD", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "JOBSCRIBE_TOKEN", "JOBSCRIBE_COMPUTE_JID", "JOBSCRIBE_SERIAL",
-        "JOBSCRIBE_ATTEMPT", "JOBSCRIBE_TASK_ROLE", "JOBSCRIBE_TASK_INDEX", "JOBSCRIBE_RUN_DIR", "JOBSCRIBE_TERMINATION_MESSAGE",
+        "PATH",
+        "A",
+        "B",
+        "PWD",
+        "PYTHONUNBUFFERED",
+        "PYTHONFAULTHANDLER",
+        "JOBSCRIBE_TOKEN",
+        "JOBSCRIBE_COMPUTE_JID",
+        "JOBSCRIBE_SERIAL",
+        "JOBSCRIBE_ATTEMPT",
+        "JOBSCRIBE_TASK_ROLE",
+        "JOBSCRIBE_TASK_INDEX",
+        "JOBSCRIBE_RUN_DIR",
+        "JOBSCRIBE_TERMINATION_MESSAGE",
         "JOBSCRIBE_REPORT",
     }
 
 
-def test_the_tasks_environment_wins_over_the_logins_and_the_contract_over_both(shell: list[str], evidence: Path) -> None:
+def test_the_tasks_environment_wins_over_the_logins_and_the_contract_over_both(
+    shell: list[str], evidence: Path
+) -> None:
     env = {"A": "task", "PYTHONUNBUFFERED": "", "JOBSCRIBE_SERIAL": "forged"}
     text = script(TOKEN, TaskSpec(command=("true",), run_dir="/r", env=env), {"A": "login"}, "/e")
     (evidence / "s").write_text(text.replace("'/r'", "'/'") + "\n")
-    assert "export A='task'" in text and "export PYTHONUNBUFFERED=''" in text and "export JOBSCRIBE_SERIAL='17'" in text
+    assert (
+        "export A='task'" in text
+        and "export PYTHONUNBUFFERED=''" in text
+        and "export JOBSCRIBE_SERIAL='17'" in text
+    )
     assert "login" not in text and "forged" not in text
 
 
-def test_names_that_shells_keep_for_themselves_reach_the_command(shell: list[str], evidence: Path) -> None:
-    odd = {"UID": "7", "IFS": "x", "BASH_FUNC_module%%": "() { :; }", "PPID": "1", "with.dot": "d", "PWD": "/nowhere"}
+def test_names_that_shells_keep_for_themselves_reach_the_command(
+    shell: list[str], evidence: Path
+) -> None:
+    odd = {
+        "UID": "7",
+        "IFS": "x",
+        "BASH_FUNC_module%%": "() { :; }",
+        "PPID": "1",
+        "with.dot": "d",
+        "PWD": "/nowhere",
+    }
     ran = Ran(shell, evidence, "env", "-0", env={**PATH, **odd})
     got = dict(e.split("=", 1) for e in ran.out.decode().split("\0") if e)
     assert {k: got.get(k) for k in odd} == odd
 
 
-@pytest.mark.parametrize(("command", "code", "written", "spoke"), [
-    (("sh", "-c", "exit 0"), 0, "0\n", False), (("sh", "-c", "exit 137"), 137, "137\n", False),
-    (("sh", "-c", "kill -9 $$"), 137, "137\n", True), (("sh", "-c", "kill -15 $$"), 143, "143\n", True),
-    (("sh", "-c", "kill -SEGV $$"), 139, "139\n", True), (("sh", "-c", "kill -34 $$"), 162, "162\n", True),
-    (("sh", "-c", "kill -2 $$"), 130, "130\n", False), (("sh", "-c", "kill -13 $$"), 141, "141\n", False),
-    (("sh", "-c", "kill -2 0"), 130, "130\n", True),
-])
+@pytest.mark.parametrize(
+    ("command", "code", "written", "spoke"),
+    [
+        (("sh", "-c", "exit 0"), 0, "0\n", False),
+        (("sh", "-c", "exit 137"), 137, "137\n", False),
+        (("sh", "-c", "kill -9 $$"), 137, "137\n", True),
+        (("sh", "-c", "kill -15 $$"), 143, "143\n", True),
+        (("sh", "-c", "kill -SEGV $$"), 139, "139\n", True),
+        (("sh", "-c", "kill -34 $$"), 162, "162\n", True),
+        (("sh", "-c", "kill -2 $$"), 130, "130\n", False),
+        (("sh", "-c", "kill -13 $$"), 141, "141\n", False),
+        (("sh", "-c", "kill -2 0"), 130, "130\n", True),
+    ],
+)
 def test_the_exit_is_written_and_a_signal_leaves_words(
-    shell: list[str], evidence: Path, command: tuple[str, ...], code: int, written: str, spoke: bool,
+    shell: list[str],
+    evidence: Path,
+    command: tuple[str, ...],
+    code: int,
+    written: str,
+    spoke: bool,
 ) -> None:
     ran = Ran(shell, evidence, *command)
     assert (ran.code, ran.written, bool(ran.words), ran.err) == (code, written, spoke, "")
 
 
-@pytest.mark.parametrize(("command", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126), ("/etc", 126), ("-x", 127),
-                                               ("exit", 127), ("set", 127)])
-def test_what_cannot_be_executed_is_said_on_stderr(shell: list[str], evidence: Path, command: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("no-such-program", 127),
+        ("/no/such", 127),
+        ("/etc/passwd", 126),
+        ("/etc", 126),
+        ("-x", 127),
+        ("exit", 127),
+        ("set", 127),
+    ],
+)
+def test_what_cannot_be_executed_is_said_on_stderr(
+    shell: list[str], evidence: Path, command: str, code: int
+) -> None:
     ran = Ran(shell, evidence, command, "3")
     assert (ran.code, ran.written, ran.words) == (code, f"{code}\n", "")
     assert command in ran.err
@@ -114,13 +183,21 @@ def test_a_program_is_run_and_not_a_builtin_of_its_name(shell: list[str], eviden
 
 
 def test_no_process_but_the_shell_and_the_command(shell: list[str], evidence: Path) -> None:
-    """The command's parent is the shell that the keeper started, and it was the only process that this one started."""
-    ran = Ran(shell, evidence, "sh", "-c", "tr '\\0' ' ' </proc/$PPID/cmdline; echo; echo $(($$ - $PPID))")
+    """The command's parent is the shell that the keeper started, and it was the only process that
+    this one started.
+    """
+    ran = Ran(
+        shell, evidence, "sh", "-c", "tr '\\0' ' ' </proc/$PPID/cmdline; echo; echo $(($$ - $PPID))"
+    )
     parent, distance = ran.out.decode().splitlines()
     assert parent.strip() == " ".join([*shell, str(evidence / "script.sh")])
     assert ran.code == 0 and int(distance) != 0
     text = script(TOKEN, TaskSpec(command=("true",), run_dir="/r"), PATH, "/e")
-    assert "$(" not in text.replace('"$(ulimit -H -c)"', "") and "`" not in text and "|" not in text.replace("||", "")
+    assert (
+        "$(" not in text.replace('"$(ulimit -H -c)"', "")
+        and "`" not in text
+        and "|" not in text.replace("||", "")
+    )
 
 
 def test_the_wrap_goes_in_front(shell: list[str], evidence: Path) -> None:
@@ -137,11 +214,21 @@ def test_the_command_has_descriptors_0_1_and_2_only(shell: list[str], evidence: 
 @pytest.mark.parametrize("size", [0, 4096, 1 << 20])
 def test_the_core_limit(shell: list[str], evidence: Path, size: int) -> None:
     ran = Ran(shell, evidence, "cat", "/proc/self/limits", core_bytes=size)
-    assert next(line for line in ran.out.decode().splitlines() if "core file" in line).split()[4:6] == [str(size)] * 2
+    assert (
+        next(line for line in ran.out.decode().splitlines() if "core file" in line).split()[4:6]
+        == [str(size)] * 2
+    )
 
 
-def test_a_core_limit_above_what_the_machine_allows_gets_that(shell: list[str], evidence: Path) -> None:
-    text = script(TOKEN, TaskSpec(command=("sh", "-c", "ulimit -c"), run_dir=str(evidence), core_bytes=1 << 40), PATH, evidence)
+def test_a_core_limit_above_what_the_machine_allows_gets_that(
+    shell: list[str], evidence: Path
+) -> None:
+    text = script(
+        TOKEN,
+        TaskSpec(command=("sh", "-c", "ulimit -c"), run_dir=str(evidence), core_bytes=1 << 40),
+        PATH,
+        evidence,
+    )
     (evidence / "s").write_text(f"ulimit -c 8\n{text}")
     as_nobody = {"user": 65534} if os.getuid() == 0 else {}
     evidence.chmod(0o777)
@@ -151,24 +238,39 @@ def test_a_core_limit_above_what_the_machine_allows_gets_that(shell: list[str], 
         top = top.parent
         if top.stat().st_uid == os.getuid() and not top.stat().st_mode & 0o001:
             top.chmod(top.stat().st_mode | 0o011)
-    done = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=False, **as_nobody)  # type: ignore[call-overload]
+    done = subprocess.run(
+        [*shell, str(evidence / "s")],
+        capture_output=True,
+        text=True,
+        env={},
+        check=False,
+        **as_nobody,
+    )  # type: ignore[call-overload]
     assert (done.stdout, done.stderr) == ("8\n", "")
 
 
-def test_the_run_directory_is_made_when_it_is_missing_and_entered(shell: list[str], evidence: Path) -> None:
+def test_the_run_directory_is_made_when_it_is_missing_and_entered(
+    shell: list[str], evidence: Path
+) -> None:
     deep = evidence.parent / "a b" / "c'd" / "new\nline"
     assert Ran(shell, evidence, "pwd", run_dir=deep).out.decode() == f"{deep}\n"
 
 
-def test_a_run_directory_that_cannot_be_entered_is_126_and_said(shell: list[str], evidence: Path) -> None:
+def test_a_run_directory_that_cannot_be_entered_is_126_and_said(
+    shell: list[str], evidence: Path
+) -> None:
     (evidence.parent / "file").touch()
     ran = Ran(shell, evidence, "echo", "ran", run_dir=evidence.parent / "file" / "x")
     assert (ran.code, ran.written, ran.out) == (126, "126\n", b"")
     assert "file" in ran.err and ran.words == ""
 
 
-def test_sigterm_to_the_shell_does_not_keep_it_from_writing_the_exit(shell: list[str], evidence: Path) -> None:
-    ran = Ran(shell, evidence, "sh", "-c", "kill -TERM $PPID; kill -HUP $PPID; kill -INT $PPID; exit 9")
+def test_sigterm_to_the_shell_does_not_keep_it_from_writing_the_exit(
+    shell: list[str], evidence: Path
+) -> None:
+    ran = Ran(
+        shell, evidence, "sh", "-c", "kill -TERM $PPID; kill -HUP $PPID; kill -INT $PPID; exit 9"
+    )
     assert (ran.code, ran.written) == (9, "9\n")
 
 
@@ -178,24 +280,51 @@ def test_the_command_starts_with_default_signals(shell: list[str], evidence: Pat
     assert (signals["SigCgt:"], signals["SigBlk:"]) == ("0" * 16, "0" * 16)
 
 
-def test_by_hand_it_runs_the_same_and_leaves_the_evidence_alone(shell: list[str], evidence: Path) -> None:
+def test_by_hand_it_runs_the_same_and_leaves_the_evidence_alone(
+    shell: list[str], evidence: Path
+) -> None:
     Ran(shell, evidence, "sh", "-c", "echo out; echo err >&2; exit 5")
     (evidence / "exit-code").write_text("the truth")
-    by_hand = subprocess.run([*shell, str(evidence / "script.sh")], capture_output=True, text=True, env={}, check=False)
+    by_hand = subprocess.run(
+        [*shell, str(evidence / "script.sh")], capture_output=True, text=True, env={}, check=False
+    )
     assert (by_hand.returncode, by_hand.stdout, by_hand.stderr) == (5, "out\n", "err\n")
     assert (evidence / "exit-code").read_text() == "the truth"
 
 
 def test_the_umask_is_the_one_given(shell: list[str], evidence: Path) -> None:
     assert Ran(shell, evidence, "sh", "-c", "umask").out == b"0077\n"
-    assert "umask 0027\n" in script(TOKEN, TaskSpec(command=("true",), run_dir="/r"), {}, "/e", umask="0027")
+    assert "umask 0027\n" in script(
+        TOKEN, TaskSpec(command=("true",), run_dir="/r"), {}, "/e", umask="0027"
+    )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words=st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30), min_size=1, max_size=5),
-       value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30))
-def test_any_text_arrives_as_it_is(shell: list[str], evidence: Path, words: list[str], value: str) -> None:
-    ran = Ran(shell, evidence, "sh", "-c", 'printf "%s\\0" "$@" "$VALUE"', "x", *words, env=PATH | {"VALUE": value})
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    words=st.lists(
+        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30),
+        min_size=1,
+        max_size=5,
+    ),
+    value=st.text(
+        st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30
+    ),
+)
+def test_any_text_arrives_as_it_is(
+    shell: list[str], evidence: Path, words: list[str], value: str
+) -> None:
+    ran = Ran(
+        shell,
+        evidence,
+        "sh",
+        "-c",
+        'printf "%s\\0" "$@" "$VALUE"',
+        "x",
+        *words,
+        env=PATH | {"VALUE": value},
+    )
     assert ran.out.decode().split("\0")[:-1] == [*words, value]
 
 
@@ -205,33 +334,62 @@ def test_every_byte_arrives_as_it_is(shell: list[str], evidence: Path) -> None:
     assert ran.out == bytes(range(1, 256))
 
 
-@pytest.mark.parametrize(("spec", "said"), [
-    ({"command": ()}, "empty"), ({"command": ("",)}, "empty"), ({"command": ("a\0b",)}, "NUL"), ({"run_dir": "relative"}, "absolute"),
-    ({"run_dir": "/a\0"}, "NUL"), ({"env": {"A": "\0"}}, "NUL"), ({"env": {"A=B": ""}}, "environment variable"), ({"env": {"": ""}}, "environment"),
-    ({"wrap": ("a\0",)}, "NUL"),
-])
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"command": ()}, "empty"),
+        ({"command": ("",)}, "empty"),
+        ({"command": ("a\0b",)}, "NUL"),
+        ({"run_dir": "relative"}, "absolute"),
+        ({"run_dir": "/a\0"}, "NUL"),
+        ({"env": {"A": "\0"}}, "NUL"),
+        ({"env": {"A=B": ""}}, "environment variable"),
+        ({"env": {"": ""}}, "environment"),
+        ({"wrap": ("a\0",)}, "NUL"),
+    ],
+)
 def test_what_no_process_can_be_given_is_refused(spec: dict[str, object], said: str) -> None:
     with pytest.raises(Refusal, match=said) as e:
         script(TOKEN, TaskSpec(**{"command": ("true",), "run_dir": "/r", **spec}), {}, "/e")  # type: ignore[arg-type]
     assert e.value.code == "badRequest"
 
 
-def by_hand(shell: list[str], evidence: Path, commands: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def by_hand(
+    shell: list[str], evidence: Path, commands: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """The shell that `--shell` gives, with these commands on its input."""
     return subprocess.run(
-        [*shell, str(evidence / "script.sh"), "--shell"], input=commands, capture_output=True, text=True, env=variables, check=False, cwd="/",
+        [*shell, str(evidence / "script.sh"), "--shell"],
+        input=commands,
+        capture_output=True,
+        text=True,
+        env=variables,
+        check=False,
+        cwd="/",
     )
 
 
-def test_by_hand_it_gives_a_shell_that_stands_where_the_command_stood(shell: list[str], evidence: Path) -> None:
+def test_by_hand_it_gives_a_shell_that_stands_where_the_command_stood(
+    shell: list[str], evidence: Path
+) -> None:
     login = {**PATH, "A": "login", "SHELL": "/bin/sh"}
-    Ran(shell, evidence, "sh", "-c", "echo the job; exit 5", env=login, run_dir=evidence.parent / "a dir")
+    Ran(
+        shell,
+        evidence,
+        "sh",
+        "-c",
+        "echo the job; exit 5",
+        env=login,
+        run_dir=evidence.parent / "a dir",
+    )
     (evidence / "exit-code").write_text("the truth")
     asked = 'pwd; echo "$A"; echo "$JOBSCRIBE_TOKEN"; umask; echo err >&2; { true >&3; } 2>/dev/null && echo open; exit 7'
     said = by_hand(shell, evidence, asked)
     assert said.stdout.splitlines() == [str(evidence.parent / "a dir"), "login", str(TOKEN), "0077"]
     assert (said.returncode, said.stderr) == (7, "err\n")
-    assert (evidence / "exit-code").read_text() == "the truth", "what is done by hand is nobody's exit"
+    assert (evidence / "exit-code").read_text() == "the truth", (
+        "what is done by hand is nobody's exit"
+    )
 
 
 def test_by_hand_it_is_the_shell_of_the_login_or_any(shell: list[str], evidence: Path) -> None:
@@ -244,29 +402,49 @@ def test_by_hand_it_is_the_shell_of_the_login_or_any(shell: list[str], evidence:
     assert by_hand(shell, evidence, "echo other").stdout == "other\n"
 
 
-def test_by_hand_names_that_are_none_to_a_shell_are_there_too(shell: list[str], evidence: Path) -> None:
+def test_by_hand_names_that_are_none_to_a_shell_are_there_too(
+    shell: list[str], evidence: Path
+) -> None:
     Ran(shell, evidence, "true", env={**PATH, "odd-name": "it's odd", "SHELL": "/usr/bin/env"})
     assert "odd-name=it's odd" in by_hand(shell, evidence, "").stdout.splitlines()
 
 
-def test_by_hand_in_a_directory_that_is_gone_it_is_made_again(shell: list[str], evidence: Path) -> None:
+def test_by_hand_in_a_directory_that_is_gone_it_is_made_again(
+    shell: list[str], evidence: Path
+) -> None:
     Ran(shell, evidence, "true")
     (evidence.parent / "run").rmdir()
     assert by_hand(shell, evidence, "pwd").stdout == f"{evidence.parent}/run\n"
 
 
 @pytest.mark.parametrize("argument", ["", "run", "shell", "--shell=", "-x"])
-def test_with_any_other_argument_it_does_what_the_job_did(shell: list[str], evidence: Path, argument: str) -> None:
+def test_with_any_other_argument_it_does_what_the_job_did(
+    shell: list[str], evidence: Path, argument: str
+) -> None:
     Ran(shell, evidence, "sh", "-c", "echo the job; exit 5")
-    done = subprocess.run([*shell, str(evidence / "script.sh"), argument], capture_output=True, text=True, env={}, check=False)
+    done = subprocess.run(
+        [*shell, str(evidence / "script.sh"), argument],
+        capture_output=True,
+        text=True,
+        env={},
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (5, "the job\n")
 
 
-def test_shared_lines_win_over_the_login_and_not_over_the_task(shell: list[str], evidence: Path) -> None:
+def test_shared_lines_win_over_the_login_and_not_over_the_task(
+    shell: list[str], evidence: Path
+) -> None:
     lines = exports({"A": "shared 'a'", "B": "shared", "C": "$HOME"})
     spec = TaskSpec(command=("env", "-0"), run_dir=str(evidence.parent), env={"B": "own"})
-    (evidence / "s").write_text(script(TOKEN, spec, {**PATH, "A": "login", "B": "login", "D": "login"}, evidence, shared=lines))
-    out = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=True).stdout
+    (evidence / "s").write_text(
+        script(
+            TOKEN, spec, {**PATH, "A": "login", "B": "login", "D": "login"}, evidence, shared=lines
+        )
+    )
+    out = subprocess.run(
+        [*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=True
+    ).stdout
     got = dict(e.split("=", 1) for e in out.split("\0") if e)
     assert (got["A"], got["B"], got["C"], got["D"]) == ("shared 'a'", "own", "$HOME", "login")
 
@@ -278,20 +456,33 @@ def test_a_job_is_a_likelier_victim_than_who_keeps_it(shell: list[str], evidence
 
 
 def test_where_that_cannot_be_said_it_runs_all_the_same(shell: list[str], evidence: Path) -> None:
-    text = script(TOKEN, TaskSpec(command=("echo", "ran"), run_dir=str(evidence.parent)), PATH, evidence)
+    text = script(
+        TOKEN, TaskSpec(command=("echo", "ran"), run_dir=str(evidence.parent)), PATH, evidence
+    )
     assert text.count("/proc/self/oom_score_adj") == 1
     (evidence / "s").write_text(text.replace("/proc/self/oom_score_adj", "/proc/no/such/place"))
-    done = subprocess.run([*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=False)
+    done = subprocess.run(
+        [*shell, str(evidence / "s")], capture_output=True, text=True, env={}, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_text_is_for_bash_and_where_there_is_none_for_sh(evidence: Path, there: bool) -> None:
     """Images may have no bash."""
-    spec = TaskSpec(command=("/bin/bash", "-c", 'echo "${BASH_VERSION:+bash} it\'s $0 $#"', "name", "x"), run_dir=str(evidence.parent))
+    spec = TaskSpec(
+        command=("/bin/bash", "-c", 'echo "${BASH_VERSION:+bash} it\'s $0 $#"', "name", "x"),
+        run_dir=str(evidence.parent),
+    )
     text = script(TOKEN, spec, PATH, evidence)
     if not there:
         text = text.replace("/bin/bash", "/nowhere/bash")
     (evidence / "script.sh").write_text(text)
-    done = subprocess.run(["dash", str(evidence / "script.sh")], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == (f"{'bash' if there else ''} it's name 1\n", "", 0)
+    done = subprocess.run(
+        ["dash", str(evidence / "script.sh")], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (
+        f"{'bash' if there else ''} it's name 1\n",
+        "",
+        0,
+    )

@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.redaction import MAX_ELEMENTS, MAX_STRING, MAX_TOTAL, REDACTED, SNIP, Redactor, is_secret, truncated
+from jobscribe.protocol.redaction import (
+    MAX_ELEMENTS,
+    MAX_STRING,
+    MAX_TOTAL,
+    REDACTED,
+    SNIP,
+    Redactor,
+    is_secret,
+    truncated,
+)
 
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
-PASSWORD = 'pa"ss wörd\'\\&<Canary'
+PASSWORD = "pa\"ss wörd'\\&<Canary"
 CODE = "493817"
 
 
@@ -33,11 +42,44 @@ class Start(msgspec.Struct):
 
 @pytest.mark.parametrize(
     "key",
-    ["serverSecret", "server_secret", "SERVER_SECRET", "password", "userPassword", "PGPASSWORD", "passwd", "passphrase", "privateKey", "otp", "totp",
-     "oneTimeCode", "one_time_code", "token", "agentToken", "agent_token", "AGENT_TOKEN", "tokens", "tokenHash", "token_hash", "agentId", "agent_id",
-     "AGENTID", "apiKey", "api_key", "API-KEY", "one-time-code", "Authorization", "cookie", "Set-Cookie", "sbatchCredentials", "bearer"],
+    [
+        "serverSecret",
+        "server_secret",
+        "SERVER_SECRET",
+        "password",
+        "userPassword",
+        "PGPASSWORD",
+        "passwd",
+        "passphrase",
+        "privateKey",
+        "otp",
+        "totp",
+        "oneTimeCode",
+        "one_time_code",
+        "token",
+        "agentToken",
+        "agent_token",
+        "AGENT_TOKEN",
+        "tokens",
+        "tokenHash",
+        "token_hash",
+        "agentId",
+        "agent_id",
+        "AGENTID",
+        "apiKey",
+        "api_key",
+        "API-KEY",
+        "one-time-code",
+        "Authorization",
+        "cookie",
+        "Set-Cookie",
+        "sbatchCredentials",
+        "bearer",
+    ],
 )
-@pytest.mark.parametrize("value", [CANARY, "ab/cd/ef==", 493817, [CANARY], {"a": CANARY}, CANARY.encode()])
+@pytest.mark.parametrize(
+    "value", [CANARY, "ab/cd/ef==", 493817, [CANARY], {"a": CANARY}, CANARY.encode()]
+)
 def test_what_is_called_a_secret_is_not_shown(key: str, value: Any) -> None:
     shown = Redactor().value({"outer": [{key: value, "other": 1}]})
     assert shown == {"outer": [{key: REDACTED, "other": 1}]}
@@ -45,22 +87,38 @@ def test_what_is_called_a_secret_is_not_shown(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("computeJid", "EPRSqtUW-IVh7w74d-m"), ("computeJobHash", "ae629e4c20b23a65"), ("uid", "EPRSqtUW"), ("opId", "pb5uQ2"), ("agentKey", "local.x"),
-     ("reqId", "ZMCMHyAF"), ("isPrivate", True), ("password", None), ("keys", [1]), ("author", "me"), ("passed", 3), ("monkey", "x")],
+    [
+        ("computeJid", "EPRSqtUW-IVh7w74d-m"),
+        ("computeJobHash", "ae629e4c20b23a65"),
+        ("uid", "EPRSqtUW"),
+        ("opId", "pb5uQ2"),
+        ("agentKey", "local.x"),
+        ("reqId", "ZMCMHyAF"),
+        ("isPrivate", True),
+        ("password", None),
+        ("keys", [1]),
+        ("author", "me"),
+        ("passed", 3),
+        ("monkey", "x"),
+    ],
 )
 def test_what_only_sounds_like_a_secret_is_shown(key: str, value: Any) -> None:
     assert Redactor().value({key: value}) == {key: value}
 
 
 @pytest.mark.parametrize(
-    "token", ["EPRSqtUW-IVh7w74d-m/1700000000/1/task/0", ["EPRSqtUW-IVh7w74d-m", 1700000000, 1, "task", 0]]
+    "token",
+    ["EPRSqtUW-IVh7w74d-m/1700000000/1/task/0", ["EPRSqtUW-IVh7w74d-m", 1700000000, 1, "task", 0]],
 )
 def test_a_fencing_token_is_shown_by_its_form_and_a_secret_with_slashes_is_not(token: Any) -> None:
     for key in ("token", "JOBSCRIBE_TOKEN"):
         assert Redactor().value({key: token}) == {key: token}
     assert Redactor().value({"tokens": [token, token]}) == {"tokens": [token, token]}
     assert not is_secret("token", Token("EPRSqtUW-IVh7w74d-m", 1, 1, "task", 0))
-    assert Redactor().value({"token": "a/1/1/task/0", "tokens": [token, CANARY]}) == {"token": REDACTED, "tokens": REDACTED}
+    assert Redactor().value({"token": "a/1/1/task/0", "tokens": [token, CANARY]}) == {
+        "token": REDACTED,
+        "tokens": REDACTED,
+    }
 
 
 @pytest.fixture
@@ -94,7 +152,9 @@ PLACES: dict[str, Any] = {
 
 @pytest.mark.parametrize("secret", [CANARY, PASSWORD, CODE], ids=["token", "password", "code"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_known_secret_is_not_shown_wherever_it_stands(redactor: Redactor, place: str, secret: str) -> None:
+def test_a_known_secret_is_not_shown_wherever_it_stands(
+    redactor: Redactor, place: str, secret: str
+) -> None:
     shown = str(redactor.value(PLACES[place](secret)))
     for form in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]):
         assert form[:5] not in shown and form[-5:] not in shown
@@ -119,9 +179,32 @@ def test_a_secret_in_a_traceback_is_not_shown_and_the_end_is(redactor: Redactor)
 
 
 def test_arguments_that_follow_a_secret_option_are_not_shown() -> None:
-    shown = Redactor().value(["psql", "--password", "abc", "--user", "me", "--api-key=xyz", "PGPASSWORD=abc", "HOME=/root", "-x", "--secret=a=b"])
-    assert shown == ["psql", "--password", REDACTED, "--user", "me", f"--api-key={REDACTED}", f"PGPASSWORD={REDACTED}", "HOME=/root", "-x",
-                     f"--secret={REDACTED}"]
+    shown = Redactor().value(
+        [
+            "psql",
+            "--password",
+            "abc",
+            "--user",
+            "me",
+            "--api-key=xyz",
+            "PGPASSWORD=abc",
+            "HOME=/root",
+            "-x",
+            "--secret=a=b",
+        ]
+    )
+    assert shown == [
+        "psql",
+        "--password",
+        REDACTED,
+        "--user",
+        "me",
+        f"--api-key={REDACTED}",
+        f"PGPASSWORD={REDACTED}",
+        "HOME=/root",
+        "-x",
+        f"--secret={REDACTED}",
+    ]
 
 
 def test_an_object_says_itself_what_is_shown_of_it_but_no_secret(redactor: Redactor) -> None:
@@ -134,13 +217,19 @@ def test_an_object_says_itself_what_is_shown_of_it_but_no_secret(redactor: Redac
 
 
 def test_the_short_forms_of_ids_stay_visible() -> None:
-    agent_id, op_id, uid = "WUt4" + secrets.token_hex(14), "pb5uQ2" + secrets.token_hex(13), "EPRSqtUW"
+    agent_id, op_id, uid = (
+        "WUt4" + secrets.token_hex(14),
+        "pb5uQ2" + secrets.token_hex(13),
+        "EPRSqtUW",
+    )
     line = f"LocalDriver(a={agent_id[:4]} k=sequential u={uid[:4]} [_Op(run, {op_id[:6]})]) jid={uid}-IVh7w74d-m full={agent_id}"
     assert Redactor([agent_id]).text(line) == line.replace(agent_id, REDACTED)
 
 
 def test_a_thousand_secrets_are_all_found() -> None:
-    known = [secrets.token_urlsafe(24) for _ in range(500)] + [secrets.token_hex(16) for _ in range(500)]
+    known = [secrets.token_urlsafe(24) for _ in range(500)] + [
+        secrets.token_hex(16) for _ in range(500)
+    ]
     redactor = Redactor(known)
     assert redactor.text(" ".join(known)) == " ".join([REDACTED] * 1000)
     assert redactor.text("".join(known[500:])) == REDACTED * 500
@@ -175,8 +264,16 @@ def test_data_that_contains_itself_comes_to_an_end() -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.just(CANARY) | st.just(f"<{CANARY}>"),
-    lambda x: st.lists(x) | st.dictionaries(st.text() | st.just(CANARY), x) | st.tuples(x, x), max_leaves=40,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.just(CANARY)
+    | st.just(f"<{CANARY}>"),
+    lambda x: st.lists(x) | st.dictionaries(st.text() | st.just(CANARY), x) | st.tuples(x, x),
+    max_leaves=40,
 )
 
 

@@ -5,6 +5,7 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from jobscribe.protocol.api import tickets
 from jobscribe.protocol.errors import Refusal
 

@@ -1,4 +1,6 @@
-"""Which connections are kept when there are too many: by unix user or address, in the order of who is missed least."""
+"""Which connections are kept when there are too many: by unix user or address, in the order of who
+is missed least.
+"""
 
 import pytest
 
@@ -12,7 +14,11 @@ PROXY = Peer("unix user 33", trusted=True)
 class Door:
     def __init__(self) -> None:
         self.ended: list[tuple[str, str]] = []
-        self.all = Admission(Limits(10, 30, 300, per_peer=3), 1000.0, lambda why, sentence: self.ended.append((why, sentence)))
+        self.all = Admission(
+            Limits(10, 30, 300, per_peer=3),
+            1000.0,
+            lambda why, sentence: self.ended.append((why, sentence)),
+        )
         self.closed: set[int] = set()
         self.time = 1000.0
         self._number = 0
@@ -20,7 +26,9 @@ class Door:
     def enter(self, peer: Peer, *, scarce: bool = False) -> tuple[int, Entry | None]:
         self._number += 1
         number = self._number
-        return number, self.all.enter(peer, lambda: self.closed.add(number), lambda: number in self.closed, scarce=scarce)
+        return number, self.all.enter(
+            peer, lambda: self.closed.add(number), lambda: number in self.closed, scarce=scarce
+        )
 
     def known(self, peer: Peer, *, idle: bool = False) -> Entry:
         entry = self.enter(peer)[1]
@@ -52,7 +60,10 @@ def test_a_peer_that_has_its_share_loses_its_own_oldest(door: Door) -> None:
         assert door.enter(ALICE)[1] is not None
     door.enter(BOB)
     assert door.closed == {1, 2}
-    assert door.ended[0] == ("perPeer", "a connection of unix user 1001 was ended: it had 3 that were not authenticated")
+    assert door.ended[0] == (
+        "perPeer",
+        "a connection of unix user 1001 was ended: it had 3 that were not authenticated",
+    )
     assert door.all.sizes() == {"connections": 4, "strangers": 4, "peers": 2}
 
 
@@ -80,7 +91,9 @@ def test_without_descriptors_the_greediest_gives_way_and_never_what_is_at_work(d
     assert set(owners) <= door.closed and not at_work.closed()
 
 
-def test_without_descriptors_an_idle_one_gives_way_and_then_only_the_owner_comes_in(door: Door) -> None:
+def test_without_descriptors_an_idle_one_gives_way_and_then_only_the_owner_comes_in(
+    door: Door,
+) -> None:
     door.known(ALICE)
     idle = door.known(BOB, idle=True)
     assert door.enter(ALICE, scarce=True)[1] is not None
@@ -91,7 +104,9 @@ def test_without_descriptors_an_idle_one_gives_way_and_then_only_the_owner_comes
     assert door.reasons() == ["descriptors"] * 3
 
 
-def test_strangers_of_many_addresses_have_a_limit_together(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_of_many_addresses_have_a_limit_together(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_STRANGERS", 4)
     for n in range(6):
         door.enter(Peer(f"192.0.2.{n}"))
@@ -106,7 +121,12 @@ def test_every_state_has_its_deadline(door: Door) -> None:
     for _ in range(20):
         sends.reading()
         door.after(5)
-    assert (silent.closed(), stopped.closed(), sends.closed(), idle.closed()) == (True, True, False, False)
+    assert (silent.closed(), stopped.closed(), sends.closed(), idle.closed()) == (
+        True,
+        True,
+        False,
+        False,
+    )
     assert door.reasons() == ["headers", "body"]
     sends.answering()
     door.after(1000)
@@ -144,6 +164,16 @@ def test_descriptors_stay_scarce_while_a_stranger_has_a_spare_one(door: Door) ->
     assert door.closed == {1, 2}, f"{spare} is no stranger's any more"
 
 
-@pytest.mark.parametrize(("descriptor", "limit", "scarce"), [(63, 128, False), (64, 128, True), (895, 1024, False), (896, 1024, True), (65_279, 65_536, False), (65_280, 65_536, True)])
+@pytest.mark.parametrize(
+    ("descriptor", "limit", "scarce"),
+    [
+        (63, 128, False),
+        (64, 128, True),
+        (895, 1024, False),
+        (896, 1024, True),
+        (65_279, 65_536, False),
+        (65_280, 65_536, True),
+    ],
+)
 def test_some_descriptors_stay_spare(descriptor: int, limit: int, scarce: bool) -> None:
     assert is_scarce(descriptor, limit) is scarce

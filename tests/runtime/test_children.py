@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.runtime import child_processes as children, processes
+from jobscribe.runtime import child_processes as children
+from jobscribe.runtime import processes
 
 #: It leaves its group and keeps the pipes: `wait` of its parent waits for it.
 LEAVES = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(60)\n    os._exit(0)\n"

@@ -1,10 +1,18 @@
-"""Network file systems are known by the mount table alone, and a small file is replaced whole or not at all."""
+"""Network file systems are known by the mount table alone, and a small file is replaced whole or
+not at all.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
-from jobscribe.runtime.filesystems import NETWORK, file_system, network_file_system, write_atomically
+
+from jobscribe.runtime.filesystems import (
+    NETWORK,
+    file_system,
+    network_file_system,
+    write_atomically,
+)
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -19,23 +27,62 @@ MOUNTS = """\
 """
 
 
-@pytest.mark.parametrize(("path", "kind"), [
-    ("/home/somebody/root", "nfs4"), ("/home", "nfs4"), ("/home/local/x", None), ("/homeless", None), ("/", None), ("/mnt/with space/a", "fuse.sshfs"),
-    ("/mnt/glue/a", None), ("/scratch/deep/er", "lustre"), ("/over/x", None),
-])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/somebody/root", "nfs4"),
+        ("/home", "nfs4"),
+        ("/home/local/x", None),
+        ("/homeless", None),
+        ("/", None),
+        ("/mnt/with space/a", "fuse.sshfs"),
+        ("/mnt/glue/a", None),
+        ("/scratch/deep/er", "lustre"),
+        ("/over/x", None),
+    ],
+)
 def test_the_longest_mount_point_decides(path: str, kind: str | None) -> None:
     assert network_file_system(path, MOUNTS) == kind
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "glusterfs", "ceph", "afs", "9p", "fuse.sshfs",
-                                  "fuse.glusterfs"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "glusterfs",
+        "ceph",
+        "afs",
+        "9p",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+    ],
+)
 def test_network_file_systems_are_known(kind: str) -> None:
-    assert network_file_system("/net/x", f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /net rw shared:5 master:1 - {kind} s:/ rw") == kind
+    assert (
+        network_file_system(
+            "/net/x",
+            f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /net rw shared:5 master:1 - {kind} s:/ rw",
+        )
+        == kind
+    )
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "fuse.mergerfs", "f2fs"])
+@pytest.mark.parametrize(
+    "kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "fuse.mergerfs", "f2fs"]
+)
 def test_local_ones_are_not_refused(kind: str) -> None:
-    assert network_file_system("/net/x", f"1 0 0:1 / / rw - nfs x rw\n2 1 0:2 / /net rw - {kind} s:/ rw") is None
+    assert (
+        network_file_system(
+            "/net/x", f"1 0 0:1 / / rw - nfs x rw\n2 1 0:2 / /net rw - {kind} s:/ rw"
+        )
+        is None
+    )
 
 
 def test_this_machine_and_a_link_are_resolved(tmp_path: Path) -> None:
@@ -44,7 +91,9 @@ def test_this_machine_and_a_link_are_resolved(tmp_path: Path) -> None:
     assert file_system(str(tmp_path / "not" / "there")) == file_system(str(tmp_path))
     mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     assert file_system(str(tmp_path)) not in NETWORK
-    assert (file_system(str(tmp_path)) == "") == (not mounted & {"/", *map(str, tmp_path.parents)})  # nothing is known in a bare chroot
+    assert (file_system(str(tmp_path)) == "") == (
+        not mounted & {"/", *map(str, tmp_path.parents)}
+    )  # nothing is known in a bare chroot
     assert file_system("/x", "") == ""
 
 
@@ -62,7 +111,9 @@ def test_a_file_is_replaced_whole_with_its_mode(tmp_path: Path, sync: bool) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f", "open"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "f"
     write_atomically(str(path), b"one")
 
@@ -81,7 +132,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path,
 
 
 @pytest.mark.parametrize("there", ["pipe", "link", "second name", "rest"])
-def test_what_lies_at_the_temporary_name_is_neither_written_to_nor_waited_for(tmp_path: Path, there: str) -> None:
+def test_what_lies_at_the_temporary_name_is_neither_written_to_nor_waited_for(
+    tmp_path: Path, there: str
+) -> None:
     """A job may have put it into a folder of its own."""
     path, other = tmp_path / "f", tmp_path / "other"
     temporary = tmp_path / f"f.{os.getpid()}.new"
@@ -96,4 +149,9 @@ def test_what_lies_at_the_temporary_name_is_neither_written_to_nor_waited_for(tm
         case _:
             temporary.write_bytes(b"of one that was killed")
     write_atomically(str(path), b"one")
-    assert path.read_bytes() == b"one" and not path.is_symlink() and other.read_bytes() == b"another's" and not temporary.exists()
+    assert (
+        path.read_bytes() == b"one"
+        and not path.is_symlink()
+        and other.read_bytes() == b"another's"
+        and not temporary.exists()
+    )

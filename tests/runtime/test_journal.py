@@ -1,4 +1,6 @@
-"""Records in the journal's own protocol, told by a socket that stands for the journal; what the real one makes of them is in tests/docker."""
+"""Records in the journal's own protocol, told by a socket that stands for the journal; what the
+real one makes of them is in tests/docker.
+"""
 
 import array
 import fcntl
@@ -45,7 +47,9 @@ class Place:
         out = []
         while True:
             try:
-                data, rest, _, _ = self.socket.recvmsg(1 << 20, socket.CMSG_SPACE(struct.calcsize("i")))
+                data, rest, _, _ = self.socket.recvmsg(
+                    1 << 20, socket.CMSG_SPACE(struct.calcsize("i"))
+                )
             except BlockingIOError:
                 return out
             if rest:
@@ -85,32 +89,61 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def journal_at(place: Place, patience_secs: float = 0.0) -> Journal:
-    place.journals.append(Journal("jobscribe-supervisor", path=str(place.path), patience_secs=patience_secs))
+    place.journals.append(
+        Journal("jobscribe-supervisor", path=str(place.path), patience_secs=patience_secs)
+    )
     return place.journals[-1]
 
 
 def record(message: str, trace: str = "", **ids: str) -> Record:
-    return Record(1_582_580_351.0, 14458, 0, "supervisor", "supervisor/connections/hub.py:173:receive", message, ids, trace)
+    return Record(
+        1_582_580_351.0,
+        14458,
+        0,
+        "supervisor",
+        "supervisor/connections/hub.py:173:receive",
+        message,
+        ids,
+        trace,
+    )
 
 
 def messages(place: Place) -> list[str]:
-    return [r["MESSAGE"].removeprefix("supervisor/connections/hub.py:173:receive ") for r in place.taken()]
+    return [
+        r["MESSAGE"].removeprefix("supervisor/connections/hub.py:173:receive ")
+        for r in place.taken()
+    ]
 
 
 def test_a_record_has_fields_that_it_is_found_by(place: Place) -> None:
-    journal_at(place).put(record("opName=run = {x}", jid=JID, op="pb5uQ2", agent="WUt4", uid="EPRSqtUW"))
-    assert place.taken() == [{
-        "MESSAGE": "supervisor/connections/hub.py:173:receive opName=run = {x}", "PRIORITY": "6", "SYSLOG_IDENTIFIER": "jobscribe-supervisor",
-        "CODE_FILE": "supervisor/connections/hub.py", "CODE_LINE": "173", "CODE_FUNC": "receive",
-        "JOBSCRIBE_JID": JID, "JOBSCRIBE_OP": "pb5uQ2", "JOBSCRIBE_AGENT": "WUt4", "JOBSCRIBE_UID": "EPRSqtUW",
-    }]
+    journal_at(place).put(
+        record("opName=run = {x}", jid=JID, op="pb5uQ2", agent="WUt4", uid="EPRSqtUW")
+    )
+    assert place.taken() == [
+        {
+            "MESSAGE": "supervisor/connections/hub.py:173:receive opName=run = {x}",
+            "PRIORITY": "6",
+            "SYSLOG_IDENTIFIER": "jobscribe-supervisor",
+            "CODE_FILE": "supervisor/connections/hub.py",
+            "CODE_LINE": "173",
+            "CODE_FUNC": "receive",
+            "JOBSCRIBE_JID": JID,
+            "JOBSCRIBE_OP": "pb5uQ2",
+            "JOBSCRIBE_AGENT": "WUt4",
+            "JOBSCRIBE_UID": "EPRSqtUW",
+        }
+    ]
 
 
 def test_an_exception_is_an_error_and_its_traceback_a_field_of_its_own(place: Place) -> None:
     trace = "Traceback (most recent call last):\n  File x\nMESSAGE=forged\nValueError: größer\n"
     journal_at(place).put(record("failed", trace))
     (said,) = place.taken()
-    assert (said["PRIORITY"], said["JOBSCRIBE_TRACEBACK"], said["MESSAGE"]) == ("3", trace, "supervisor/connections/hub.py:173:receive failed")
+    assert (said["PRIORITY"], said["JOBSCRIBE_TRACEBACK"], said["MESSAGE"]) == (
+        "3",
+        trace,
+        "supervisor/connections/hub.py:173:receive failed",
+    )
 
 
 def test_what_a_log_says_is_cut_and_redacted_as_in_its_lines(place: Place) -> None:
@@ -122,11 +155,24 @@ def test_what_a_log_says_is_cut_and_redacted_as_in_its_lines(place: Place) -> No
             self.journal.put(record)
 
     log = Log("supervisor", Redactor([CANARY]), ToJournal())
-    log("hello {}\nJOBSCRIBE_JID=forged", CANARY, jid=f"a\nb{CANARY}", op="pb5uQ2VrwfCGHEGFf9mHdIEwYKsTmVy1", agent="WUt4wfCGHEGFf9mHdIEwYKsTmVy1XSBq")
+    log(
+        "hello {}\nJOBSCRIBE_JID=forged",
+        CANARY,
+        jid=f"a\nb{CANARY}",
+        op="pb5uQ2VrwfCGHEGFf9mHdIEwYKsTmVy1",
+        agent="WUt4wfCGHEGFf9mHdIEwYKsTmVy1XSBq",
+    )
     (said,) = place.taken()
     assert CANARY not in str(said) and f"hello {REDACTED}\\nJOBSCRIBE_JID=forged" in said["MESSAGE"]
-    assert (said["JOBSCRIBE_JID"], said["JOBSCRIBE_OP"], said["JOBSCRIBE_AGENT"]) == (rf"a\nb{REDACTED}", "pb5uQ2", "WUt4")
-    assert said["CODE_FILE"].endswith("runtime/test_journal.py") and said["CODE_FUNC"] == "test_what_a_log_says_is_cut_and_redacted_as_in_its_lines"
+    assert (said["JOBSCRIBE_JID"], said["JOBSCRIBE_OP"], said["JOBSCRIBE_AGENT"]) == (
+        rf"a\nb{REDACTED}",
+        "pb5uQ2",
+        "WUt4",
+    )
+    assert (
+        said["CODE_FILE"].endswith("runtime/test_journal.py")
+        and said["CODE_FUNC"] == "test_what_a_log_says_is_cut_and_redacted_as_in_its_lines"
+    )
 
 
 @pytest.mark.parametrize("key", ["a=b", "x\ny", "_PID", "", "Ä", "UPPER"])
@@ -142,11 +188,20 @@ def test_a_record_too_large_for_a_datagram_goes_as_a_sealed_file(place: Place) -
     journal.put(record("x" * 500_000, jid=JID))
     journal.put(record("after"))
     large, after = place.taken()
-    assert large["MESSAGE"].endswith("x" * 500_000) and large["JOBSCRIBE_JID"] == JID and after["MESSAGE"].endswith("after")
+    assert (
+        large["MESSAGE"].endswith("x" * 500_000)
+        and large["JOBSCRIBE_JID"] == JID
+        and after["MESSAGE"].endswith("after")
+    )
     (fd,) = place.files
-    assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    assert (
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        == fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
     journal.close()
-    assert (journal.lost, len(os.listdir("/proc/self/fd"))) == (0, open_before + 1), "the file is open here, and nowhere else"
+    assert (journal.lost, len(os.listdir("/proc/self/fd"))) == (0, open_before + 1), (
+        "the file is open here, and nowhere else"
+    )
 
 
 def test_a_journal_that_is_away_costs_records_which_are_counted_and_said(place: Place) -> None:
@@ -158,7 +213,11 @@ def test_a_journal_that_is_away_costs_records_which_are_counted_and_said(place: 
     place.up()
     journal.put(record("back"))
     journal.put(record("again"))
-    assert messages(place) == ["(3 log lines before this one could not be written)", "back", "again"]
+    assert messages(place) == [
+        "(3 log lines before this one could not be written)",
+        "back",
+        "again",
+    ]
 
 
 def test_a_journal_that_was_restarted_is_found_again_and_nothing_is_lost(place: Place) -> None:
@@ -206,5 +265,8 @@ def test_who_is_connected_to_the_journal_knows_it(tmp_path: Path) -> None:
         info = os.fstat(a.fileno())
         named = f"{info.st_dev}:{info.st_ino}"
         assert is_journal(a.fileno(), named) and not is_journal(b.fileno(), named)
-        assert not any(is_journal(a.fileno(), n) for n in (None, "", "x", f"{info.st_dev}:", f"{info.st_dev}:{info.st_ino + 1}"))
+        assert not any(
+            is_journal(a.fileno(), n)
+            for n in (None, "", "x", f"{info.st_dev}:", f"{info.st_dev}:{info.st_ino + 1}")
+        )
     assert not is_journal(10**6, named), "no such descriptor"

@@ -14,7 +14,9 @@ from jobscribe.runtime import event_loop_lag as lag_module
 from jobscribe.runtime.event_loop_lag import LoopLag
 
 
-def lived(main: Coroutine[Any, Any, None], start: Coroutine[Any, Any, None] | None = None) -> tuple[dict[str, Any], list[str]]:
+def lived(
+    main: Coroutine[Any, Any, None], start: Coroutine[Any, Any, None] | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """What is known of the loop in which this ran, after its start, and what was said for the log."""
     lag, said = LoopLag(), list[str]()
     lag.say = said.append
@@ -84,7 +86,9 @@ def test_time_on_the_processor_is_its_own() -> None:
 
 def stop_us() -> "subprocess.Popen[bytes]":
     """SIGSTOP for a second, as a frozen machine would do; somebody else goes on with us."""
-    return subprocess.Popen(["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"])
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"]
+    )
 
 
 async def stopped() -> None:
@@ -114,9 +118,13 @@ class Processors:
 
     def steal(self, *secs: float) -> None:
         """So many seconds of each so far."""
-        each = "".join(f"cpu{n} 5 5 5 5 5 5 5 {300 + 100 * s:.0f} 0 0\n" for n, s in enumerate(secs))
+        each = "".join(
+            f"cpu{n} 5 5 5 5 5 5 5 {300 + 100 * s:.0f} 0 0\n" for n, s in enumerate(secs)
+        )
         text = f"cpu  9 9 9 9 9 9 9 {900 + 100 * sum(secs):04.0f} 0 0\n{each}intr 4711 0 0 1\n"
-        with open(self.file, "r+b" if self.file.exists() else "wb") as f:  # never empty: somebody reads it meanwhile
+        with open(
+            self.file, "r+b" if self.file.exists() else "wb"
+        ) as f:  # never empty: somebody reads it meanwhile
             f.write(text.encode())
 
 
@@ -127,11 +135,24 @@ def processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processors:
     return Processors(tmp_path / "stat")
 
 
-@pytest.mark.parametrize(("stolen", "own"), [((0.0, 0.0, 0.3), (0.05, 0.35)), ((0.1, 0.1, 0.1), (0.15, 0.28)), ((0.0, 0.0, 0.0), (0.35, 20.0))], ids=str)
+@pytest.mark.parametrize(
+    ("stolen", "own"),
+    [
+        ((0.0, 0.0, 0.3), (0.05, 0.35)),
+        ((0.1, 0.1, 0.1), (0.15, 0.28)),
+        ((0.0, 0.0, 0.0), (0.35, 20.0)),
+    ],
+    ids=str,
+)
 def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
-    stolen: tuple[float, ...], own: tuple[float, float], processors: Processors,
+    stolen: tuple[float, ...],
+    own: tuple[float, float],
+    processors: Processors,
 ) -> None:
-    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the processors."""
+    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the
+    processors.
+    """
+
     async def robbed() -> None:
         processors.steal(*stolen)
         hold_it()
@@ -141,7 +162,9 @@ def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
     assert low < loop["worst"]["secs"] <= high, loop
 
 
-def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(processors: Processors) -> None:
+def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(
+    processors: Processors,
+) -> None:
     async def busy() -> None:
         processors.steal(0.0, 0.0, 5.0)
         await computing()
@@ -151,7 +174,9 @@ def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(processo
 
 
 def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
-    """Ten rounds of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however many short rounds there were."""
+    """Ten rounds of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however many
+    short rounds there were.
+    """
     lag = LoopLag()
     lag.begin()
     now = time.monotonic()

@@ -1,4 +1,6 @@
-"""One record is one line of the known form, in time order, redacted, whatever is logged and wherever it goes."""
+"""One record is one line of the known form, in time order, redacted, whatever is logged and
+wherever it goes.
+"""
 
 import io
 import json
@@ -14,8 +16,8 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.redaction import REDACTED, Redactor
-from jobscribe.runtime.log.logger import Direct, Log, Record, capture_logging, log_uncaught
 from jobscribe.runtime.log.destinations import RotatingFile, Stream
+from jobscribe.runtime.log.logger import Direct, Log, Record, capture_logging, log_uncaught
 
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 LINE = re.compile(r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d [ \d]{5} [ \d]{5} \S+:\d+:\S+ .*\n")
@@ -58,17 +60,47 @@ def test_a_line_reads_like_the_debugging_guides(out: Lines, log: Log) -> None:
 
 
 def test_the_path_of_the_product_is_relative_to_the_package(out: Lines, log: Log) -> None:
-    log.adopt(logging.LogRecord("n", logging.INFO, sys.modules["jobscribe.runtime.log.logger"].__file__ or "", 7, "m", (), None, "f"))
+    log.adopt(
+        logging.LogRecord(
+            "n",
+            logging.INFO,
+            sys.modules["jobscribe.runtime.log.logger"].__file__ or "",
+            7,
+            "m",
+            (),
+            None,
+            "f",
+        )
+    )
     assert " runtime/log/logger.py:7:f INFO:n:m\n" in out.text
 
 
 @pytest.mark.parametrize(
     "nasty",
-    ["a\nFeb 24 21:39:11     1     0 x:1:f forged", "a\r\nb", "a\x00b", "\x1b[2J\x1b[31mred", "a\x85b", "a\u2028b\u2029c", "\u202eevil", "lone \udcff",
-     "tab\there", "\x7f", "\x0b\x0c"],
+    [
+        "a\nFeb 24 21:39:11     1     0 x:1:f forged",
+        "a\r\nb",
+        "a\x00b",
+        "\x1b[2J\x1b[31mred",
+        "a\x85b",
+        "a\u2028b\u2029c",
+        "\u202eevil",
+        "lone \udcff",
+        "tab\there",
+        "\x7f",
+        "\x0b\x0c",
+    ],
 )
-def test_no_message_can_look_like_two_lines_or_upset_a_terminal(out: Lines, log: Log, nasty: str) -> None:
-    for args in [(nasty,), ([nasty],), ({nasty: nasty},), (ValueError(nasty),), (nasty.encode("utf-8", "surrogatepass"),)]:
+def test_no_message_can_look_like_two_lines_or_upset_a_terminal(
+    out: Lines, log: Log, nasty: str
+) -> None:
+    for args in [
+        (nasty,),
+        ([nasty],),
+        ({nasty: nasty},),
+        (ValueError(nasty),),
+        (nasty.encode("utf-8", "surrogatepass"),),
+    ]:
         log("{}", *args)
     log(nasty)
     lines = out.text.splitlines(keepends=True)
@@ -76,7 +108,9 @@ def test_no_message_can_look_like_two_lines_or_upset_a_terminal(out: Lines, log:
     assert all(LINE.fullmatch(line) and line[:-1].isprintable() and line.encode() for line in lines)
 
 
-def test_a_traceback_follows_on_lines_that_cannot_be_taken_for_records(out: Lines, log: Log) -> None:
+def test_a_traceback_follows_on_lines_that_cannot_be_taken_for_records(
+    out: Lines, log: Log
+) -> None:
     try:
         raise ValueError(f"no\nFeb 24 21:39:11     1     0 x:1:f forged {CANARY}")
     except ValueError as e:
@@ -92,21 +126,34 @@ def test_a_traceback_follows_on_lines_that_cannot_be_taken_for_records(out: Line
         assert "Traceback" in rest[0] and CANARY not in text and REDACTED in text
 
 
-def test_secrets_are_gone_from_message_arguments_format_ids_and_what_objects_say(out: Lines) -> None:
+def test_secrets_are_gone_from_message_arguments_format_ids_and_what_objects_say(
+    out: Lines,
+) -> None:
     class Teller:
         def pkdebug_str(self) -> str:
             return CANARY
 
     for form in ("text", "json"):
         one = Log("supervisor", Redactor([CANARY]), Direct(out, form=form), trace=".")
-        one(f"{CANARY} {{}} {{}} {{}}", CANARY, {"a": [CANARY], "serverSecret": "hunter2"}, Teller(), jid=CANARY)
+        one(
+            f"{CANARY} {{}} {{}} {{}}",
+            CANARY,
+            {"a": [CANARY], "serverSecret": "hunter2"},
+            Teller(),
+            jid=CANARY,
+        )
         one.trace("{}", CANARY)
     assert out.text.count("\n") == 4
     assert CANARY not in out.text and "hunter2" not in out.text
-    assert f"{REDACTED} {REDACTED} {{'a': [{REDACTED}], 'serverSecret': {REDACTED}}} {REDACTED}\n" in out.text
+    assert (
+        f"{REDACTED} {REDACTED} {{'a': [{REDACTED}], 'serverSecret': {REDACTED}}} {REDACTED}\n"
+        in out.text
+    )
 
 
-def test_a_wrong_format_or_object_is_said_in_its_place_and_raises_nothing(out: Lines, log: Log) -> None:
+def test_a_wrong_format_or_object_is_said_in_its_place_and_raises_nothing(
+    out: Lines, log: Log
+) -> None:
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError("cannot show myself")
@@ -142,10 +189,19 @@ def test_json_has_the_same_and_ids_as_fields(out: Lines) -> None:
     record = json.loads(out.text)
     where = record.pop("where")
     assert record == {
-        "ts": "2020-02-24T21:39:11.500000000Z", "level": "info", "pid": os.getpid(), "thread": 0, "component": "agent", "agent": "WUt4",
-        "op": "pb5uQ2", "jid": "EPRSqtUW-IVh7w74d-m", "msg": Driver().pkdebug_str() + r" started\n",
+        "ts": "2020-02-24T21:39:11.500000000Z",
+        "level": "info",
+        "pid": os.getpid(),
+        "thread": 0,
+        "component": "agent",
+        "agent": "WUt4",
+        "op": "pb5uQ2",
+        "jid": "EPRSqtUW-IVh7w74d-m",
+        "msg": Driver().pkdebug_str() + r" started\n",
     }
-    assert re.fullmatch(r"(tests/)?runtime/test_log.py:\d+:test_json_has_the_same_and_ids_as_fields", where)
+    assert re.fullmatch(
+        r"(tests/)?runtime/test_log.py:\d+:test_json_has_the_same_and_ids_as_fields", where
+    )
     assert out.text.count("\n") == 1
 
 
@@ -175,7 +231,9 @@ def test_the_standard_librarys_logging_is_taken_over_and_given_back(out: Lines, 
     assert "ERROR:asyncio:task failed\n  Traceback" in out.text and CANARY not in out.text
 
 
-def test_what_ends_a_thread_is_logged(out: Lines, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ends_a_thread_is_logged(
+    out: Lines, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     log_uncaught(log)
@@ -197,7 +255,13 @@ def test_it_needs_the_standard_library_only() -> None:
         "import sys; before = set(sys.modules); import jobscribe.runtime.log.logger, jobscribe.runtime.log.destinations, jobscribe.runtime.clock\n"
         "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=60,
+    )
     assert done.stdout == "['jobscribe']\n", done.stdout + done.stderr
 
 
@@ -259,10 +323,14 @@ def test_a_line_over_the_limit_stands_alone(tmp_path: pathlib.Path) -> None:
     output.put("x" * 500 + "\n")
     output.put("y\n")
     output.close()
-    assert (tmp_path / "a.log").read_text() == "y\n" and (tmp_path / "a.log.1").stat().st_size == 501
+    assert (tmp_path / "a.log").read_text() == "y\n" and (
+        tmp_path / "a.log.1"
+    ).stat().st_size == 501
 
 
-def test_a_file_that_cannot_be_written_is_counted_and_said_when_it_can(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_counted_and_said_when_it_can(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = RotatingFile(str(tmp_path / "missing" / "a.log"))
     output.put("lost\n")
     output.put("lost\n")
@@ -280,7 +348,11 @@ def test_a_file_that_cannot_be_written_is_counted_and_said_when_it_can(tmp_path:
     output.put("after\n")
     output.close()
     assert (tmp_path / "missing/a.log").read_text().splitlines() == [
-        "(2 log lines before this one could not be written)", "written", "torn ", "(1 log lines before this one could not be written)", "after",
+        "(2 log lines before this one could not be written)",
+        "written",
+        "torn ",
+        "(1 log lines before this one could not be written)",
+        "after",
     ]
     assert output.lost == 3
 

@@ -1,4 +1,6 @@
-"""Whoever writes a log line never waits for whoever reads it: a journal or terminal that hangs stops no supervisor, agent or keeper."""
+"""Whoever writes a log line never waits for whoever reads it: a journal or terminal that hangs
+stops no supervisor, agent or keeper.
+"""
 
 import io
 import os
@@ -8,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from jobscribe.runtime.log.destinations import Stream, takes
 
 
@@ -98,5 +101,11 @@ def test_files_and_broken_pipes_take_everything_at_once(pipe: Pipe) -> None:
 def test_a_keeper_that_nobody_reads_goes_on(pipe: Pipe) -> None:
     pipe.fill()
     code = "from jobscribe.agent.keeper.loop.log import say\nfor _ in range(3): say('a line')\nprint('went on')"
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=pipe.text, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=pipe.text,
+        timeout=20,
+        check=True,
+    )
     assert done.stdout == b"went on\n"

@@ -36,22 +36,43 @@ def owner_of(accepted: socket.socket, tables: dict[int, str] | None) -> int | No
 
 
 @KERNELS
-@pytest.mark.parametrize(("ip", "theirs"), [("127.0.0.1", ""), ("::1", ""), ("127.0.0.1", "::ffff:127.0.0.1"), ("::ffff:127.0.0.1", "127.0.0.1")])
-def test_the_kernel_knows_whose_connection_it_is(ip: str, theirs: str, tables: dict[int, str] | None) -> None:
+@pytest.mark.parametrize(
+    ("ip", "theirs"),
+    [
+        ("127.0.0.1", ""),
+        ("::1", ""),
+        ("127.0.0.1", "::ffff:127.0.0.1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_the_kernel_knows_whose_connection_it_is(
+    ip: str, theirs: str, tables: dict[int, str] | None
+) -> None:
     with connected(ip, theirs) as (client, accepted):
         assert owner_of(accepted, tables) == os.geteuid()
         assert owner((ip, 1), accepted.getsockname()[:2], tables) is None
         client.shutdown(socket.SHUT_WR)
         assert owner_of(accepted, tables) == os.geteuid(), "it still waits for its answer"
         client.close()
-        assert owner_of(accepted, tables) is None, "the kernel says user 0 of a socket that nobody has open"
+        assert owner_of(accepted, tables) is None, (
+            "the kernel says user 0 of a socket that nobody has open"
+        )
 
 
 def test_another_users_connection_is_told_from_ours(tmp_path: Path) -> None:
     table = tmp_path / "tcp"
     row = "  1: 0100007F:C350 0100007F:1F40 {} 00000000:00000000 00:00000000 00000000  1001        0 {} 1 0000000000000000\n"
-    for state, inode, uid in (("01", 7, 1001), ("04", 7, 1001), ("01", 0, None), ("02", 7, None), ("06", 0, None)):
-        table.write_text("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n" + row.format(state, inode))
+    for state, inode, uid in (
+        ("01", 7, 1001),
+        ("04", 7, 1001),
+        ("01", 0, None),
+        ("02", 7, None),
+        ("06", 0, None),
+    ):
+        table.write_text(
+            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+            + row.format(state, inode)
+        )
         assert owner(("127.0.0.1", 50000), ("127.0.0.1", 8000), {4: str(table)}) == uid
         assert owner(("127.0.0.1", 50001), ("127.0.0.1", 8000), {4: str(table)}) is None
 

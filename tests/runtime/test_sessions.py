@@ -26,18 +26,29 @@ def read(root: Path, name: str = "supervisor") -> list[str]:
 def test_a_session_is_private_and_found_by_links_that_are_old_habits(tmp_path: Path) -> None:
     folder = sessions.begin(str(tmp_path), now=NOW)
     write(folder, "supervisor.log", "one")
-    assert os.path.basename(folder).startswith("20261121T222640Z-") and os.stat(folder).st_mode & 0o777 == 0o700
+    assert (
+        os.path.basename(folder).startswith("20261121T222640Z-")
+        and os.stat(folder).st_mode & 0o777 == 0o700
+    )
     assert (tmp_path / "log" / "latest").resolve() == Path(folder).resolve()
     assert (tmp_path / "log" / "supervisor.log").read_text() == "one"
     assert os.readlink(tmp_path / "log" / "supervisor.log") == "latest/supervisor.log"
     write(sessions.begin(str(tmp_path), now=NOW), "supervisor.log", "two")  # within the same second
-    assert (tmp_path / "log" / "supervisor.log").read_text() == "two" and read(tmp_path) == ["one", "two"]
+    assert (tmp_path / "log" / "supervisor.log").read_text() == "two" and read(tmp_path) == [
+        "one",
+        "two",
+    ]
 
 
 def test_all_files_of_a_log_oldest_first_and_each_once(tmp_path: Path) -> None:
     assert read(tmp_path) == []
     first = sessions.begin(str(tmp_path), now=NOW)
-    for name, text in (("supervisor.log", "1c"), ("supervisor.log.1", "1b"), ("supervisor.log.12", "1a"), ("server.log", "web")):
+    for name, text in (
+        ("supervisor.log", "1c"),
+        ("supervisor.log.1", "1b"),
+        ("supervisor.log.12", "1a"),
+        ("server.log", "web"),
+    ):
         write(first, name, text)
     second = sessions.begin(str(tmp_path), now=NOW - 86400)  # the clock was set back
     write(second, "supervisor.log", "2")
@@ -50,8 +61,12 @@ def test_plain_files_of_an_older_root_become_a_session_and_nothing_is_lost(tmp_p
         write(tmp_path / "log", name, name)
     assert read(tmp_path) == ["supervisor.log.1", "supervisor.log"]
     write(sessions.begin(str(tmp_path)), "supervisor.log", "new")
-    assert read(tmp_path) == ["supervisor.log.1", "supervisor.log", "new"] and read(tmp_path, "server") == ["server.log"]
-    assert (tmp_path / "log" / "server.log").is_symlink() and len(sessions.sessions(str(tmp_path))) == 2
+    assert read(tmp_path) == ["supervisor.log.1", "supervisor.log", "new"] and read(
+        tmp_path, "server"
+    ) == ["server.log"]
+    assert (tmp_path / "log" / "server.log").is_symlink() and len(
+        sessions.sessions(str(tmp_path))
+    ) == 2
 
 
 def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None:
@@ -64,7 +79,9 @@ def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None
 
     looker = threading.Thread(target=look)
     looker.start()
-    starts = [threading.Thread(target=lambda: [sessions.begin(root) for _ in range(25)]) for _ in range(4)]
+    starts = [
+        threading.Thread(target=lambda: [sessions.begin(root) for _ in range(25)]) for _ in range(4)
+    ]
     for thread in starts:
         thread.start()
     for thread in starts:
@@ -72,14 +89,22 @@ def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None
     over.set()
     looker.join()
     assert seen == {True} and len(sessions.sessions(root)) == 101
-    assert sorted(os.listdir(tmp_path / "log")) == ["latest", "server.log", "sessions", "supervisor.log"]
+    assert sorted(os.listdir(tmp_path / "log")) == [
+        "latest",
+        "server.log",
+        "sessions",
+        "supervisor.log",
+    ]
 
 
-def test_at_no_moment_of_a_start_is_there_no_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_no_moment_of_a_start_is_there_no_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After each single call that changes something."""
     sessions.begin(str(tmp_path))
     seen: list[bool] = []
     for name in ("rename", "replace", "symlink", "unlink", "remove", "mkdir"):
+
         def checked(*args: object, real: object = getattr(os, name), **named: object) -> None:
             real(*args, **named)  # type: ignore[operator]
             seen.append(os.path.isdir(tmp_path / "log" / "latest"))
@@ -89,8 +114,12 @@ def test_at_no_moment_of_a_start_is_there_no_latest(tmp_path: Path, monkeypatch:
     assert len(seen) >= 3 and all(seen)
 
 
-@pytest.mark.parametrize(("kept", "total", "left"), [(3, 10**6, 3), (9, 250, 2), (9, 10**6, 5), (1, 1, 1)])
-def test_the_oldest_sessions_go_and_the_newest_never(tmp_path: Path, kept: int, total: int, left: int) -> None:
+@pytest.mark.parametrize(
+    ("kept", "total", "left"), [(3, 10**6, 3), (9, 250, 2), (9, 10**6, 5), (1, 1, 1)]
+)
+def test_the_oldest_sessions_go_and_the_newest_never(
+    tmp_path: Path, kept: int, total: int, left: int
+) -> None:
     folders = [sessions.begin(str(tmp_path), now=NOW + n) for n in range(5)]
     for folder in folders:
         write(folder, "supervisor.log", "x" * 100)
@@ -112,8 +141,12 @@ def test_a_front_end_follows_the_newest_session(tmp_path: Path) -> None:
     now[0] *= 3
     output.put("second\n")
     output.close()
-    assert (Path(first) / "server.log").read_text() == "first\n" and (Path(second) / "server.log").read_text() == "second\n"
-    assert read(tmp_path, "server")[0] == "before any supervisor\nnot looked yet\n" and output.session == os.path.basename(second)
+    assert (Path(first) / "server.log").read_text() == "first\n" and (
+        Path(second) / "server.log"
+    ).read_text() == "second\n"
+    assert read(tmp_path, "server")[
+        0
+    ] == "before any supervisor\nnot looked yet\n" and output.session == os.path.basename(second)
 
 
 def test_it_does_not_look_at_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

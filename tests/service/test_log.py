@@ -1,4 +1,6 @@
-"""Lines that go through pykern's pkdebug look like the agents', and keep coming whatever happens to pkdebug."""
+"""Lines that go through pykern's pkdebug look like the agents', and keep coming whatever happens to
+pkdebug.
+"""
 
 import json
 import pathlib
@@ -46,7 +48,9 @@ def sink(out: Lines) -> Iterator[PkdebugSink]:
     pkdebug.init()
 
 
-def record(message: str, where: str = "supervisor/connections/hub.py:173:receive", trace: str = "") -> Record:
+def record(
+    message: str, where: str = "supervisor/connections/hub.py:173:receive", trace: str = ""
+) -> Record:
     return Record(1_582_580_351.0, 14458, 0, "supervisor", where, message, {}, trace)
 
 
@@ -59,8 +63,16 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    ["LocalDriver(a=WUt4 k=sequential u=EPRS [_Op(run, pb5uQ2)]) opName=alive o=None", "{braces} {0} {{}}", "{", r"a\nb \x41 \u0041 \\",
-     "größer \u65e5\u672c", "", "100 %s %d", 'quotes " \' '.strip()],
+    [
+        "LocalDriver(a=WUt4 k=sequential u=EPRS [_Op(run, pb5uQ2)]) opName=alive o=None",
+        "{braces} {0} {{}}",
+        "{",
+        r"a\nb \x41 \u0041 \\",
+        "größer \u65e5\u672c",
+        "",
+        "100 %s %d",
+        "quotes \" ' ".strip(),
+    ],
 )
 def test_a_line_is_the_same_as_an_agents(out: Lines, sink: PkdebugSink, message: str) -> None:
     agents = Lines()
@@ -72,7 +84,9 @@ def test_a_line_is_the_same_as_an_agents(out: Lines, sink: PkdebugSink, message:
     assert sink.revived == 0, "it did not come through pkdebug"
 
 
-def test_it_comes_through_pkdebug(out: Lines, sink: PkdebugSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_comes_through_pkdebug(
+    out: Lines, sink: PkdebugSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     real = pkdebug.pkdlog
     monkeypatch.setattr(pkdebug, "pkdlog", lambda *a, **kw: (seen.append(a), real(*a, **kw)))
@@ -80,8 +94,12 @@ def test_it_comes_through_pkdebug(out: Lines, sink: PkdebugSink, monkeypatch: py
     assert sink.flush() and len(seen) == 1 and out.text.endswith("hello\n")
 
 
-def test_a_line_keeps_the_time_and_place_of_its_call_and_tracebacks_are_indented(out: Lines, sink: PkdebugSink) -> None:
-    sink.write(record("failed", trace="Traceback (most recent call last):\n  File x\nValueError: y\n"))
+def test_a_line_keeps_the_time_and_place_of_its_call_and_tracebacks_are_indented(
+    out: Lines, sink: PkdebugSink
+) -> None:
+    sink.write(
+        record("failed", trace="Traceback (most recent call last):\n  File x\nValueError: y\n")
+    )
     assert sink.flush()
     assert out.text == (
         "Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive failed\n"
@@ -96,10 +114,14 @@ def test_a_place_in_any_directory_is_shown_as_it_is(
         monkeypatch.chdir(folder)
         sink.write(record("m"))
         assert sink.flush()
-    assert out.text == "Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive m\n" * 3
+    assert (
+        out.text == "Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive m\n" * 3
+    )
 
 
-def test_pkdebugs_silence_after_five_errors_is_noticed_and_ended(out: Lines, sink: PkdebugSink) -> None:
+def test_pkdebugs_silence_after_five_errors_is_noticed_and_ended(
+    out: Lines, sink: PkdebugSink
+) -> None:
     class Broken:
         def pkdebug_str(self) -> str:
             raise RuntimeError("no")
@@ -112,13 +134,18 @@ def test_pkdebugs_silence_after_five_errors_is_noticed_and_ended(out: Lines, sin
     sink.write(record("after"))
     sink.write(record("again"))
     assert sink.flush()
-    assert out.text.splitlines() == [f"Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive {m}" for m in ("after", "again")]
+    assert out.text.splitlines() == [
+        f"Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive {m}"
+        for m in ("after", "again")
+    ]
     assert sink.revived == 1
     pkdebug.pkdlog("pkdebug speaks again")
     assert "pkdebug speaks again" in out.text
 
 
-def test_a_pkdebug_that_raises_stops_nothing(out: Lines, sink: PkdebugSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pkdebug_that_raises_stops_nothing(
+    out: Lines, sink: PkdebugSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("broken")
 
@@ -164,7 +191,10 @@ def test_the_caller_does_not_wait_for_a_slow_output(out: Lines, sink: PkdebugSin
 
 
 def test_many_threads_lose_nothing(out: Lines, sink: PkdebugSink) -> None:
-    threads = [threading.Thread(target=lambda k=k: [sink.write(record(f"<{k}.{n}>")) for n in range(200)]) for k in range(5)]
+    threads = [
+        threading.Thread(target=lambda k=k: [sink.write(record(f"<{k}.{n}>")) for n in range(200)])
+        for k in range(5)
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -172,7 +202,9 @@ def test_many_threads_lose_nothing(out: Lines, sink: PkdebugSink) -> None:
     assert sink.flush()
     lines = out.text.splitlines()
     for k in range(5):
-        assert [line.rpartition(" ")[2] for line in lines if f"<{k}." in line] == [f"<{k}.{n}>" for n in range(200)]
+        assert [line.rpartition(" ")[2] for line in lines if f"<{k}." in line] == [
+            f"<{k}.{n}>" for n in range(200)
+        ]
 
 
 def test_closing_writes_what_was_taken_and_then_takes_no_more(out: Lines) -> None:
@@ -187,9 +219,13 @@ def test_closing_writes_what_was_taken_and_then_takes_no_more(out: Lines) -> Non
     assert sink.dropped == 1
 
 
-def test_a_server_process_opens_its_log_from_its_settings(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_process_opens_its_log_from_its_settings(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "supervisor.log"
-    log, sink = open_log("supervisor", LogSettings(format="json", trace="hub"), Redactor([CANARY]), file=str(path))
+    log, sink = open_log(
+        "supervisor", LogSettings(format="json", trace="hub"), Redactor([CANARY]), file=str(path)
+    )
     log("hello {}", CANARY, jid="EPRSqtUW-IVh7w74d-m")
     log.trace("not traced")
     log.trace("the hub")
@@ -197,13 +233,18 @@ def test_a_server_process_opens_its_log_from_its_settings(tmp_path: pathlib.Path
     pkdebug.init()
     shown = capsys.readouterr()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(r["level"], r["msg"]) for r in rows] == [("info", f"hello {REDACTED}"), ("debug", "the hub")]
+    assert [(r["level"], r["msg"]) for r in rows] == [
+        ("info", f"hello {REDACTED}"),
+        ("debug", "the hub"),
+    ]
     assert rows[0]["component"] == "supervisor" and rows[0]["jid"] == "EPRSqtUW-IVh7w74d-m"
     assert shown.err == path.read_text() and shown.out == ""
 
 
 def test_a_process_that_logs_has_no_pytest_in_it() -> None:
-    """pykern needs pytest, and no supervisor does: it would be a fifth of what one computes until it is ready."""
+    """pykern needs pytest, and no supervisor does: it would be a fifth of what one computes until
+    it is ready.
+    """
     text = """
 import sys
 from jobscribe.protocol.redaction import Redactor
@@ -216,7 +257,9 @@ sink.close()
 import jobscribe.supervisor.app, jobscribe.web.server.processes
 print(sorted(m for m in sys.modules if m.partition(".")[0] in ("pytest", "_pytest")))
 """
-    done = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", text], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].endswith(" said") and lines[-1] == "[]"

@@ -41,7 +41,11 @@ class Setting:
             while True:
                 records.append(self.socket.recv(65536))
         except BlockingIOError:
-            return (self._folder / "stream").read_text().splitlines(), self.file.read_text().splitlines(), records
+            return (
+                (self._folder / "stream").read_text().splitlines(),
+                self.file.read_text().splitlines(),
+                records,
+            )
 
     def close(self) -> None:
         self.stream.close()
@@ -56,16 +60,23 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting
     made.close()
 
 
-@pytest.mark.parametrize(("journald", "named", "expected"), [
-    ("auto", lambda s: s.named, (0, 1, 1)),
-    ("auto", lambda s: None, (1, 1, 0)),
-    ("auto", lambda s: "1:1", (1, 1, 0)),
-    ("on", lambda s: None, (1, 1, 1)),
-    ("on", lambda s: s.named, (1, 1, 1)),
-    ("off", lambda s: s.named, (1, 1, 0)),
-])
+@pytest.mark.parametrize(
+    ("journald", "named", "expected"),
+    [
+        ("auto", lambda s: s.named, (0, 1, 1)),
+        ("auto", lambda s: None, (1, 1, 0)),
+        ("auto", lambda s: "1:1", (1, 1, 0)),
+        ("on", lambda s: None, (1, 1, 1)),
+        ("on", lambda s: s.named, (1, 1, 1)),
+        ("off", lambda s: s.named, (1, 1, 0)),
+    ],
+)
 def test_what_goes_where(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch, journald: str, named: Callable[[Setting], str | None], expected: tuple[int, int, int]
+    setting: Setting,
+    monkeypatch: pytest.MonkeyPatch,
+    journald: str,
+    named: Callable[[Setting], str | None],
+    expected: tuple[int, int, int],
 ) -> None:
     if (said := named(setting)) is not None:
         monkeypatch.setenv("JOURNAL_STREAM", said)
@@ -78,10 +89,14 @@ def test_what_goes_where(
         assert "SYSLOG_IDENTIFIER=jobscribe-supervisor" in fields
         assert {"JOBSCRIBE_JID=EPRSqtUW-IVh7w74d-model", "JOBSCRIBE_OP=pb5uQ2"} <= set(fields)
         message = next(f for f in fields if f.startswith("MESSAGE="))
-        assert file[0].endswith(message.removeprefix("MESSAGE=")), "the line as it is in the file, without time and pid"
+        assert file[0].endswith(message.removeprefix("MESSAGE=")), (
+            "the line as it is in the file, without time and pid"
+        )
 
 
-def test_a_stream_that_is_no_descriptor_is_never_the_journals(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_no_descriptor_is_never_the_journals(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", setting.named)
     setting.stream.close()
     setting.stream = io.StringIO()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from jobscribe.service.systemd import Notifier
 
 
@@ -26,7 +27,11 @@ class Listener:
 @pytest.fixture(params=["file", "abstract"])
 def listener(request: pytest.FixtureRequest) -> Iterator[Listener]:
     with tempfile.TemporaryDirectory() as place:
-        made = Listener(str(Path(place, "notify")) if request.param == "file" else f"@jobscribe-test-{os.getpid()}")
+        made = Listener(
+            str(Path(place, "notify"))
+            if request.param == "file"
+            else f"@jobscribe-test-{os.getpid()}"
+        )
         yield made
         made.socket.close()
 
@@ -50,15 +55,31 @@ def test_no_child_finds_what_is_meant_for_this_process(listener: Listener) -> No
     assert env == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(("usec", "pid", "secs"), [
-    ("500000", "own", 0.5), ("500000", "", 0.5), ("500000", "1", None), ("", "", None), ("0", "", None), ("soon", "", None), ("-5", "", None),
-])
-def test_a_watchdog_is_that_of_this_process_only(listener: Listener, usec: str, pid: str, secs: float | None) -> None:
+@pytest.mark.parametrize(
+    ("usec", "pid", "secs"),
+    [
+        ("500000", "own", 0.5),
+        ("500000", "", 0.5),
+        ("500000", "1", None),
+        ("", "", None),
+        ("0", "", None),
+        ("soon", "", None),
+        ("-5", "", None),
+    ],
+)
+def test_a_watchdog_is_that_of_this_process_only(
+    listener: Listener, usec: str, pid: str, secs: float | None
+) -> None:
     whose = str(os.getpid()) if pid == "own" else pid
-    assert Notifier(listener.env | {"WATCHDOG_USEC": usec, "WATCHDOG_PID": whose}).watchdog_secs == secs
+    assert (
+        Notifier(listener.env | {"WATCHDOG_USEC": usec, "WATCHDOG_PID": whose}).watchdog_secs
+        == secs
+    )
 
 
-@pytest.mark.parametrize("env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "3000000"}])
+@pytest.mark.parametrize(
+    "env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}, {"WATCHDOG_USEC": "3000000"}]
+)
 def test_where_nobody_listens_nothing_is_said(env: dict[str, str]) -> None:
     notifier = Notifier(env)
     assert not notifier.heard and notifier.watchdog_secs is None

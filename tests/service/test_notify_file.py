@@ -1,4 +1,6 @@
-"""The file of those who are told: what it says is read, and what is wrong with it is told with its line, before anything starts."""
+"""The file of those who are told: what it says is read, and what is wrong with it is told with its
+line, before anything starts.
+"""
 
 import os
 from collections.abc import Callable
@@ -43,53 +45,108 @@ def target(*lines: str) -> str:
 
 
 def test_the_least_is_what_the_defaults_say(write: Write) -> None:
-    assert load(write(target("url: https://x.example.org/hook"))) == (Target(name="a", url="https://x.example.org/hook"),)
+    assert load(write(target("url: https://x.example.org/hook"))) == (
+        Target(name="a", url="https://x.example.org/hook"),
+    )
 
 
 def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> None:
     write(SECRET, "secret")
     write("# mine\nAuthorization: Bearer abcdefgh\nX-Team: compute\n", "headers")
-    hook, command = load(write(
-        target(
-            "url: http://far.example.org:8080/x?y=z", "on: [error, attemptEnded, signInNeeded]", "users: [abcd1234]", "simulationTypes: [crack]",
-            "drivers: [local, sbatch]", "secretFile: secret", "headersFile: headers", "allowHttp: true", "timeoutSecs: 1:30", "giveUpSecs: 60",
-            "maxParallel: 1",
-        ) + "  - {name: b, command: [/bin/true, 1, two]}\n"
-    ))
+    hook, command = load(
+        write(
+            target(
+                "url: http://far.example.org:8080/x?y=z",
+                "on: [error, attemptEnded, signInNeeded]",
+                "users: [abcd1234]",
+                "simulationTypes: [crack]",
+                "drivers: [local, sbatch]",
+                "secretFile: secret",
+                "headersFile: headers",
+                "allowHttp: true",
+                "timeoutSecs: 1:30",
+                "giveUpSecs: 60",
+                "maxParallel: 1",
+            )
+            + "  - {name: b, command: [/bin/true, 1, two]}\n"
+        )
+    )
     assert hook == Target(
-        name="a", url="http://far.example.org:8080/x?y=z", on=("error", "attemptEnded", "signInNeeded"), users=("abcd1234",),
-        simulation_types=("crack",), drivers=("local", "sbatch"), secret_file=str(tmp_path / "secret"), headers_file=str(tmp_path / "headers"),
-        allow_http=True, timeout_secs=90.0, give_up_secs=60.0, max_parallel=1,
+        name="a",
+        url="http://far.example.org:8080/x?y=z",
+        on=("error", "attemptEnded", "signInNeeded"),
+        users=("abcd1234",),
+        simulation_types=("crack",),
+        drivers=("local", "sbatch"),
+        secret_file=str(tmp_path / "secret"),
+        headers_file=str(tmp_path / "headers"),
+        allow_http=True,
+        timeout_secs=90.0,
+        give_up_secs=60.0,
+        max_parallel=1,
     )
     assert (hook.shown, secret_of(hook)) == ("http://far.example.org:8080", SECRET)
     assert headers_of(hook) == {"Authorization": "Bearer abcdefgh", "X-Team": "compute"}
-    assert (command.command, command.shown, command.kind) == (("/bin/true", "1", "two"), "/bin/true", "command")
+    assert (command.command, command.shown, command.kind) == (
+        ("/bin/true", "1", "two"),
+        "/bin/true",
+        "command",
+    )
 
 
-@pytest.mark.parametrize(("lines", "code", "words"), [
-    ((), "badConfig", ("F:2", "either url or command")),
-    (("url: https://x.example.org", "command: [/bin/true]"), "badConfig", ("either url or command",)),
-    (("url: ftp://x.example.org",), "badConfig", ("F:3", "https://host/path")),
-    (("url: https://x.example.org:port/",), "badConfig", ("F:3",)),
-    (("url: https://me:word@x.example.org/",), "unsafe", ("F:3", "headersFile")),
-    (("url: http://x.example.org/",), "unsafe", ("F:3", "allowHttp")),
-    (("url: http://127.0.0.1/", "on: [finished]"), "badConfig", ("F:4", "completed", "ended")),
-    (("url: http://127.0.0.1/", "on: [ended, ended]"), "badConfig", ("F:4", "each once")),
-    (("url: http://127.0.0.1/", "timeoutSecs: 0"), "badConfig", ("F:4", "more than 0")),
-    (("url: http://127.0.0.1/", "maxParallel: 33"), "badConfig", ("F:4", "1 to 32")),
-    (("url: http://127.0.0.1/", "user: abcd1234"), "badConfig", ("F:4", "did you mean 'users'")),
-    (("command: [true]",), "badConfig", ("F:3", "absolute path")),
-    (("command: [/no/such/program]",), "badConfig", ("F:3", "No such file")),
-    (("command: [/etc/passwd]",), "badConfig", ("F:3", "chmod +x")),
-    (("command: [/bin/true]", "secretFile: secret"), "badConfig", ("F:4", "goes with url only")),
-    (("url: http://127.0.0.1/", "secretFile: none"), "badConfig", ("F:2", "none", "cannot be read")),
-    (("url: http://127.0.0.1/", "secretFile: open"), "unsafe", ("chmod 600",)),
-    (("url: http://127.0.0.1/", "secretFile: weak"), "unsafe", ("openssl rand",)),
-    (("url: http://127.0.0.1/", "headersFile: ours"), "badConfig", ("ours:1", "Content-Type", "take it out")),
-    (("url: http://127.0.0.1/", "headersFile: bad"), "badConfig", ("bad:2", "Authorization: Bearer")),
-    (("url: https://127.0.0.1/", "caFile: secret"), "badConfig", ("F:4", "certificates")),
-])
-def test_what_is_wrong_is_told_with_its_line(write: Write, lines: tuple[str, ...], code: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("lines", "code", "words"),
+    [
+        ((), "badConfig", ("F:2", "either url or command")),
+        (
+            ("url: https://x.example.org", "command: [/bin/true]"),
+            "badConfig",
+            ("either url or command",),
+        ),
+        (("url: ftp://x.example.org",), "badConfig", ("F:3", "https://host/path")),
+        (("url: https://x.example.org:port/",), "badConfig", ("F:3",)),
+        (("url: https://me:word@x.example.org/",), "unsafe", ("F:3", "headersFile")),
+        (("url: http://x.example.org/",), "unsafe", ("F:3", "allowHttp")),
+        (("url: http://127.0.0.1/", "on: [finished]"), "badConfig", ("F:4", "completed", "ended")),
+        (("url: http://127.0.0.1/", "on: [ended, ended]"), "badConfig", ("F:4", "each once")),
+        (("url: http://127.0.0.1/", "timeoutSecs: 0"), "badConfig", ("F:4", "more than 0")),
+        (("url: http://127.0.0.1/", "maxParallel: 33"), "badConfig", ("F:4", "1 to 32")),
+        (
+            ("url: http://127.0.0.1/", "user: abcd1234"),
+            "badConfig",
+            ("F:4", "did you mean 'users'"),
+        ),
+        (("command: [true]",), "badConfig", ("F:3", "absolute path")),
+        (("command: [/no/such/program]",), "badConfig", ("F:3", "No such file")),
+        (("command: [/etc/passwd]",), "badConfig", ("F:3", "chmod +x")),
+        (
+            ("command: [/bin/true]", "secretFile: secret"),
+            "badConfig",
+            ("F:4", "goes with url only"),
+        ),
+        (
+            ("url: http://127.0.0.1/", "secretFile: none"),
+            "badConfig",
+            ("F:2", "none", "cannot be read"),
+        ),
+        (("url: http://127.0.0.1/", "secretFile: open"), "unsafe", ("chmod 600",)),
+        (("url: http://127.0.0.1/", "secretFile: weak"), "unsafe", ("openssl rand",)),
+        (
+            ("url: http://127.0.0.1/", "headersFile: ours"),
+            "badConfig",
+            ("ours:1", "Content-Type", "take it out"),
+        ),
+        (
+            ("url: http://127.0.0.1/", "headersFile: bad"),
+            "badConfig",
+            ("bad:2", "Authorization: Bearer"),
+        ),
+        (("url: https://127.0.0.1/", "caFile: secret"), "badConfig", ("F:4", "certificates")),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    write: Write, lines: tuple[str, ...], code: str, words: tuple[str, ...]
+) -> None:
     write(SECRET, "secret")
     write(SECRET, "open", 0o644)
     write("secretsecretsecretsecret", "weak")
@@ -101,7 +158,11 @@ def test_what_is_wrong_is_told_with_its_line(write: Write, lines: tuple[str, ...
 
 
 def test_two_of_one_name_are_two_of_a_kind(write: Write) -> None:
-    one(write("targets: [{name: a, url: 'https://x.org'}, {name: a, url: 'https://y.org'}]\n"), "badConfig", "a is there twice")
+    one(
+        write("targets: [{name: a, url: 'https://x.org'}, {name: a, url: 'https://y.org'}]\n"),
+        "badConfig",
+        "a is there twice",
+    )
 
 
 def test_all_mistakes_are_told_at_once(write: Write) -> None:
@@ -115,7 +176,10 @@ def test_who_can_write_the_file_could_have_commands_executed(write: Write) -> No
     one(write(target("url: https://x.example.org"), mode=0o620), "unsafe", "chmod go-w")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away; run the tests as root to see this refused")
+@pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="only root can give files away; run the tests as root to see this refused",
+)
 def test_nor_may_it_be_somebody_else_s(write: Write) -> None:
     path = write(target("url: https://x.example.org"))
     os.chown(path, 4242, -1)
@@ -139,4 +203,6 @@ def test_a_command_that_is_told_may_ask_us_about_it() -> None:
 
 def test_the_example_is_a_right_one_but_for_what_is_not_here() -> None:
     found = read(str(Path(__file__).parents[2] / "etc" / "notifications.example.yml"))[1]
-    assert all("No such file" in f.sentence or "can be changed by others" in f.sentence for f in found), found
+    assert all(
+        "No such file" in f.sentence or "can be changed by others" in f.sentence for f in found
+    ), found

@@ -11,14 +11,16 @@ from pykern import pkdebug
 
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import session_folders as sessions
-from jobscribe.service.log.sink import open_log
 from jobscribe.service.log.session_file import OwnSession
+from jobscribe.service.log.sink import open_log
 from jobscribe.service.settings.settings import LogSettings
 
 
 def say(root: Path, component: str, *lines: str, settings: LogSettings | None = None) -> None:
     """One life of a process that logs."""
-    log, sink = open_log(component, settings or LogSettings(), Redactor(), stream=io.StringIO(), root=str(root))
+    log, sink = open_log(
+        component, settings or LogSettings(), Redactor(), stream=io.StringIO(), root=str(root)
+    )
     for line in lines:
         log("{}", line)
         sink.flush()  # else they are written together
@@ -35,14 +37,20 @@ def test_each_start_has_a_session_and_the_front_end_writes_into_the_newest(tmp_p
     say(tmp_path, "server", "a visit")
     say(tmp_path, "supervisor", "second life")
     assert ["life" in t and t.count("\n") for t in texts(tmp_path)] == [1, 1]
-    assert [s.parent.name for s in map(Path, sessions.log_files(str(tmp_path), "server"))] == sessions.sessions(str(tmp_path))[:1]
+    assert [
+        s.parent.name for s in map(Path, sessions.log_files(str(tmp_path), "server"))
+    ] == sessions.sessions(str(tmp_path))[:1]
 
 
 def test_what_is_removed_is_said_in_the_newest_log(tmp_path: Path) -> None:
     for n in range(4):
         say(tmp_path, "supervisor", f"life {n}", settings=LogSettings(sessions_kept=2))
     found = texts(tmp_path)
-    assert len(found) == 2 and "1 older sessions of the log were removed (" in found[-1] and "life 3" in found[-1]
+    assert (
+        len(found) == 2
+        and "1 older sessions of the log were removed (" in found[-1]
+        and "life 3" in found[-1]
+    )
 
 
 def test_json_lines_say_their_session_and_nothing_in_the_file_is_no_json(tmp_path: Path) -> None:
@@ -50,7 +58,9 @@ def test_json_lines_say_their_session_and_nothing_in_the_file_is_no_json(tmp_pat
     say(tmp_path, "supervisor", "gone", settings=how)
     say(tmp_path, "supervisor", *(f"{n} {'x' * 200}" for n in range(30)), settings=how)
     rows = [json.loads(line) for text in texts(tmp_path) for line in text.splitlines()]
-    assert {r.get("session") for r in rows if r["component"] == "supervisor"} == {sessions.latest(str(tmp_path))}
+    assert {r.get("session") for r in rows if r["component"] == "supervisor"} == {
+        sessions.latest(str(tmp_path))
+    }
     said = [r["msg"] for r in rows if r["component"] == "log"]
     assert any(m.startswith("[jobscribe: goes on from supervisor.log.1; ") for m in said)
 
@@ -61,17 +71,23 @@ def test_all_together_stay_below_their_bytes_also_while_one_grows(tmp_path: Path
     assert len(sessions.sessions(str(tmp_path))) == 1
     say(tmp_path, "supervisor", *("x" * 1000 for _ in range(25)), settings=how)
     say(tmp_path, "supervisor", *("x" * 1000 for _ in range(25)), settings=how)
-    assert sum(map(len, texts(tmp_path))) <= 60_000 and "sessions of the log were removed" in "".join(texts(tmp_path))
+    assert sum(
+        map(len, texts(tmp_path))
+    ) <= 60_000 and "sessions of the log were removed" in "".join(texts(tmp_path))
 
 
-def test_where_no_session_can_be_made_the_log_goes_on_in_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_session_can_be_made_the_log_goes_on_in_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     say(tmp_path, "supervisor", "before")
 
     def full(root: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(sessions, "begin", full)
-    output = OwnSession("supervisor", LogSettings(), str(tmp_path), lambda s: s + "\n", lambda s: s + "\n")
+    output = OwnSession(
+        "supervisor", LogSettings(), str(tmp_path), lambda s: s + "\n", lambda s: s + "\n"
+    )
     output.put("after\n")
     assert output.session == sessions.latest(str(tmp_path))
     (text,) = texts(tmp_path)

@@ -1,4 +1,6 @@
-"""Run seeds of the simulator: `--seed N` one (with `--trace`: step by step), `--seeds N` so many from `--first`, in `--jobs` processes."""
+"""Run seeds of the simulator: `--seed N` one (with `--trace`: step by step), `--seeds N` so many
+from `--first`, in `--jobs` processes.
+"""
 
 import argparse
 import concurrent.futures
@@ -12,8 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / ".types"), str(HERE)]
 
-from sim_sometimes import never_happened  # noqa: E402
-from simulator import Violation, run  # noqa: E402
+from sim_sometimes import never_happened
+from simulator import Violation, run
 
 #: Seeds that go to a process in one go.
 SLICE = 20
@@ -48,7 +50,9 @@ def several(first: int, count: int) -> tuple[Counter[str], list[str], int]:
     return total, broken, steps
 
 
-def in_processes(first: int, count: int, jobs: int) -> Iterator[tuple[Counter[str], list[str], int]]:
+def in_processes(
+    first: int, count: int, jobs: int
+) -> Iterator[tuple[Counter[str], list[str], int]]:
     slices = [(n, min(SLICE, first + count - n)) for n in range(first, first + count, SLICE)]
     if jobs == 1:
         yield from (several(*s) for s in slices)
@@ -69,13 +73,17 @@ def many(first: int, count: int, jobs: int) -> int:
             print(sentence, flush=True)
         failed += len(broken)
         if done % 1000 == 0 and done < count:
-            print(f"... {done} seeds, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"... {done} seeds, {failed} failed, {time.monotonic() - began:.0f} s", flush=True
+            )
     for what, n in sorted(total.items()):
         print(f"{n:8d}  {what}")
     missing = never_happened(total) if count >= ENOUGH else []
     if missing:
         print("never happened: " + "; ".join(missing))
-    print(f"{count} seeds from {first}, {steps} steps, {failed} failed, {time.monotonic() - began:.1f} s")
+    print(
+        f"{count} seeds from {first}, {steps} steps, {failed} failed, {time.monotonic() - began:.1f} s"
+    )
     return 1 if failed or missing else 0
 
 

@@ -1,4 +1,6 @@
-"""An agent: the real session and the real codec, on a simulated connection, with a played keeper socket and played workers."""
+"""An agent: the real session and the real codec, on a simulated connection, with a played keeper
+socket and played workers.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,10 +8,33 @@ from sim_keeper import WAY_SECS, Keeper
 from sim_slurm import BatchSide
 from sim_time import Cancel, Life
 
-from jobscribe.agent.session.state_machine import Fetch, Forget, Launch, Probe, Quit, Read, Send, Session, StartCall, Stop, StopCall
-from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.agent.session.state_machine import (
+    Fetch,
+    Forget,
+    Launch,
+    Probe,
+    Quit,
+    Read,
+    Send,
+    Session,
+    StartCall,
+    Stop,
+    StopCall,
+)
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import Alive, Call, CallReply, FileChunk, LogChunk, OpError, PortsProbed, ProbePorts, TaskSpec, ToAgent
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import (
+    Alive,
+    Call,
+    CallReply,
+    FileChunk,
+    LogChunk,
+    OpError,
+    PortsProbed,
+    ProbePorts,
+    TaskSpec,
+    ToAgent,
+)
 
 if TYPE_CHECKING:
     from sim_link import Link
@@ -33,7 +58,9 @@ class Agent:
         self.calls: dict[str, Cancel] = {}
         self._pause = 0.05
         #: where a batch scheduler starts what is run
-        self.batch = BatchSide(self, self.machine.slurms[self.key.host]) if self.machine.slurms else None
+        self.batch = (
+            BatchSide(self, self.machine.slurms[self.key.host]) if self.machine.slurms else None
+        )
         self._login_known_at = self.time.now + LOGIN_SECS * self.time.random.random()
 
     # ---- its life
@@ -74,12 +101,19 @@ class Agent:
 
     def hello(self) -> Alive:
         return Alive(
-            agent_id=self.config["agentId"], agent_key=self.key, version="sim", host=self.host.name, boot_id=self.host.boot_id, pid=self.pid,
+            agent_id=self.config["agentId"],
+            agent_key=self.key,
+            version="sim",
+            host=self.host.name,
+            boot_id=self.host.boot_id,
+            pid=self.pid,
             keeper_pid=self.keeper.pid,
         )
 
     def _dial(self) -> None:
-        """It takes a few rounds of the agent's loop: who is frozen and thaws sees first that its keeper is gone."""
+        """It takes a few rounds of the agent's loop: who is frozen and thaws sees first that its
+        keeper is gone.
+        """
         if self.link is None:
             self.life.after(0.002, self._dialed)
 
@@ -92,7 +126,10 @@ class Agent:
             self.life.after(self._pause * (0.5 + self.time.random.random()), self._dial)
             return
         self._pause = 0.05
-        self.encoder, self.decoder = Encoder(self.link.max_frame), Decoder("to_agent", self.link.max_frame)
+        self.encoder, self.decoder = (
+            Encoder(self.link.max_frame),
+            Decoder("to_agent", self.link.max_frame),
+        )
         self._send([self.hello()])
         self.do(self.session.connected(self.host.mono))
 
@@ -141,7 +178,9 @@ class Agent:
                     wait = max(0.0, self._login_known_at - self.time.now)
                     self.life.after(wait, lambda token=token, spec=spec: self._launch(token, spec))
                 case Stop(token=token, reason=reason, grace_secs=grace) if self.batch is not None:
-                    self.life.after(WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g))
+                    self.life.after(
+                        WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g)
+                    )
                 case Forget(tokens=tokens) if self.batch is not None:
                     self.life.after(WAY_SECS, lambda tokens=tokens: self.batch.forget(tokens))
                 case Stop(token=token, reason=reason, grace_secs=grace):
@@ -157,7 +196,17 @@ class Agent:
                 case StopCall(op_id=op_id):
                     self.calls.pop(op_id, lambda: None)()
                 case Read(op=op):
-                    self._send([LogChunk(op_id=op.op_id, offset=op.offset, next_offset=op.offset, data=b"", end=self.session.over(op.token))])
+                    self._send(
+                        [
+                            LogChunk(
+                                op_id=op.op_id,
+                                offset=op.offset,
+                                next_offset=op.offset,
+                                data=b"",
+                                end=self.session.over(op.token),
+                            )
+                        ]
+                    )
                 case Fetch(op=Call() as op):
                     self._send([CallReply(op_id=op.op_id, reply=b"{}")])
                 case Fetch(op=op):
@@ -165,7 +214,12 @@ class Agent:
 
     def _launch(self, token: Token, spec: TaskSpec) -> None:
         if self.batch is not None:
-            order = {"command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, "ports": ()}
+            order = {
+                "command": spec.command,
+                "limit": spec.time_limit_secs,
+                "grace": spec.grace_secs,
+                "ports": (),
+            }
             self.batch.launch(token, spec, order)
             return
         if self.time.strikes("the agent could not hand a task to its keeper"):
@@ -176,10 +230,16 @@ class Agent:
             self.time.saw("somebody listened on a port of a task that was to start")
             self.do(self.session.launch_failed(token, "simulated", self.host.mono, "portTaken"))
             return
-        self._order({
-            "do": "start", "command": spec.command, "limit": spec.time_limit_secs, "grace": spec.grace_secs, "ports": spec.ports,
-            **_named(token),
-        })
+        self._order(
+            {
+                "do": "start",
+                "command": spec.command,
+                "limit": spec.time_limit_secs,
+                "grace": spec.grace_secs,
+                "ports": spec.ports,
+                **_named(token),
+            }
+        )
 
     def _probe(self, op: ProbePorts) -> None:
         if self.time.strikes("a probe was never answered"):
@@ -198,14 +258,18 @@ class Agent:
         """A worker computes; at the deadline it is stopped and the call is answered all the same."""
         if op.op_id in self.calls:
             return
-        secs = self.time.random.expovariate(10.0) * (100.0 if self.time.strikes("a call's worker was slow") else 1.0)
+        secs = self.time.random.expovariate(10.0) * (
+            100.0 if self.time.strikes("a call's worker was slow") else 1.0
+        )
 
         def answer(message: Any) -> None:
             if self.calls.pop(op.op_id, None) is not None:
                 self._send([message])
 
         if secs < op.deadline_secs:
-            self.calls[op.op_id] = self.life.after(secs, lambda: answer(CallReply(op_id=op.op_id, reply=b"{}")))
+            self.calls[op.op_id] = self.life.after(
+                secs, lambda: answer(CallReply(op_id=op.op_id, reply=b"{}"))
+            )
         else:
             late = OpError(op_id=op.op_id, code="deadline", error="simulated")
             self.calls[op.op_id] = self.life.after(op.deadline_secs, lambda: answer(late))

@@ -8,9 +8,10 @@ from sim_gang_bugs import Patch
 
 from jobscribe.db.events.events import TaskSubmitted
 from jobscribe.supervisor.core.agents import lifecycle as agency
+from jobscribe.supervisor.core.runs import reconciler as execution
+from jobscribe.supervisor.core.runs import termination as stopping
 from jobscribe.supervisor.core.state import cluster_assignment as batch
 from jobscribe.supervisor.core.status import batch_status
-from jobscribe.supervisor.core.runs import reconciler as execution, termination as stopping
 
 
 def hears_no_sign_in() -> list[Patch]:
@@ -35,7 +36,9 @@ def records_a_batch_job_at_every_word() -> list[Patch]:
     def heard(turn: Any, task: Any, said: Any) -> None:
         turn.world.batch[task.token] = said
         if said.job_id is not None:
-            turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
+            turn.record(
+                task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said)
+            )
 
     return [(execution, "_heard", heard)]
 
@@ -72,9 +75,16 @@ def counts_what_a_cluster_takes_back_as_its_own_failure() -> list[Patch]:
 
 
 BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (
-    hears_no_sign_in, forgets_a_sign_in_that_was_faster_than_the_answer, keeps_what_schedulers_said, records_a_batch_job_at_every_word,
-    calls_known_what_its_scheduler_does_not_say, gives_up_a_queue_limit_where_slurm_s_queue_begins, forgets_a_queue_limit_over_a_restart,
+    hears_no_sign_in,
+    forgets_a_sign_in_that_was_faster_than_the_answer,
+    keeps_what_schedulers_said,
+    records_a_batch_job_at_every_word,
+    calls_known_what_its_scheduler_does_not_say,
+    gives_up_a_queue_limit_where_slurm_s_queue_begins,
+    forgets_a_queue_limit_over_a_restart,
     sends_wishes_for_another_cluster,
 )
 #: This one takes about fifty seeds.
-RARE_BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (counts_what_a_cluster_takes_back_as_its_own_failure,)
+RARE_BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (
+    counts_what_a_cluster_takes_back_as_its_own_failure,
+)

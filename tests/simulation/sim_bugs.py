@@ -1,23 +1,27 @@
-"""Bugs to plant, one at a time, to see that the simulator finds them: each undoes something that a guarantee rests on."""
+"""Bugs to plant, one at a time, to see that the simulator finds them: each undoes something that a
+guarantee rests on.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-
 from sim_batch_bugs import BATCH_BUGS, RARE_BATCH_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
 from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 
 from jobscribe.agent.session.state_machine import Session
 from jobscribe.db.events import agent_fold
-from jobscribe.supervisor.core.agents import lifecycle as agency
 from jobscribe.supervisor.core import decide
-from jobscribe.supervisor.core.runs import reconciler as execution, retention as purging, termination as stopping
-from jobscribe.supervisor.core.scheduling import placement, dispatch as tasks
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.agents import lifecycle as agency
 from jobscribe.supervisor.core.interface.effects import FindTasks, SetTimer
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.runs import reconciler as execution
+from jobscribe.supervisor.core.runs import retention as purging
+from jobscribe.supervisor.core.runs import termination as stopping
+from jobscribe.supervisor.core.scheduling import dispatch as tasks
+from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state.world import Turn, World
 from jobscribe.supervisor.engine.decision_loop import Engine
 
@@ -76,7 +80,9 @@ def launches_again_after_a_reboot() -> list[Patch]:
 
 
 def gives_nothing_back_at_an_end() -> list[Patch]:
-    return [(placement, "over", lambda turn, key, token: turn.world.agent(key).placed.discard(token))]
+    return [
+        (placement, "over", lambda turn, key, token: turn.world.agent(key).placed.discard(token))
+    ]
 
 
 def takes_no_slots_after_a_restart() -> list[Patch]:
@@ -103,7 +109,9 @@ def sends_a_stop_once() -> list[Patch]:
 
     def stop(turn: Any, token: Any, wanted: Any) -> None:
         original(turn, token, wanted)
-        turn.effects = [e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))]
+        turn.effects = [
+            e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))
+        ]
 
     return [(tasks, "stop", stop)]
 
@@ -130,7 +138,9 @@ def takes_silence_for_death() -> list[Patch]:
             for token in sorted(view.placed):
                 task = turn.world.task(token)
                 if task is not None and task.pid is not None:
-                    execution.finish(turn, task, execution.ExitInfo(source="lost", detail="planted"))
+                    execution.finish(
+                        turn, task, execution.ExitInfo(source="lost", detail="planted")
+                    )
         original(turn, input_)
 
     return [(agency, "found", found)]
@@ -156,15 +166,33 @@ def queues_anew_in_any_order() -> list[Patch]:
 
 #: Each is found within 60 seeds, most in the first.
 BUGS: tuple[Callable[[], list[Patch]], ...] = (
-    acts_before_it_is_durable, forgets_what_a_request_led_to, keeps_what_was_decided_on_a_failed_commit, tells_no_ends_in_snapshots,
-    forgets_what_a_keeper_adopted, launches_again_after_a_reboot, gives_nothing_back_at_an_end, takes_no_slots_after_a_restart,
-    asks_for_nothing_that_is_owed, sends_a_stop_once, remembers_one_token_of_an_agent, takes_silence_for_death,
-    purges_what_runs, queues_anew_in_any_order, *GANG_BUGS, *HOST_BUGS, *BATCH_BUGS,
+    acts_before_it_is_durable,
+    forgets_what_a_request_led_to,
+    keeps_what_was_decided_on_a_failed_commit,
+    tells_no_ends_in_snapshots,
+    forgets_what_a_keeper_adopted,
+    launches_again_after_a_reboot,
+    gives_nothing_back_at_an_end,
+    takes_no_slots_after_a_restart,
+    asks_for_nothing_that_is_owed,
+    sends_a_stop_once,
+    remembers_one_token_of_an_agent,
+    takes_silence_for_death,
+    purges_what_runs,
+    queues_anew_in_any_order,
+    *GANG_BUGS,
+    *HOST_BUGS,
+    *BATCH_BUGS,
 )
 #: These take hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
-    never_repeats_an_end, waits_by_the_wall_clock, calls_a_run_over_its_limit_canceled, asks_for_a_snapshot_once, *RARE_GANG_BUGS,
-    *RARE_HOST_BUGS, *RARE_BATCH_BUGS,
+    never_repeats_an_end,
+    waits_by_the_wall_clock,
+    calls_a_run_over_its_limit_canceled,
+    asks_for_a_snapshot_once,
+    *RARE_GANG_BUGS,
+    *RARE_HOST_BUGS,
+    *RARE_BATCH_BUGS,
 )
 
 

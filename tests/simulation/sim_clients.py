@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sim_recipes import Recipes, command, one_fits, too_much
 
+from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
-from jobscribe.protocol.wire.messages import Call, CancelCall
-from jobscribe.protocol.clusters.batch import Wishes
-from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
 from jobscribe.protocol.jobs.roles import After, TaskRole
-from jobscribe.supervisor.core.interface.inputs import Cancel, Input, Purge, Release, Submit, WantAgent
+from jobscribe.protocol.wire.messages import Call, CancelCall
+from jobscribe.supervisor.core.interface.inputs import (
+    Cancel,
+    Input,
+    Purge,
+    Release,
+    Submit,
+    WantAgent,
+)
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 if TYPE_CHECKING:
@@ -23,7 +30,8 @@ USERS = ("AAAAAAAA", "BBBBBBBB", "CCCCCCCC")
 ANSWER_SECS = 6.0
 #: A client that was not answered asks again after this long.
 AGAIN_SECS = 7.0
-#: As the desk has it: the wait for an agent, and how much later than its agent the supervisor ends a call.
+#: As the desk has it: the wait for an agent, and how much later than its agent the supervisor ends
+#: a call.
 WANT_SECS, SLACK_SECS = 32.0, 2.0
 #: Refusals after which the same request is sent again.
 RETRYABLE = frozenset({"storageUnavailable", "draining", "internal"})
@@ -55,7 +63,8 @@ class Clients:
         self.runs: list[Asked] = []
         self.cancels: list[Asked] = []
         self.releases: list[Asked] = []
-        #: (computeJid, serial) of which somebody asked to release what is kept for debugging, and when first
+        #: (computeJid, serial) of which somebody asked to release what is kept for debugging, and
+        #: when first
         self.released_at: dict[tuple[str, int], float] = {}
         #: (computeJid, serial) whose cancel was acknowledged, and when
         self.canceled: dict[tuple[str, int], float] = {}
@@ -71,7 +80,9 @@ class Clients:
         self._models = [command(r, ("0", "0", "0", "3", "0,1", "0,s6", "200,0")) for _ in range(6)]
         self._plans = (None, "gold") if supervisor.policy.places else (None,)
         self.nodes = supervisor.policy.nodes.get("local", ())
-        self._clusters = [p.host for p in supervisor.policy.places["local"]] if supervisor.policy.batch else []
+        self._clusters = (
+            [p.host for p in supervisor.policy.places["local"]] if supervisor.policy.batch else []
+        )
         self.recipes = Recipes(r, self.nodes)
 
     # ---- requests
@@ -85,10 +96,18 @@ class Clients:
 
     def submit_gang(self, uid: str, secs: float) -> Asked:
         """The same with two tasks of one role, which do not mind being told to end."""
-        return self._submit_late(uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),))
+        return self._submit_late(
+            uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),)
+        )
 
     def _submit_late(self, uid: str, **what: Any) -> Asked:
-        spec = RunSpec(uid=uid, simulation_id=f"late{len(self.runs):04d}", driver="local", grace_secs=1.0, **what)
+        spec = RunSpec(
+            uid=uid,
+            simulation_id=f"late{len(self.runs):04d}",
+            driver="local",
+            grace_secs=1.0,
+            **what,
+        )
         asked = Asked(uid, f"{uid}-{spec.simulation_id}-command", f"run-{len(self.runs):06d}", None)
         asked.request = RunSimulation(req_id=asked.req_id, run=spec)
         self.runs.append(asked)
@@ -111,8 +130,13 @@ class Clients:
         r = self.time.random
         uid, many = r.choice(self._users), []
         for n in range(r.randint(2, 6)):
-            after = [After(compute_jid=a.jid, on=r.choice(("ok", "ok", "any", "failed"))) for a in many[-r.choice((1, 1, 2)) :]]
-            many.append(self._run(uid, f"chain{r.randint(1, 999):03d}", f"c{n}", after=tuple(after)))
+            after = [
+                After(compute_jid=a.jid, on=r.choice(("ok", "ok", "any", "failed")))
+                for a in many[-r.choice((1, 1, 2)) :]
+            ]
+            many.append(
+                self._run(uid, f"chain{r.randint(1, 999):03d}", f"c{n}", after=tuple(after))
+            )
         self._ask_together(many)
 
     def _ask_together(self, many: list[Asked]) -> None:
@@ -129,27 +153,58 @@ class Clients:
         uid, sid = r.choice(self._users), f"sim{r.randint(1, self._sims):05d}"
         waits: dict[str, Any] = {}
         if r.random() < self.recipes.waiting:
-            known = [a for a in self.runs if a.uid == uid and a.serial is not None and a.jid.split("-")[1] != sid]
+            known = [
+                a
+                for a in self.runs
+                if a.uid == uid and a.serial is not None and a.jid.split("-")[1] != sid
+            ]
             some = r.sample(known, min(len(known), r.choice((1, 1, 2))))
             waits["after"] = tuple(
-                After(compute_jid=a.jid, compute_job_serial=r.choice((0, a.serial or 0)), on=r.choice(("ok", "any", "failed"))) for a in some
+                After(
+                    compute_jid=a.jid,
+                    compute_job_serial=r.choice((0, a.serial or 0)),
+                    on=r.choice(("ok", "any", "failed")),
+                )
+                for a in some
             )
         return self._run(uid, sid, "command", **waits)
 
     def _run(self, uid: str, sid: str, model: str, **fields: Any) -> Asked:
         r = self.time.random
-        what: dict[str, Any] = {"roles": self.recipes.roles()} if r.random() < self.recipes.gangs else {"command": r.choice(self._models)}
+        what: dict[str, Any] = (
+            {"roles": self.recipes.roles()}
+            if r.random() < self.recipes.gangs
+            else {"command": r.choice(self._models)}
+        )
         spec = RunSpec(
-            uid=uid, simulation_id=sid, compute_model=model, driver="local", grace_secs=r.choice((0.0, 0.5, 3.0)), job_run_mode=r.choice(self._kinds),
-            time_limit_secs=r.choice((0.3, 3.0, 12.0)) if self._limits and r.random() < 0.4 else None,
-            queue_limit_secs=r.choice((0.2, 2.0, 20.0)) if self._limits and r.random() < 0.3 else None, active_plan=r.choice(self._plans),
-            **what, **self.recipes.policies(), **fields,
-            **({"batch": Wishes(cluster=r.choice((None, *self._clusters)))} if self._clusters else {}),
+            uid=uid,
+            simulation_id=sid,
+            compute_model=model,
+            driver="local",
+            grace_secs=r.choice((0.0, 0.5, 3.0)),
+            job_run_mode=r.choice(self._kinds),
+            time_limit_secs=r.choice((0.3, 3.0, 12.0))
+            if self._limits and r.random() < 0.4
+            else None,
+            queue_limit_secs=r.choice((0.2, 2.0, 20.0))
+            if self._limits and r.random() < 0.3
+            else None,
+            active_plan=r.choice(self._plans),
+            **what,
+            **self.recipes.policies(),
+            **fields,
+            **(
+                {"batch": Wishes(cluster=r.choice((None, *self._clusters)))}
+                if self._clusters
+                else {}
+            ),
         )
         jid = f"{uid}-{sid}-{model}"
         known = [a.serial for a in self.runs if a.jid == jid and a.serial is not None]
         request = RunSimulation(
-            req_id=f"run-{len(self.runs):06d}", run=spec, force_run=r.random() < 0.2,
+            req_id=f"run-{len(self.runs):06d}",
+            run=spec,
+            force_run=r.random() < 0.2,
             compute_job_serial=r.choice(known) if known and r.random() < 0.15 else 0,
         )
         asked = Asked(uid, jid, request.req_id, request)
@@ -160,12 +215,20 @@ class Clients:
         """What is kept for debugging, if anything is."""
         r, supervisor = self.time.random, self.supervisor
         jobs = supervisor.engine.world.jobs if supervisor.running else {}
-        held = [(jid, job.run, t.token) for jid, job in jobs.items() if job.run for t in job.run.live_tasks if t.held is not None]
+        held = [
+            (jid, job.run, t.token)
+            for jid, job in jobs.items()
+            if job.run
+            for t in job.run.live_tasks
+            if t.held is not None
+        ]
         if not held:
             return
         jid, run, token = r.choice(held)
         which = {"role": token.role, "index": token.index} if r.random() < 0.4 else {}
-        request = RunRelease(uid=jid.split("-")[0], compute_jid=jid, compute_job_serial=run.serial, **which)
+        request = RunRelease(
+            uid=jid.split("-")[0], compute_jid=jid, compute_job_serial=run.serial, **which
+        )
         self.releases.append(Asked(request.uid, jid, f"release-{len(self.releases):06d}", request))
         self.released_at.setdefault((jid, run.serial), self.time.now)
         self._ask(self.releases[-1])
@@ -179,7 +242,10 @@ class Clients:
 
     def cancel(self, target: Asked, serial: int) -> None:
         request = RunCancel(
-            req_id=f"cancel-{len(self.cancels):06d}", uid=target.uid, compute_jid=target.jid, compute_job_serial=serial,
+            req_id=f"cancel-{len(self.cancels):06d}",
+            uid=target.uid,
+            compute_jid=target.jid,
+            compute_job_serial=serial,
         )
         self._see_race(target.jid)
         self.cancels.append(Asked(target.uid, target.jid, request.req_id, request))
@@ -190,7 +256,9 @@ class Clients:
         if not self.supervisor.running:
             return
         jobs = self.supervisor.engine.world.jobs
-        starting = {jid for jid, j in jobs.items() if j.run and j.run.status == "pending" and j.run.attempts}
+        starting = {
+            jid for jid, j in jobs.items() if j.run and j.run.status == "pending" and j.run.attempts
+        }
         near = [a for a in self.runs if a.jid in starting and a.serial is not None]
         for _ in range(3):
             self.cancel_one(of=near or None)
@@ -198,10 +266,16 @@ class Clients:
     def _see_race(self, jid: str) -> None:
         job = self.supervisor.engine.world.jobs.get(jid) if self.supervisor.running else None
         if job is not None and job.run is not None and job.run.status == "pending":
-            self.time.saw("a cancel met a task that was being started" if job.run.attempts else "a queued run was canceled")
+            self.time.saw(
+                "a cancel met a task that was being started"
+                if job.run.attempts
+                else "a queued run was canceled"
+            )
 
     def _ask(self, asked: Asked) -> None:
-        """Send, and send again until there is an answer: replies get lost with the connection or the supervisor."""
+        """Send, and send again until there is an answer: replies get lost with the connection or
+        the supervisor.
+        """
         if asked.over:
             return
         supervisor = self.supervisor
@@ -229,15 +303,27 @@ class Clients:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
-            if reply.code == "resourceExceeded" and one_fits(self._may(asked), asked.request.run.roles):
-                self._broken(f"{asked.req_id} was refused, and there is a host for it: {asked.request.run.roles}")
+            if reply.code == "resourceExceeded" and one_fits(
+                self._may(asked), asked.request.run.roles
+            ):
+                self._broken(
+                    f"{asked.req_id} was refused, and there is a host for it: {asked.request.run.roles}"
+                )
             if reply.code not in RETRYABLE and not asked.answered:
                 asked.refused = reply.code
             return
-        if isinstance(asked.request, RunSimulation) and not self._clusters and too_much(self._may(asked), asked.request.run.roles):
-            self._broken(f"{asked.req_id} was accepted, and there is no host for it: {asked.request.run.roles}")
+        if (
+            isinstance(asked.request, RunSimulation)
+            and not self._clusters
+            and too_much(self._may(asked), asked.request.run.roles)
+        ):
+            self._broken(
+                f"{asked.req_id} was accepted, and there is no host for it: {asked.request.run.roles}"
+            )
         if asked.serial not in (None, reply["serial"]):
-            self._broken(f"G11: {asked.req_id} was answered with serial {asked.serial}, then {reply['serial']}")
+            self._broken(
+                f"G11: {asked.req_id} was answered with serial {asked.serial}, then {reply['serial']}"
+            )
         if asked.serial is not None:
             self.time.saw("a repeated request got the same answer")
         elif isinstance(asked.request, RunSimulation):
@@ -246,7 +332,9 @@ class Clients:
             elif asked.request.force_run:
                 self.time.saw("a run was forced")
         asked.serial = reply["serial"]
-        if isinstance(asked.request, RunCancel) and reply.get("lateStop") is None:  # else it had ended by itself
+        if (
+            isinstance(asked.request, RunCancel) and reply.get("lateStop") is None
+        ):  # else it had ended by itself
             self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
         if not self.time.strikes("a reply was lost"):
             asked.answered += 1
@@ -254,7 +342,9 @@ class Clients:
     def _may(self, asked: Asked) -> tuple[Node, ...]:
         """The hosts that this run may go to."""
         plan = asked.request.run.active_plan
-        return tuple(n for n in self.nodes if plan in n.plans) or tuple(n for n in self.nodes if not n.plans)
+        return tuple(n for n in self.nodes if plan in n.plans) or tuple(
+            n for n in self.nodes if not n.plans
+        )
 
     # ---- what is neither a run nor a cancel
 
@@ -265,10 +355,14 @@ class Clients:
             target = self.time.random.choice(known)
             assert target.serial is not None
             self.purged.add((target.jid, target.serial))
-            supervisor.life.meet(lambda: supervisor.tell(Purge(target.jid, target.serial or 0, supervisor.time.wall)))
+            supervisor.life.meet(
+                lambda: supervisor.tell(Purge(target.jid, target.serial or 0, supervisor.time.wall))
+            )
 
     def begin_session(self) -> None:
-        self._want(lambda key, number: self._done(number, "an agent was ready before anybody needed it"))
+        self._want(
+            lambda key, number: self._done(number, "an agent was ready before anybody needed it")
+        )
 
     def call(self) -> None:
         self._want(self._send_call)
@@ -279,7 +373,9 @@ class Clients:
             return
         self._handles += 1
         handle = self._handles
-        key = supervisor.engine.world.homes.for_calls("local", self.time.random.choice(self._users), None)
+        key = supervisor.engine.world.homes.for_calls(
+            "local", self.time.random.choice(self._users), None
+        )
         self.calls[handle] = self.time.now + WANT_SECS + 1
 
         def answer(reply: dict[str, Any] | Refusal) -> None:
@@ -313,10 +409,17 @@ class Clients:
                     link.to_agent(CancelCall(op_id=op_id))
 
         supervisor.life.after(deadline + SLACK_SECS, late)
-        link.to_agent(Call(
-            op_id=op_id, job_cmd="stateless_compute", simulation_type="command", compute_model="none", lib_dir="/lib",
-            deadline_secs=deadline, reply_limit=1000,
-        ))
+        link.to_agent(
+            Call(
+                op_id=op_id,
+                job_cmd="stateless_compute",
+                simulation_type="command",
+                compute_model="none",
+                lib_dir="/lib",
+                deadline_secs=deadline,
+                reply_limit=1000,
+            )
+        )
 
     def _done(self, number: int, what: str) -> None:
         if self.calls.pop(number, None) is not None:

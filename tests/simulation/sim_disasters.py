@@ -110,7 +110,9 @@ def _disk(sim: "Simulator", what: str) -> None:
             time.after(15 * r.random(), supervisor.faults.mend)
         case "an fsync failed":
             time.saw(what)
-            supervisor.faults.fail(r.randint(1, 3), fatal=True, at=r.choice(("taken", "committed", "witnessed")))
+            supervisor.faults.fail(
+                r.randint(1, 3), fatal=True, at=r.choice(("taken", "committed", "witnessed"))
+            )
         case "the disk was slow":
             time.saw(what)
             supervisor.commit_secs = 0.5

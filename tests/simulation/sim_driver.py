@@ -5,8 +5,21 @@ from typing import TYPE_CHECKING
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.wire.messages import Kill
-from jobscribe.supervisor.core.interface.effects import DismissAgent, FindAgent, StartAgent, StopAgent
-from jobscribe.supervisor.core.interface.inputs import AgentBusy, DriverFailed, DriverFound, DriverStarted, DriverStopped, Input, SignInNeeded
+from jobscribe.supervisor.core.interface.effects import (
+    DismissAgent,
+    FindAgent,
+    StartAgent,
+    StopAgent,
+)
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentBusy,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Input,
+    SignInNeeded,
+)
 
 if TYPE_CHECKING:
     from sim_slurm import SignIns
@@ -18,7 +31,9 @@ LIES = 3
 
 
 class Driver:
-    """Its verbs go on when the supervisor that asked for them dies; then nobody hears what came of them."""
+    """Its verbs go on when the supervisor that asked for them dies; then nobody hears what came of
+    them.
+    """
 
     def __init__(self, supervisor: "Supervisor") -> None:
         self.supervisor, self.time, self.machine = supervisor, supervisor.time, supervisor.machine
@@ -30,7 +45,9 @@ class Driver:
 
     def perform(self, effect: StartAgent | FindAgent | StopAgent) -> None:
         life, key, boot = self.supervisor.life, effect.key, self.machine.home.boot
-        secs = self.time.random.random() * (10.0 if self.time.strikes("the driver was slow") else 0.3)
+        secs = self.time.random.random() * (
+            10.0 if self.time.strikes("the driver was slow") else 0.3
+        )
 
         def act() -> None:
             if boot != self.machine.home.boot:
@@ -49,14 +66,18 @@ class Driver:
         self.time.after(secs, act)
 
     def dismiss(self, effect: DismissAgent) -> None:
-        """As the performer does it: over the connection that was meant, unless somebody waits for an answer there."""
+        """As the performer does it: over the connection that was meant, unless somebody waits for
+        an answer there.
+        """
         self.on_dismissal(effect)
         link = self.supervisor.links.get(effect.key)
         if link is None or link.epoch != effect.epoch:
             return
         if link.asked:
             self.time.saw("an agent that was to be dismissed was busy")
-            self.supervisor.life.after(0.0, lambda: self.supervisor.tell(AgentBusy(effect.key, effect.epoch)))
+            self.supervisor.life.after(
+                0.0, lambda: self.supervisor.tell(AgentBusy(effect.key, effect.epoch))
+            )
         else:
             link.to_agent(Kill(reason="nobody needs it"))
 
@@ -90,7 +111,9 @@ class Driver:
     def _unreachable(self, effect: StartAgent | FindAgent | StopAgent) -> Input | None:
         match effect:
             case StartAgent():
-                return DriverFailed(effect.key, effect.attempt, "simulated: its host does not answer")
+                return DriverFailed(
+                    effect.key, effect.attempt, "simulated: its host does not answer"
+                )
             case FindAgent():
                 return DriverFound(effect.key, "unknown", "simulated: its host does not answer")
             case StopAgent():

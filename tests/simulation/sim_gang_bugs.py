@@ -1,4 +1,6 @@
-"""More bugs to plant: what gangs, attempts, policies, holds and dependencies rest on (see `sim_bugs`)."""
+"""More bugs to plant: what gangs, attempts, policies, holds and dependencies rest on (see
+`sim_bugs`).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +9,15 @@ import msgspec
 
 from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.supervisor.core.runs import attempts, debug_hold as debugging, dependencies, termination as stopping
-from jobscribe.supervisor.core.scheduling import gang_placement as gangs, placement, dispatch as tasks
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
 from jobscribe.supervisor.core.interface.effects import SetTimer
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.runs import attempts, dependencies
+from jobscribe.supervisor.core.runs import debug_hold as debugging
+from jobscribe.supervisor.core.runs import termination as stopping
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
+from jobscribe.supervisor.core.scheduling import dispatch as tasks
+from jobscribe.supervisor.core.scheduling import gang_placement as gangs
+from jobscribe.supervisor.core.scheduling import placement
 
 Patch = tuple[Any, str, Any]
 
@@ -57,12 +63,24 @@ def gives_a_port_twice() -> list[Patch]:
 
 
 def starts_the_next_attempt_too_early() -> list[Patch]:
-    return [(attempts, "SetTimer", lambda timer, secs: SetTimer(timer, 0.0 if timer[0] == "retry" else secs))]
+    return [
+        (
+            attempts,
+            "SetTimer",
+            lambda timer, secs: SetTimer(timer, 0.0 if timer[0] == "retry" else secs),
+        )
+    ]
 
 
 def tries_again_without_counting() -> list[Patch]:
     original = attempts.again
-    return [(attempts, "again", lambda policy, behavior, before, chance: original(policy, behavior, (), chance))]
+    return [
+        (
+            attempts,
+            "again",
+            lambda policy, behavior, before, chance: original(policy, behavior, (), chance),
+        )
+    ]
 
 
 def tries_again_what_cannot_help() -> list[Patch]:
@@ -79,7 +97,9 @@ def fails_at_the_first_failure() -> list[Patch]:
 
     def decided(roles: Any, finals: Any) -> Any:
         if not finals[-1].ok:
-            return Verdict(succeeded=False, reason="planted", role=finals[-1].role, index=finals[-1].index)
+            return Verdict(
+                succeeded=False, reason="planted", role=finals[-1].role, index=finals[-1].index
+            )
         return original(roles, finals)
 
     return [(attempts, "decided", decided)]
@@ -89,7 +109,9 @@ def waits_for_all_to_succeed() -> list[Patch]:
     original = attempts.decided
 
     def decided(roles: Any, finals: Any) -> Any:
-        return original(tuple(msgspec.structs.replace(r, min_succeeded=None) for r in roles), finals)
+        return original(
+            tuple(msgspec.structs.replace(r, min_succeeded=None) for r in roles), finals
+        )
 
     return [(attempts, "decided", decided)]
 
@@ -174,17 +196,39 @@ def goes_on_after_a_cancel() -> list[Patch]:
 
 def loses_word_of_a_hold() -> list[Patch]:
     """Nobody asks again when a probe is not answered."""
-    return [(gangs, "SetTimer", lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs))]
+    return [
+        (
+            gangs,
+            "SetTimer",
+            lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs),
+        )
+    ]
 
 
 #: Each is found within 60 seeds, most in the first.
 GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
-    places_less_than_the_gang, keeps_what_a_task_had, forgets_what_gangs_have_at_a_restart, gives_cores_twice, gives_a_port_twice,
-    starts_the_next_attempt_too_early, tries_again_without_counting, tries_again_what_cannot_help, fails_at_the_first_failure,
-    waits_for_all_to_succeed, leaves_the_others_of_a_decided_attempt, keeps_what_the_platform_did,
-    gives_back_what_is_kept, ends_a_hold_with_another_exit, begins_while_what_it_waits_for_runs, takes_no_turn_in_an_array, goes_on_after_a_cancel, loses_word_of_a_hold,
+    places_less_than_the_gang,
+    keeps_what_a_task_had,
+    forgets_what_gangs_have_at_a_restart,
+    gives_cores_twice,
+    gives_a_port_twice,
+    starts_the_next_attempt_too_early,
+    tries_again_without_counting,
+    tries_again_what_cannot_help,
+    fails_at_the_first_failure,
+    waits_for_all_to_succeed,
+    leaves_the_others_of_a_decided_attempt,
+    keeps_what_the_platform_did,
+    gives_back_what_is_kept,
+    ends_a_hold_with_another_exit,
+    begins_while_what_it_waits_for_runs,
+    takes_no_turn_in_an_array,
+    goes_on_after_a_cancel,
+    loses_word_of_a_hold,
 )
 #: These take many seeds.
 RARE_GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
-    takes_what_was_stopped_for_a_success, tells_followers_nothing_after_a_restart, forgets_holds_at_a_restart,
+    takes_what_was_stopped_for_a_success,
+    tells_followers_nothing_after_a_restart,
+    forgets_holds_at_a_restart,
 )

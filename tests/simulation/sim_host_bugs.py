@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from jobscribe.supervisor.core.agents import host_availability as outages
+from jobscribe.supervisor.core.agents import idle_eviction as idling
+from jobscribe.supervisor.core.resources import host_selection as hosts
+from jobscribe.supervisor.core.resources import subnets
 from jobscribe.supervisor.core.state import host_assignment as homes
-from jobscribe.supervisor.core.resources import host_selection as hosts, subnets
-from jobscribe.supervisor.core.agents import idle_eviction as idling, host_availability as outages
 
 Patch = tuple[Any, str, Any]
 
@@ -34,7 +36,10 @@ def takes_hosts_of_any_plan() -> list[Patch]:
 
 
 HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (
-    gives_one_network_to_two_gangs, dismisses_who_is_needed, starts_agents_without_memory, leaves_runs_on_a_host_that_is_down,
+    gives_one_network_to_two_gangs,
+    dismisses_who_is_needed,
+    starts_agents_without_memory,
+    leaves_runs_on_a_host_that_is_down,
 )
 #: These take many seeds.
 RARE_HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (takes_hosts_of_any_plan,)

@@ -1,4 +1,6 @@
-"""Lives in which a driver has several hosts: what each has, its outages, and what a second book-keeping says of agents and slots there."""
+"""Lives in which a driver has several hosts: what each has, its outages, and what a second
+book-keeping says of agents and slots there.
+"""
 
 import random
 from collections import Counter
@@ -9,9 +11,9 @@ from sim_recipes import FIRST_PORT
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.interface.effects import DismissAgent
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.interface.inputs import HostChanged
 from jobscribe.supervisor.core.resources.gang_allocator import Node
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
 
 if TYPE_CHECKING:
     from simulator import Simulator
@@ -21,21 +23,43 @@ AGENT_MB = {"sequential": 100, "parallel": 200}
 
 
 def settings(r: random.Random) -> dict[str, Any]:
-    """A policy's: two hosts or three, one of them perhaps kept for a plan; plain agents, and perhaps containers for gangs."""
+    """A policy's: two hosts or three, one of them perhaps kept for a plan; plain agents, and
+    perhaps containers for gangs.
+    """
     hosts = (HOME, OTHER) if r.random() < 0.5 else (HOME, OTHER, THIRD)
-    plans = {h: frozenset({GOLD}) if h == THIRD and r.random() < 0.6 else frozenset() for h in hosts}
+    plans = {
+        h: frozenset({GOLD}) if h == THIRD and r.random() < 0.6 else frozenset() for h in hosts
+    }
     containers = r.random() < 0.7
-    places = tuple(HostPlace(
-        host=h, slots={"sequential": r.choice((1, 1, 2)), "parallel": 1}, agent_mb=AGENT_MB,
-        memory_mb=r.choice((None, 200, 300)) if containers else None, plans=plans[h],
-    ) for h in hosts)
+    places = tuple(
+        HostPlace(
+            host=h,
+            slots={"sequential": r.choice((1, 1, 2)), "parallel": 1},
+            agent_mb=AGENT_MB,
+            memory_mb=r.choice((None, 200, 300)) if containers else None,
+            plans=plans[h],
+        )
+        for h in hosts
+    )
     subnets = "10.208.0.0/21" if containers and r.random() < 0.8 else None
-    nodes = tuple(Node(
-        host=h, address=f"10.0.0.{n}", cpu=r.choice((3, 4, 8)), memory_mb=r.choice((600, 2000)), gpus=("0", "1")[: r.choice((0, 1, 2))],
-        first_port=FIRST_PORT, last_port=FIRST_PORT + 39, subnets=subnets, plans=plans[h],
-    ) for n, h in enumerate(hosts, 1))
+    nodes = tuple(
+        Node(
+            host=h,
+            address=f"10.0.0.{n}",
+            cpu=r.choice((3, 4, 8)),
+            memory_mb=r.choice((600, 2000)),
+            gpus=("0", "1")[: r.choice((0, 1, 2))],
+            first_port=FIRST_PORT,
+            last_port=FIRST_PORT + 39,
+            subnets=subnets,
+            plans=plans[h],
+        )
+        for n, h in enumerate(hosts, 1)
+    )
     return {
-        "places": {"local": places}, "nodes": {"local": nodes}, "agent_idle_secs": {"local": r.choice((1.0, 5.0, 30.0))},
+        "places": {"local": places},
+        "nodes": {"local": nodes},
+        "agent_idle_secs": {"local": r.choice((1.0, 5.0, 30.0))},
         "containers": frozenset({"local"} if containers else ()),
     }
 
@@ -44,7 +68,12 @@ class Hosts:
     """What happens to them, and what may never be true of them."""
 
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.time, self.supervisor, self.machine = sim, sim.time, sim.supervisor, sim.machine
+        self.sim, self.time, self.supervisor, self.machine = (
+            sim,
+            sim.time,
+            sim.supervisor,
+            sim.machine,
+        )
         self.places = {p.host: p for p in sim.policy.places.get("local", ())}
         self._homes: dict[Any, str] = {}
         self._starts: set[tuple[AgentKey, int]] = set()
@@ -110,7 +139,11 @@ class Hosts:
             self.time.saw("a queued run went to another host")
         self._homes = homes
         for key, view in world.agents.items():
-            if view.phase == "starting" and view.record.starting and (key, view.record.attempt) not in self._starts:
+            if (
+                view.phase == "starting"
+                and view.record.starting
+                and (key, view.record.attempt) not in self._starts
+            ):
                 self._starts.add((key, view.record.attempt))
                 self._fits(key)
             if view.phase == "leaving" and view.placed:
@@ -127,16 +160,26 @@ class Hosts:
 
     def _fits(self, key: AgentKey) -> None:
         place = self.places[key.host]
-        there = [k for k, v in self.supervisor.engine.world.agents.items() if k.host == key.host and v.phase in ("starting", "up", "stopping", "leaving")]
+        there = [
+            k
+            for k, v in self.supervisor.engine.world.agents.items()
+            if k.host == key.host and v.phase in ("starting", "up", "stopping", "leaving")
+        ]
         taken = sum(AGENT_MB.get(k.kind, 0) for k in there)
         if place.memory_mb is not None and key.kind != "container" and taken > place.memory_mb:
-            self.sim.broken(f"{key} is started, and {key.host} has {place.memory_mb} MiB for agents; {taken} are taken by {there}")
+            self.sim.broken(
+                f"{key} is started, and {key.host} has {place.memory_mb} MiB for agents; {taken} are taken by {there}"
+            )
         if (key.driver, key.host) in self.supervisor.engine.world.homes.down:
             self.sim.broken(f"{key} is started, and {key.host} is down")
 
     def dismissed(self, effect: DismissAgent) -> None:
         """Somebody is sent home: nobody who has something to do."""
-        there = [t for t, run in self.sim.ledger.live.items() if run.placed[t].agent_key == effect.key and t not in self.sim.ledger.kept]
+        there = [
+            t
+            for t, run in self.sim.ledger.live.items()
+            if run.placed[t].agent_key == effect.key and t not in self.sim.ledger.kept
+        ]
         if there:
             self.sim.broken(f"{effect.key} was dismissed, and has {there}")
         self.time.saw("an agent that nobody needed was dismissed")
@@ -149,9 +192,15 @@ class Hosts:
             if not run.spec.roles:
                 taken[key.kind, key.host] += 1
                 if self.several and token.attempt and not self._may(key.host, run.spec.active_plan):
-                    self.sim.broken(f"{token} is on {key.host}, which is not for {run.spec.active_plan}")
+                    self.sim.broken(
+                        f"{token} is on {key.host}, which is not for {run.spec.active_plan}"
+                    )
         for (kind, host), n in taken.items():
-            has = self.places[host].slots[kind] if self.several else self.sim.policy.cpu_slots.get(("local", kind), 1)
+            has = (
+                self.places[host].slots[kind]
+                if self.several
+                else self.sim.policy.cpu_slots.get(("local", kind), 1)
+            )
             if n > has:
                 self.sim.broken(f"{n} {kind} runs are placed on {host}, which has {has} slots")
 

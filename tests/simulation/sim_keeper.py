@@ -1,7 +1,8 @@
-"""A model of the keeper: the same decisions as agent/keeping, on a disk and processes that are played.
+"""A model of the keeper: the same decisions as agent/keeping, on a disk and processes that are
+played.
 
-The real one cannot be driven here: its decisions are interwoven with making folders, spawning, waiting and /proc. So
-test_keeper_model.py plays the same script to both and compares what they say.
+The real one cannot be driven here: its decisions are interwoven with making folders, spawning,
+waiting and /proc. So test_keeper_model.py plays the same script to both and compares what they say.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ class Dies(BaseException):
 
 
 class Evidence(msgspec.Struct):
-    """A token's folder: its existence is the token's consumption. start, stop, exit: what the files of these names say."""
+    """A token's folder: its existence is the token's consumption. start, stop, exit: what the files
+    of these names say.
+    """
 
     output: bool = False
     start: dict[str, Any] | None = None
@@ -64,7 +67,13 @@ class Keeper:
     """Parent of agent and jobs. When it dies its jobs run on, and the next one reads the disk."""
 
     def __init__(self, machine: "Machine", key: AgentKey, pid: int, config: dict[str, str]) -> None:
-        self.machine, self.key, self.pid, self.config, self.time = machine, key, pid, config, machine.time
+        self.machine, self.key, self.pid, self.config, self.time = (
+            machine,
+            key,
+            pid,
+            config,
+            machine.time,
+        )
         self.life = Life(machine.time)
         self.host = machine.host(key.host)
         self.disk = machine.disks.setdefault(key, Disk())
@@ -121,7 +130,11 @@ class Keeper:
         self._end_when_idle()
 
     def _end_when_idle(self) -> None:
-        if self.quitting and not self.life.over and all(e.exit is not None for e in self.known.values()):
+        if (
+            self.quitting
+            and not self.life.over
+            and all(e.exit is not None for e in self.known.values())
+        ):
             if self.agent is not None:
                 self.agent.keeper_gone()
             else:
@@ -161,7 +174,13 @@ class Keeper:
         if e is not None:
             self._tell_state(e)
             return
-        e = Execution(name=order["name"], token=order["token"], folder=Evidence(), limit=order["limit"], grace=order["grace"])
+        e = Execution(
+            name=order["name"],
+            token=order["token"],
+            folder=Evidence(),
+            limit=order["limit"],
+            grace=order["grace"],
+        )
         if self.quitting:
             self.refused.add(e.name)
             self._never(e, "its keeper is about to end", consumed=False)
@@ -180,7 +199,12 @@ class Keeper:
     def _stop_order(self, order: dict[str, Any]) -> None:
         e = self._found(order)
         if e is None:
-            e = Execution(name=order["name"], token=order["token"], folder=Evidence(), stop_reason=order["reason"])
+            e = Execution(
+                name=order["name"],
+                token=order["token"],
+                folder=Evidence(),
+                stop_reason=order["reason"],
+            )
             self._consume(e)
             self._never(e, verdict.NEVER_TO_START, consumed=True)
             self.time.saw("a task was stopped before it started")
@@ -215,7 +239,13 @@ class Keeper:
 
     def _note(self, e: Execution) -> None:
         assert e.process is not None
-        said = {"process": e.process, "mono": e.started_mono, "limit": e.limit, "grace": e.grace, "boot": self.host.boot}
+        said = {
+            "process": e.process,
+            "mono": e.started_mono,
+            "limit": e.limit,
+            "grace": e.grace,
+            "boot": self.host.boot,
+        }
         self._write(e.folder, "start", said)
 
     # ---- what an earlier keeper left
@@ -247,7 +277,12 @@ class Keeper:
         e.stop_reason = folder.stop["reason"] if folder.stop and folder.stop["signaled"] else None
         if folder.start is not None:
             start = folder.start
-            e.process, e.started_mono, e.limit, e.grace = start["process"], start["mono"], start["limit"], start["grace"]
+            e.process, e.started_mono, e.limit, e.grace = (
+                start["process"],
+                start["mono"],
+                start["limit"],
+                start["grace"],
+            )
         if folder.exit is not None:
             e.exit = folder.exit
             return e
@@ -286,7 +321,9 @@ class Keeper:
         self.known[e.name] = e
         if e.limit is not None and e.started_mono is not None:
             left = max(0.0, e.started_mono + e.limit - self.host.mono)
-            self._limits[e.name] = self.life.after(left, lambda: self.guarded(lambda: self.stop(e, "timeLimit", e.grace)))
+            self._limits[e.name] = self.life.after(
+                left, lambda: self.guarded(lambda: self.stop(e, "timeLimit", e.grace))
+            )
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
         if e.exit is not None:
@@ -319,7 +356,9 @@ class Keeper:
         if e.own:
             exit_ = self._from_parent(e)
         else:
-            exit_ = self._from_evidence(e, verdict.KILLED_UNSEEN if e.process is not None else verdict.NOTHING_LEFT)
+            exit_ = self._from_evidence(
+                e, verdict.KILLED_UNSEEN if e.process is not None else verdict.NOTHING_LEFT
+            )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {"source": "keeper", "signal": 9}
         self.reached("keeper.reaped")
@@ -342,33 +381,60 @@ class Keeper:
         self.tell("ended", e)
 
     def _never_began(self, detail: str, stop_reason: str | None) -> dict[str, Any]:
-        return {"source": "start", "detail": detail, "stopReason": stop_reason, "endedAt": self.time.wall}
+        return {
+            "source": "start",
+            "detail": detail,
+            "stopReason": stop_reason,
+            "endedAt": self.time.wall,
+        }
 
     def _from_parent(self, e: Execution) -> dict[str, Any]:
         assert e.process is not None
         p, times = e.process, self._times(e)
-        return {"source": "keeper", **times, **({"code": p.code} if p.signal is None else {"signal": p.signal})}
+        return {
+            "source": "keeper",
+            **times,
+            **({"code": p.code} if p.signal is None else {"signal": p.signal}),
+        }
 
     def _from_evidence(self, e: Execution, otherwise: str) -> dict[str, Any]:
         p = e.process or self.machine.by_token.get(e.token)
         if p is None or p.written is None:
-            return {"source": "lost", "detail": otherwise, "startedAt": self._times(e)["startedAt"] if e.process else None}
+            return {
+                "source": "lost",
+                "detail": otherwise,
+                "startedAt": self._times(e)["startedAt"] if e.process else None,
+            }
         times = self._times(e) if e.process else {}
-        return {"source": "script", **times, **({"code": p.written} if p.signal is None else {"signal": p.written - 128})}
+        return {
+            "source": "script",
+            **times,
+            **({"code": p.written} if p.signal is None else {"signal": p.written - 128}),
+        }
 
     def _times(self, e: Execution) -> dict[str, Any]:
         p = e.process
         assert p is not None
-        return {"startedAt": p.started + self.time.wall_offset, "endedAt": None if p.ended is None else p.ended + self.time.wall_offset}
+        return {
+            "startedAt": p.started + self.time.wall_offset,
+            "endedAt": None if p.ended is None else p.ended + self.time.wall_offset,
+        }
 
     # ---- words
 
     def said(self, e: Execution) -> dict[str, Any]:
         p = e.process
         return {
-            "name": e.name, "token": e.token, "state": "ended" if e.exit else "running", "pid": p.pid if p else None,
-            "startTicks": p.pid if p else None, "startedAt": p.started + self.time.wall_offset if p else None,
-            "elapsed": self.host.mono - e.started_mono if e.started_mono is not None and e.exit is None else None, "exit": e.exit,
+            "name": e.name,
+            "token": e.token,
+            "state": "ended" if e.exit else "running",
+            "pid": p.pid if p else None,
+            "startTicks": p.pid if p else None,
+            "startedAt": p.started + self.time.wall_offset if p else None,
+            "elapsed": self.host.mono - e.started_mono
+            if e.started_mono is not None and e.exit is None
+            else None,
+            "exit": e.exit,
         }
 
     def _tell_state(self, e: Execution) -> None:

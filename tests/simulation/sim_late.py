@@ -1,8 +1,9 @@
-"""Long after the storm everything is as on a good day: so here single deaths happen, and the guarantees' seconds are held to.
+"""Long after the storm everything is as on a good day: so here single deaths happen, and the
+guarantees' seconds are held to.
 
-One after the other: a short run ends, a canceled one is gone within its grace and a second, a running one is known again after the
-death of the supervisor (5 s), of its agent, of its keeper, its end is told when nobody saw it, and a reboot is told as what it is
-(10 s each).
+One after the other: a short run ends, a canceled one is gone within its grace and a second, a
+running one is known again after the death of the supervisor (5 s), of its agent, of its keeper, its
+end is told when nobody saw it, and a reboot is told as what it is (10 s each).
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +25,13 @@ GRACE_SECS = 1.0
 
 class Late:
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.time, self.clients, self.supervisor, self.machine = sim, sim.time, sim.clients, sim.supervisor, sim.machine
+        self.sim, self.time, self.clients, self.supervisor, self.machine = (
+            sim,
+            sim.time,
+            sim.clients,
+            sim.supervisor,
+            sim.machine,
+        )
 
     @property
     def on_cluster(self) -> bool:
@@ -35,7 +42,9 @@ class Late:
 
     def _ask(self) -> None:
         if self.supervisor.engine.world.jobs:
-            self.sim.broken(f"G14: {LATE_SECS:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}")
+            self.sim.broken(
+                f"G14: {LATE_SECS:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}"
+            )
         self.sim.checks.calm_since = None
         short = self.clients.submit_plain(USERS[0], 0.5)
         self.time.after(10.0, lambda: self._is(short, "completed", "exit", 10))
@@ -107,8 +116,16 @@ class Late:
 
     def _keeper(self, asked: "Asked") -> "Keeper":
         if self.on_cluster:
-            return next(k for k in self.machine.live_keepers() if k.key.uid == asked.uid and k.key.host == HOME)
-        return next(k for k in self.machine.live_keepers() if any(e.token.startswith(asked.jid) for e in k.known.values()))
+            return next(
+                k
+                for k in self.machine.live_keepers()
+                if k.key.uid == asked.uid and k.key.host == HOME
+            )
+        return next(
+            k
+            for k in self.machine.live_keepers()
+            if any(e.token.startswith(asked.jid) for e in k.known.values())
+        )
 
     # ---- what must be true by now
 
@@ -121,9 +138,15 @@ class Late:
     def _runs(self, asked: "Asked", secs: float) -> None:
         durable = self.supervisor.engine.durable(asked.jid)
         assert durable is not None
-        said = status(self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now())
+        said = status(
+            self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now()
+        )
         many = sum(r.tasks for r in asked.request.run.roles) or 1
-        if said["state"] != "running" or not said["known"] or len(self.machine.of_job(asked.jid)) != many:
+        if (
+            said["state"] != "running"
+            or not said["known"]
+            or len(self.machine.of_job(asked.jid)) != many
+        ):
             self.sim.broken(f"G3, G4: {asked.jid} is not known to run after {secs:g} s: {said}")
 
     def _gone(self, asked: "Asked") -> None:

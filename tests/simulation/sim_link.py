@@ -1,7 +1,8 @@
-"""A connection between an agent and the supervisor: delays, loses, repeats and reorders frames, ends, or goes dark.
+"""A connection between an agent and the supervisor: delays, loses, repeats and reorders frames,
+ends, or goes dark.
 
-Each end finds out by itself that it is over; one that went dark is noticed by whoever pings first. The supervisor's end does what
-supervisor/connections/hub.py does.
+Each end finds out by itself that it is over; one that went dark is noticed by whoever pings first.
+The supervisor's end does what supervisor/connections/hub.py does.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,21 @@ from typing import TYPE_CHECKING, Any
 from sim_time import Action
 
 from jobscribe.protocol.wire.codec import Decoder, Encoder
-from jobscribe.protocol.wire.messages import Alive, CallReply, FileChunk, LogChunk, OpError, RunReport
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
+from jobscribe.protocol.wire.messages import (
+    Alive,
+    CallReply,
+    FileChunk,
+    LogChunk,
+    OpError,
+    RunReport,
+)
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    Input,
+)
 
 if TYPE_CHECKING:
     from sim_agent import Agent
@@ -23,8 +37,15 @@ PING_SECS = (10.0, 30.0)
 
 
 class Link:
-    def __init__(self, supervisor: "Supervisor", agent: "Agent", epoch: int, max_frame: int) -> None:
-        self.supervisor, self.agent, self.epoch, self.max_frame = supervisor, agent, epoch, max_frame
+    def __init__(
+        self, supervisor: "Supervisor", agent: "Agent", epoch: int, max_frame: int
+    ) -> None:
+        self.supervisor, self.agent, self.epoch, self.max_frame = (
+            supervisor,
+            agent,
+            epoch,
+            max_frame,
+        )
         self.time, self.life = supervisor.time, supervisor.life
         self.key = agent.key
         #: nothing arrives any more / is it open, as the supervisor's end sees it
@@ -49,7 +70,10 @@ class Link:
         if len(frames) > 1:
             self.time.saw("a message went in pieces")
         for frame in frames:
-            self._carry("down", lambda frame=frame: self.agent.life.meet(lambda: self.agent.frame(self, frame)))
+            self._carry(
+                "down",
+                lambda frame=frame: self.agent.life.meet(lambda: self.agent.frame(self, frame)),
+            )
 
     def _carry(self, way: str, deliver: Action) -> None:
         if self.dark or self.time.strikes(f"a frame was lost, {way}"):
@@ -62,7 +86,7 @@ class Link:
             at += 2 * self.time.random.random()
         else:
             at = self._free_at[way] = max(at, self._free_at[way])
-        act = lambda: None if self.dark else deliver()  # noqa: E731
+        act = lambda: None if self.dark else deliver()
         self.time.after(at - self.time.now, act)
         if self.time.strikes(f"a frame was repeated, {way}"):
             self.time.after(at - self.time.now, act)
@@ -73,7 +97,10 @@ class Link:
             return
         self.dark = True
         r = self.time.random
-        for life, act in ((self.life, self._gone), (self.agent.life, lambda: self.agent.lost(self))):
+        for life, act in (
+            (self.life, self._gone),
+            (self.agent.life, lambda: self.agent.lost(self)),
+        ):
             life.after(0.2 * r.random() if told else r.uniform(*PING_SECS), act)
 
     # ---- the agent's end
@@ -132,7 +159,13 @@ class Link:
 
     def _see_doubt(self) -> None:
         view = self.supervisor.engine.world.agents.get(self.key)
-        if view is not None and view.doubted and not view.synced and view.epoch == self.epoch and not self._doubted:
+        if (
+            view is not None
+            and view.doubted
+            and not view.synced
+            and view.epoch == self.epoch
+            and not self._doubted
+        ):
             self._doubted = True
             self.time.saw("a first snapshot missed what had started, and was asked for again")
 
@@ -141,7 +174,9 @@ class Link:
             self._said_alive(message, inputs)
         elif self.alive is None:
             self.close()
-        elif isinstance(message, LogChunk | CallReply | FileChunk) or (isinstance(message, OpError) and message.op_id in self.asked):
+        elif isinstance(message, LogChunk | CallReply | FileChunk) or (
+            isinstance(message, OpError) and message.op_id in self.asked
+        ):
             answer = self.asked.pop(message.op_id, None)
             if answer is not None:
                 answer(message.code if isinstance(message, OpError) else "answered")

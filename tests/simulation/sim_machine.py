@@ -1,4 +1,5 @@
-"""The machines where everything runs: their disks, processes, ports and boots. Kept by themselves, so that they witness against all books.
+"""The machines where everything runs: their disks, processes, ports and boots. Kept by themselves,
+so that they witness against all books.
 
 The supervisor is on the first of them, HOME; each has its own boots and its own monotonic clock.
 """
@@ -24,7 +25,9 @@ HOME, OTHER = "localhost", "other"
 
 
 class Process(msgspec.Struct):
-    """One real execution, as the machine itself knows it. on_term: what it does when it is told to end."""
+    """One real execution, as the machine itself knows it. on_term: what it does when it is told to
+    end.
+    """
 
     token: str
     pid: int
@@ -96,9 +99,13 @@ class Host:
 
 
 class Machine:
-    """One keeper a key at most, as its lock has it. broken: called with a sentence when a guarantee is."""
+    """One keeper a key at most, as its lock has it. broken: called with a sentence when a guarantee
+    is.
+    """
 
-    def __init__(self, time: Time, broken: Callable[[str], None], new_agent: "Callable[[Keeper], Agent]") -> None:
+    def __init__(
+        self, time: Time, broken: Callable[[str], None], new_agent: "Callable[[Keeper], Agent]"
+    ) -> None:
         self.time, self._broken, self.new_agent = time, broken, new_agent
         self.hosts: dict[str, Host] = {}
         self.disks: dict[AgentKey, Disk] = {}
@@ -146,7 +153,11 @@ class Machine:
     def keeper_of(self, key: AgentKey, handle: dict[str, Any]) -> Keeper | None:
         """The live keeper that this handle names."""
         keeper = self.keepers.get(key)
-        return keeper if keeper is not None and not keeper.life.over and keeper.pid == handle["pid"] else None
+        return (
+            keeper
+            if keeper is not None and not keeper.life.over and keeper.pid == handle["pid"]
+            else None
+        )
 
     def live_keepers(self) -> list[Keeper]:
         return [k for k in self.keepers.values() if not k.life.over]
@@ -158,16 +169,25 @@ class Machine:
     # ---- processes
 
     def spawn(self, token: str, host: Host, order: dict[str, Any]) -> Process:
-        """Its command: what, how it ends, its length in seconds, how it takes SIGTERM. Here is where a double start shows.
+        """Its command: what, how it ends, its length in seconds, how it takes SIGTERM. Here is
+        where a double start shows.
 
-        How it ends, and after how long: one of those that are named, by its token; `s` and a number is a signal.
+        How it ends, and after how long: one of those that are named, by its token; `s` and a number
+        is a signal.
         """
         _, ends, lengths, on_term = order["command"]
         chance = zlib.crc32(token.encode())
         end, secs = _one_of(ends, chance), float(_one_of(lengths, chance // 7))
         p = Process(
-            token=token, pid=self.new_pid(), host=host.name, boot=host.boot, started=self.time.now, code=0, on_term=on_term,
-            limit=order["limit"], ports=tuple(order.get("ports", ())),
+            token=token,
+            pid=self.new_pid(),
+            host=host.name,
+            boot=host.boot,
+            started=self.time.now,
+            code=0,
+            on_term=on_term,
+            limit=order["limit"],
+            ports=tuple(order.get("ports", ())),
         )
         if token in self.by_token:
             self._broken(f"G2: {token} was started twice")
@@ -190,7 +210,9 @@ class Machine:
 
     def busy_ports(self, host: str, ports: Iterable[int]) -> tuple[int, ...]:
         """Those of these that somebody listens on."""
-        taken = self.host(host).strangers.union(*(p.ports for p in self.live.values() if p.host == host))
+        taken = self.host(host).strangers.union(
+            *(p.ports for p in self.live.values() if p.host == host)
+        )
         return tuple(sorted(taken.intersection(ports)))
 
     def exits(self, p: Process, code: int) -> None:

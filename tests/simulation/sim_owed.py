@@ -1,4 +1,5 @@
-"""Nothing waits for ever: whatever is not over must have somebody who will move it, a timer or a verb on its way.
+"""Nothing waits for ever: whatever is not over must have somebody who will move it, a timer or a
+verb on its way.
 
 Told apart from the reckoning at the end, because a hang shows here at the step where it begins.
 """
@@ -7,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.state import cluster_assignment as batch
-from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.resources.concurrency_limits import Ticket
+from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.state import cluster_assignment as batch
 from jobscribe.supervisor.core.state.world import AgentView, dir_pool
 
 if TYPE_CHECKING:
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
 
 
 def owed(supervisor: "Supervisor", job: Job) -> str | None:
-    """What is wrong with the books of this job, as a sentence. Only when nothing is on its way to the disk."""
+    """What is wrong with the books of this job, as a sentence. Only when nothing is on its way to
+    the disk.
+    """
     run = job.run
-    if run is not None and run.active and not run.live_tasks and (why := _waits(supervisor, job.jid, run)):
+    if (
+        run is not None
+        and run.active
+        and not run.live_tasks
+        and (why := _waits(supervisor, job.jid, run))
+    ):
         return why
     for task in job.live_tasks():
-        if why := _held(supervisor, task) if task.held is not None else _task(supervisor, job, task):
+        if (
+            why := _held(supervisor, task)
+            if task.held is not None
+            else _task(supervisor, job, task)
+        ):
             return why
     return None
 
@@ -52,9 +64,20 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
     key = world.key_of(run)
     view = world.agents.get(key)
     if view is None or ticket not in view.queued:
-        return None if run.retry is not None and ("retry", *ticket) in timers else f"{ticket} waits, and is in no queue"
+        return (
+            None
+            if run.retry is not None and ("retry", *ticket) in timers
+            else f"{ticket} waits, and is in no queue"
+        )
     claim = world.slots.claims.get(ticket)
-    if run.spec.roles and not world.policy.batch and ticket in view.asking and claim is not None and claim.held == len(claim.pools) and (why := _gang(supervisor, ticket, run)):
+    if (
+        run.spec.roles
+        and not world.policy.batch
+        and ticket in view.asking
+        and claim is not None
+        and claim.held == len(claim.pools)
+        and (why := _gang(supervisor, ticket, run))
+    ):
         return why
     return _asking(supervisor, key, view) or moved(supervisor, key, view)
 
@@ -63,10 +86,15 @@ def _others(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
     """The ends of other runs: they will come, or have come and are about to be told."""
     world = supervisor.engine.world
     for after in run.waits_for:
-        if ticket not in world.followers.get(after.compute_jid, {}).get(after.compute_job_serial, {}):
+        if ticket not in world.followers.get(after.compute_jid, {}).get(
+            after.compute_job_serial, {}
+        ):
             return f"{ticket} waits for {after}, and is not among those who are told"
         there = world.jobs.get(after.compute_jid)
-        if (there is None or not there.busy) and ("follow", after.compute_jid) not in supervisor.timers:
+        if (there is None or not there.busy) and (
+            "follow",
+            after.compute_jid,
+        ) not in supervisor.timers:
             return f"{ticket} waits for {after}, which is over, and nobody tells it"
     return None
 
@@ -78,7 +106,11 @@ def _gang(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
     claim = room.claims.get(ticket)
     hold = world.holds.get(ticket)
     if ticket in world.held_off:
-        return None if ("gang", *ticket) in timers and claim is None else f"{ticket} was held off with {claim}, and is forgotten"
+        return (
+            None
+            if ("gang", *ticket) in timers and claim is None
+            else f"{ticket} was held off with {claim}, and is forgotten"
+        )
     if claim is None or (hold is None) != (not claim.seats):
         return f"{ticket} has its slots, of the room {claim}, and of the holds {hold}"
     if hold is not None and ("hold", *ticket) not in timers:
@@ -90,7 +122,11 @@ def _gang(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
             return f"{ticket} waits for {key}, which does not know"
         if key not in hold.free and (why := moved(supervisor, key, view)):
             return why
-    if hold is None and any(b.avoided for b in room.books.values()) and ("room", run.spec.driver) not in timers:
+    if (
+        hold is None
+        and any(b.avoided for b in room.books.values())
+        and ("room", run.spec.driver) not in timers
+    ):
         return f"{ticket} waits in a room where ports are avoided, and nobody will look again"
     return None
 
@@ -105,12 +141,18 @@ def _held(supervisor: "Supervisor", task: Task) -> str | None:
 
 
 def _asking(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | None:
-    """The oldest ones ask for slots, when their agent is up: all, or more than half of as many as may."""
+    """The oldest ones ask for slots, when their agent is up: all, or more than half of as many as
+    may.
+    """
     claims = supervisor.engine.world.slots.claims
     oldest = set(list(view.queued)[: len(view.asking)])
     if view.asking != oldest or not all(t in claims for t in view.asking):
         return f"{view.asking} of {key} ask for slots, {oldest} are the oldest, and {list(claims)} hold or wait"
-    if view.phase == "up" and view.synced and len(view.asking) < min(len(view.queued), placement.ASKING // 2 + 1):
+    if (
+        view.phase == "up"
+        and view.synced
+        and len(view.asking) < min(len(view.queued), placement.ASKING // 2 + 1)
+    ):
         return f"{len(view.asking)} of {len(view.queued)} runs of {key} ask for slots, and it is up"
     return None
 
@@ -124,26 +166,43 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     if why := _holdings(supervisor, task):
         return why
     # of an earlier run it is not known any more whether tasks that are over had started
-    attempt = job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
-    if attempt and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == any(t.pid is not None for t in attempt):
+    attempt = (
+        job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
+    )
+    if attempt and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == any(
+        t.pid is not None for t in attempt
+    ):
         return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"
     if why := moved(supervisor, task.agent_key, view):
         return why
     if view.phase != "up" or not view.synced:
         return None
     run = job.run
-    wanted = run is not None and run.serial == token.serial and run.stop is None and run.attempts[-1].decided is None
+    wanted = (
+        run is not None
+        and run.serial == token.serial
+        and run.stop is None
+        and run.attempts[-1].decided is None
+    )
     if task.exited is not None:
         left = [t for t in ("limit", "stop") if (t, token) in supervisor.timers]
         return f"{token} has exited, and timers for its end are left: {left}" if left else None
     if not wanted and ("stop", token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
-    own_limit = run is not None and run.spec.queue_limit_secs and batch.in_its_queue(world.policy, run)
+    own_limit = (
+        run is not None and run.spec.queue_limit_secs and batch.in_its_queue(world.policy, run)
+    )
     if wanted and own_limit and ("queue", *ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
     if wanted and task.pid is None and ("op", token) not in supervisor.timers:
         return f"{token} is to start, and nobody asks what became of it"
-    if wanted and task.pid is not None and run is not None and run.spec.time_limit_secs and ("limit", token) not in supervisor.timers:
+    if (
+        wanted
+        and task.pid is not None
+        and run is not None
+        and run.spec.time_limit_secs
+        and ("limit", token) not in supervisor.timers
+    ):
         return f"{token} has a time limit, and no timer"
     return None
 
@@ -186,7 +245,11 @@ def moved(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | Non
                 return f"{key} is connected, and nobody asks for its snapshot"
         case "finding" if not supervisor.driver.busy.get(key):
             return f"{key} is being looked for, by nobody"
-        case "starting" if ("agent-start", key, attempt) not in timers and ("agent-retry", key, attempt) not in timers:
+        case "starting" if ("agent-start", key, attempt) not in timers and (
+            "agent-retry",
+            key,
+            attempt,
+        ) not in timers:
             return f"{key} is being started, and nothing comes of it"
         case "stopping" if ("agent-start", key, attempt) not in timers:
             return f"{key} is being ended, and nothing comes of it"

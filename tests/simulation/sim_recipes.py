@@ -1,4 +1,6 @@
-"""What runs are made of: commands, roles, policies, what they wait for. Each life has a few recipes, so that the same run comes again."""
+"""What runs are made of: commands, roles, policies, what they wait for. Each life has a few
+recipes, so that the same run comes again.
+"""
 
 import random
 from typing import Any
@@ -11,7 +13,21 @@ from jobscribe.supervisor.core.resources import gang_allocator as rooms
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 #: How jobs end; words that a comma parts are alternatives, chosen by the token.
-ENDS = ("0", "0", "0", "3", "0,1", "0,0,0,1", "s6,0", "200,0,0", "201,0", "210", "0,137", "s11", "127")
+ENDS = (
+    "0",
+    "0",
+    "0",
+    "3",
+    "0,1",
+    "0,0,0,1",
+    "s6,0",
+    "200,0,0",
+    "201,0",
+    "210",
+    "0,137",
+    "s11",
+    "127",
+)
 LENGTHS = (0.0, 0.01, 0.5, 4.0, 15.0)
 ON_TERM = ("dies", "exits", "ignores")
 FIRST_PORT = 30_000
@@ -21,10 +37,18 @@ def nodes(r: random.Random) -> tuple[Node, ...]:
     """One host or two, with little of everything."""
     ports = r.choice((8, 14, 40))
     hosts = (HOME,) if r.random() < 0.5 else (HOME, OTHER)
-    return tuple(Node(
-        host=host, address=f"10.0.0.{n}", cpu=r.choice((3, 4, 8)), memory_mb=r.choice((600, 2000)), gpus=("0", "1")[: r.choice((0, 1, 2))],
-        first_port=FIRST_PORT, last_port=FIRST_PORT + ports - 1,
-    ) for n, host in enumerate(hosts, 1))
+    return tuple(
+        Node(
+            host=host,
+            address=f"10.0.0.{n}",
+            cpu=r.choice((3, 4, 8)),
+            memory_mb=r.choice((600, 2000)),
+            gpus=("0", "1")[: r.choice((0, 1, 2))],
+            first_port=FIRST_PORT,
+            last_port=FIRST_PORT + ports - 1,
+        )
+        for n, host in enumerate(hosts, 1)
+    )
 
 
 def command(r: random.Random, ends: tuple[str, ...] = ENDS) -> tuple[str, ...]:
@@ -45,7 +69,10 @@ class Recipes:
     def _gang(self) -> tuple[TaskRole, ...]:
         """One that there is room for, most often."""
         for _ in range(5):
-            roles = tuple(self._role(name) for name in ("ps", "worker", "chief")[: self.random.choice((1, 1, 2, 2, 3))])
+            roles = tuple(
+                self._role(name)
+                for name in ("ps", "worker", "chief")[: self.random.choice((1, 1, 2, 2, 3))]
+            )
             if rooms.too_much(self._nodes, roles) is None:
                 break
         return roles
@@ -53,11 +80,25 @@ class Recipes:
     def _role(self, name: str) -> TaskRole:
         r = self.random
         tasks = r.choice((1, 1, 2, 3))
-        ports = r.choice(((), (), (Port(label="data", count=2),), (Port(label="http", count=2),), (Port(label="web", begin=FIRST_PORT + 3),)))
+        ports = r.choice(
+            (
+                (),
+                (),
+                (Port(label="data", count=2),),
+                (Port(label="http", count=2),),
+                (Port(label="web", begin=FIRST_PORT + 3),),
+            )
+        )
         return TaskRole(
-            name=name, tasks=1 if any(p.begin for p in ports) and r.random() < 0.7 else tasks, command=command(r),
-            cpu=r.choice((1, 1, 1, 2)), memory_mb=r.choice((100, 100, 300)), gpu=r.choice((0, 0, 0, 1)), ports=ports,
-            min_failed=r.choice((1, 1, 1, tasks, None)), min_succeeded=r.choice((None, None, None, 1, tasks)),
+            name=name,
+            tasks=1 if any(p.begin for p in ports) and r.random() < 0.7 else tasks,
+            command=command(r),
+            cpu=r.choice((1, 1, 1, 2)),
+            memory_mb=r.choice((100, 100, 300)),
+            gpu=r.choice((0, 0, 0, 1)),
+            ports=ports,
+            min_failed=r.choice((1, 1, 1, tasks, None)),
+            min_succeeded=r.choice((None, None, None, 1, tasks)),
         )
 
     def roles(self) -> tuple[TaskRole, ...]:
@@ -74,7 +115,11 @@ class Recipes:
         r = self.random
         out: dict[str, Any] = {}
         if r.random() < self._tried_again:
-            out["retry"] = Retry(count=r.choice((0, 1, 2)), platform=r.choice((0, 1, 3)), conflict_secs=r.choice((0.5, 3.0)))
+            out["retry"] = Retry(
+                count=r.choice((0, 1, 2)),
+                platform=r.choice((0, 1, 3)),
+                conflict_secs=r.choice((0.5, 3.0)),
+            )
         if r.random() < self._debugged:
             out["debug_secs"] = r.choice((0.5, 4.0, 30.0))
         return out
@@ -89,11 +134,18 @@ def one_fits(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
     named = {p.begin + n for p in ports if p.begin for n in range(p.count)}
     free = sum(p.count for p in ports if not p.begin)
     return any(
-        role.cpu <= n.cpu and role.memory_mb <= n.memory_mb and role.gpu <= len(n.gpus) and named <= set(n.ports)
-        and free <= len(n.ports) - len(named) for n in nodes
+        role.cpu <= n.cpu
+        and role.memory_mb <= n.memory_mb
+        and role.gpu <= len(n.gpus)
+        and named <= set(n.ports)
+        and free <= len(n.ports) - len(named)
+        for n in nodes
     )
 
 
 def too_much(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
     """Is a task larger than every host?"""
-    return any(all(r.cpu > n.cpu or r.memory_mb > n.memory_mb or r.gpu > len(n.gpus) for n in nodes) for r in roles)
+    return any(
+        all(r.cpu > n.cpu or r.memory_mb > n.memory_mb or r.gpu > len(n.gpus) for n in nodes)
+        for r in roles
+    )

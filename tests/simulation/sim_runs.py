@@ -3,14 +3,16 @@
 import msgspec
 
 from jobscribe.db.events.events import AttemptDecided, LateStopRequested, StopRequested, TaskPlaced
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import Token
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import TaskRole
 
 
 class Kept(msgspec.Struct):
-    """A task that is kept for debugging: since when, for how long, in which boot and life of the supervisor."""
+    """A task that is kept for debugging: since when, for how long, in which boot and life of the
+    supervisor.
+    """
 
     exit: ExitInfo
     secs: float
@@ -68,4 +70,3 @@ class Run(msgspec.Struct):
     def fits(self, on: str) -> bool:
         """Is it over, and in the way that was waited for?"""
         return self.over and (on == "any" or (self.status == "completed") == (on == "ok"))
-

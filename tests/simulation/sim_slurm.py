@@ -1,7 +1,8 @@
-"""Clusters in the simulator: a scheduler with a queue, nodes that no login node's death touches, outages, and what an agent makes of it.
+"""Clusters in the simulator: a scheduler with a queue, nodes that no login node's death touches,
+outages, and what an agent makes of it.
 
-`Slurm` and its folder live through everything; `BatchSide` is one agent's half, and dies with it. Lives with clusters have them in the
-place of hosts: the driver `local` is a batch driver there.
+`Slurm` and its folder live through everything; `BatchSide` is one agent's half, and dies with it.
+Lives with clusters have them in the place of hosts: the driver `local` is a batch driver there.
 """
 
 import random
@@ -12,11 +13,11 @@ import msgspec
 from sim_machine import HOME, OTHER, Process
 
 from jobscribe.protocol.clusters.batch import BatchState
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.interface.inputs import SignedIn
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
 
 if TYPE_CHECKING:
     from sim_agent import Agent
@@ -31,17 +32,26 @@ WORD_SECS = 0.1
 
 def settings(r: random.Random) -> dict[str, Any]:
     """A policy's: two clusters, with room for few runs or for many."""
-    places = tuple(HostPlace(
-        host=h, slots={"parallel": r.choice((2, 4, 20))}, user_runs=r.choice((None, 1, 3, 10)),
-    ) for h in (HOME, OTHER))
+    places = tuple(
+        HostPlace(
+            host=h,
+            slots={"parallel": r.choice((2, 4, 20))},
+            user_runs=r.choice((None, 1, 3, 10)),
+        )
+        for h in (HOME, OTHER)
+    )
     return {
-        "places": {"local": places}, "batch": frozenset({"local"}), "batch_reply_secs": 20.0,
+        "places": {"local": places},
+        "batch": frozenset({"local"}),
+        "batch_reply_secs": 20.0,
         "op_run_slots": {("local", "parallel"): r.choice((1, 2, 3))},
     }
 
 
 class Entry(msgspec.Struct):
-    """One execution as the folder on the shared file system has it: what was asked, and what became of it."""
+    """One execution as the folder on the shared file system has it: what was asked, and what became
+    of it.
+    """
 
     token: Token
     order: dict[str, Any]
@@ -62,7 +72,9 @@ class Entry(msgspec.Struct):
 
 
 class Slurm:
-    """One cluster. Entries by agent key and token: at most one batch job is ever started for each, as their fences have it."""
+    """One cluster. Entries by agent key and token: at most one batch job is ever started for each,
+    as their fences have it.
+    """
 
     def __init__(self, sim: "Simulator", name: str) -> None:
         self.sim, self.time, self.machine, self.name = sim, sim.time, sim.machine, name
@@ -95,12 +107,16 @@ class Slurm:
         """Its folder or its state has changed: whoever watches sees it after a moment."""
         for side in list(self.sides):
             if side.agent.key == key:
-                side.agent.life.after(2 * WORD_SECS * self.time.random.random(), lambda side=side: side.say(entry))
+                side.agent.life.after(
+                    2 * WORD_SECS * self.time.random.random(), lambda side=side: side.say(entry)
+                )
 
     # ---- jobs
 
     def submit(self, key: AgentKey, entry: Entry) -> None:
-        """sbatch. Asked twice about one token, it has one job: the second one's script finds the fence."""
+        """sbatch. Asked twice about one token, it has one job: the second one's script finds the
+        fence.
+        """
         if entry.job_id is not None or entry.exit is not None or entry.stop_reason is not None:
             return
         if self.time.strikes("sbatch was refused"):
@@ -121,7 +137,9 @@ class Slurm:
         if not entry.queued or entry.exit is not None:
             return
         entry.queued = False
-        p = entry.process = self.machine.spawn(str(entry.token), self.machine.host(NODES), entry.order)
+        p = entry.process = self.machine.spawn(
+            str(entry.token), self.machine.host(NODES), entry.order
+        )
         limit = entry.order["limit"]
         if limit is not None:
             self.time.after(limit, lambda: self._over_limit(entry))
@@ -136,7 +154,9 @@ class Slurm:
             self._signal(entry, entry.order["grace"])
 
     def cancel(self, key: AgentKey, entry: Entry, grace: float) -> None:
-        """scancel, final: in the queue, or with a signal and then another one. Too late for what has ended by itself."""
+        """scancel, final: in the queue, or with a signal and then another one. Too late for what
+        has ended by itself.
+        """
         if entry.exit is not None or entry.own is not None:
             return
         if entry.process is None:
@@ -156,7 +176,12 @@ class Slurm:
 
     def takes_away(self, word: str) -> bool:
         """Somebody cancels a job there, or its node fails."""
-        known = [(k, e) for k, own in self.entries.items() for e in own.values() if e.exit is None and e.own is None and e.job_id is not None]
+        known = [
+            (k, e)
+            for k, own in self.entries.items()
+            for e in own.values()
+            if e.exit is None and e.own is None and e.job_id is not None
+        ]
         if not known:
             return False
         key, entry = self.time.random.choice(known)
@@ -165,7 +190,12 @@ class Slurm:
             self.machine.kill(entry.process, 9, with_script=True)
         elif word == "CANCELLED":
             entry.word, entry.queued = word, False
-            entry.exit = ExitInfo(source="scheduler", detail="simulated", stop_reason=entry.stop_reason, batch=self.state(entry))
+            entry.exit = ExitInfo(
+                source="scheduler",
+                detail="simulated",
+                stop_reason=entry.stop_reason,
+                batch=self.state(entry),
+            )
             self.tell(key, entry)
         return True
 
@@ -173,12 +203,23 @@ class Slurm:
         p = entry.process
         assert p is not None and p.ended is not None
         code, signal = p.truth
-        times = {"started_at": p.started + self.time.wall_offset, "ended_at": p.ended + self.time.wall_offset}
+        times = {
+            "started_at": p.started + self.time.wall_offset,
+            "ended_at": p.ended + self.time.wall_offset,
+        }
         exit_ = ExitInfo(
-            source="scheduler" if p.written is None else "script", code=code, signal=signal,
-            stop_reason=entry.stop_reason if entry.signaled else None, batch=self.state(entry), **times,
+            source="scheduler" if p.written is None else "script",
+            code=code,
+            signal=signal,
+            stop_reason=entry.stop_reason if entry.signaled else None,
+            batch=self.state(entry),
+            **times,
         )
-        secs = 0.0 if p.written is None or self.time.calm else self.time.random.choice((0.0, 1.0, 20.0)) * self.time.random.random()
+        secs = (
+            0.0
+            if p.written is None or self.time.calm
+            else self.time.random.choice((0.0, 1.0, 20.0)) * self.time.random.random()
+        )
         if not secs:
             entry.exit = exit_
         else:
@@ -192,12 +233,30 @@ class Slurm:
         self.tell(key, entry)
 
     def _never(self, detail: str, fault: str | None, entry: Entry) -> ExitInfo:
-        return ExitInfo(source="start", detail=detail, fault=fault, stop_reason=entry.stop_reason, ended_at=self.time.wall)
+        return ExitInfo(
+            source="start",
+            detail=detail,
+            fault=fault,
+            stop_reason=entry.stop_reason,
+            ended_at=self.time.wall,
+        )
 
     def state(self, entry: Entry) -> BatchState:
-        word = entry.word or ("PENDING" if entry.process is None else "RUNNING" if entry.process.ended is None else "COMPLETING" if entry.own is not None else "FAILED")
+        word = entry.word or (
+            "PENDING"
+            if entry.process is None
+            else "RUNNING"
+            if entry.process.ended is None
+            else "COMPLETING"
+            if entry.own is not None
+            else "FAILED"
+        )
         return BatchState(
-            cluster=self.name, job_id=entry.job_id, state=word, sentence="simulated", nodes="n1" if entry.process is not None else "",
+            cluster=self.name,
+            job_id=entry.job_id,
+            state=word,
+            sentence="simulated",
+            nodes="n1" if entry.process is not None else "",
             unknown_since=None if entry.exit is not None else self.dark_since,
         )
 
@@ -217,11 +276,15 @@ class BatchSide:
             self.slurm.sides.remove(self)
 
     def start(self) -> None:
-        """What the folder has and nobody has acknowledged; what was on its way to Slurm is looked for, and handed over if it is not there."""
+        """What the folder has and nobody has acknowledged; what was on its way to Slurm is looked
+        for, and handed over if it is not there.
+        """
         left = [e for e in self.slurm.own(self.agent.key).values() if not e.acknowledged]
         if any(e.exit is None for e in left):
             self.time.saw("an agent found batch jobs that an earlier one had submitted")
-        self.agent.do(self.agent.session.learned([self._execution(e) for e in left], self.agent.host.mono))
+        self.agent.do(
+            self.agent.session.learned([self._execution(e) for e in left], self.agent.host.mono)
+        )
         self.look()
 
     def look(self) -> None:
@@ -237,7 +300,9 @@ class BatchSide:
             return
         key = self.agent.key
         if entry.stop_reason is not None:
-            self.agent.life.after(WORD_SECS, lambda: self._answers() and self.slurm.cancel(key, entry, entry.grace))
+            self.agent.life.after(
+                WORD_SECS, lambda: self._answers() and self.slurm.cancel(key, entry, entry.grace)
+            )
         elif entry.job_id is None:
             secs = WORD_SECS * (1 if self.time.calm else 1 + 10 * self.time.random.random())
             self.agent.life.after(secs, lambda: self._answers() and self.slurm.submit(key, entry))
@@ -248,7 +313,9 @@ class BatchSide:
     def launch(self, token: Token, spec: TaskSpec, order: dict[str, Any]) -> None:
         entry = self.slurm.own(self.agent.key).get(token)
         if spec.batch is msgspec.UNSET or spec.batch.cluster != self.slurm.name or spec.ports:
-            self.slurm.sim.broken(f"{token} was sent to {self.slurm.name} with {spec.batch}, ports {spec.ports}")
+            self.slurm.sim.broken(
+                f"{token} was sent to {self.slurm.name} with {spec.batch}, ports {spec.ports}"
+            )
         if entry is None:
             entry = self.slurm.own(self.agent.key)[token] = Entry(token=token, order=order)
             self._move(entry)
@@ -266,7 +333,8 @@ class BatchSide:
         elif entry.own is not None:
             self.time.saw("a stop came when a batch job had ended by itself")
         elif entry.exit is None:
-            # nothing to be said before there is something new: who is told that it lives asks for its stop again
+            # nothing to be said before there is something new: who is told that it lives asks for
+            # its stop again
             entry.stop_reason, entry.grace = entry.stop_reason or reason, grace
             self._move(entry)
             return
@@ -282,25 +350,42 @@ class BatchSide:
 
     def say(self, entry: Entry) -> None:
         if not entry.acknowledged:
-            self.agent.do(self.agent.session.learned([self._execution(entry)], self.agent.host.mono))
+            self.agent.do(
+                self.agent.session.learned([self._execution(entry)], self.agent.host.mono)
+            )
 
     def _execution(self, entry: Entry) -> Execution:
         token, op, p = entry.token, op_id(entry.token, "run"), entry.process
         batch = self.slurm.state(entry)
         if entry.exit is not None:
-            return Execution(token=token, state="ended", op_id=op, pid=p.pid if p is not None else None, exit=entry.exit)
+            return Execution(
+                token=token,
+                state="ended",
+                op_id=op,
+                pid=p.pid if p is not None else None,
+                exit=entry.exit,
+            )
         if p is None:
             return Execution(token=token, state="starting", op_id=op, batch=batch)
         # of some only Slurm's word is known
         pid = 0 if zlib.crc32(str(token).encode()) % 4 == 0 else p.pid
         return Execution(
-            token=token, state="running", op_id=op, pid=pid, start_ticks=0, started_at=p.started + self.time.wall_offset,
-            elapsed_secs=(p.ended or self.time.now) - p.started, batch=batch, exit=entry.own,
+            token=token,
+            state="running",
+            op_id=op,
+            pid=pid,
+            start_ticks=0,
+            started_at=p.started + self.time.wall_offset,
+            elapsed_secs=(p.ended or self.time.now) - p.started,
+            batch=batch,
+            exit=entry.own,
         )
 
 
 class SignIns:
-    """Who is signed in where: that is the supervisor's to know, and ends with it, or when a connection does."""
+    """Who is signed in where: that is the supervisor's to know, and ends with it, or when a
+    connection does.
+    """
 
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time = sim, sim.time
@@ -310,7 +395,9 @@ class SignIns:
         self._asked: set[AgentKey] = set()
 
     def lacks(self, key: AgentKey) -> bool:
-        """Its driver has nobody's connection for this agent; then its user is asked, and comes when he comes."""
+        """Its driver has nobody's connection for this agent; then its user is asked, and comes when
+        he comes.
+        """
         who = (key.uid, key.host)
         if not self.needed:
             return False
@@ -348,7 +435,11 @@ class SignIns:
 
 
 def clusters(sim: "Simulator") -> dict[str, Slurm]:
-    return {p.host: Slurm(sim, p.host) for p in sim.policy.places.get("local", ())} if sim.policy.batch else {}
+    return (
+        {p.host: Slurm(sim, p.host) for p in sim.policy.places.get("local", ())}
+        if sim.policy.batch
+        else {}
+    )
 
 
 def trouble(time: "Time", slurms: dict[str, Slurm]) -> None:
@@ -360,4 +451,8 @@ def trouble(time: "Time", slurms: dict[str, Slurm]) -> None:
         case "outage":
             slurm.outage(time.random.choice((1.0, 6.0, 30.0)) * time.random.random())
         case word if slurm.takes_away(word):
-            time.saw("somebody canceled a job in Slurm" if word == "CANCELLED" else "a node of a cluster failed")
+            time.saw(
+                "somebody canceled a job in Slurm"
+                if word == "CANCELLED"
+                else "a node of a cluster failed"
+            )

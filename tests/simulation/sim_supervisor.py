@@ -1,6 +1,8 @@
-"""The supervisor in the simulator: the real engine and core over the in-memory store; hub, desk, performer and clock are played.
+"""The supervisor in the simulator: the real engine and core over the in-memory store; hub, desk,
+performer and clock are played.
 
-One process after another on one store. It dies wherever the crash points and the moments between two effects let it.
+One process after another on one store. It dies wherever the crash points and the moments between
+two effects let it.
 """
 
 from collections.abc import Callable
@@ -11,14 +13,35 @@ from sim_link import Link
 from sim_machine import Machine
 from sim_time import Cancel, Life, Time
 
+from jobscribe.db.events.state import Job
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.db.events.state import Job
 from jobscribe.drivers.keeper_tasks import KeeperTasks
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.messages import Alive, Kill, ToAgent
-from jobscribe.supervisor.core.interface.effects import AgentReady, ClearTimer, Count, DismissAgent, Effect, EndConnection, FindAgent, FindTasks, LaunchGang, LaunchTask, Probe, RemoveRunDir, ReplyRefusal, ReplyStatus, ReleaseTask, SetTimer, SettleTasks, StartAgent, StopAgent, StopTask
+from jobscribe.supervisor.core.interface.effects import (
+    AgentReady,
+    ClearTimer,
+    Count,
+    DismissAgent,
+    Effect,
+    EndConnection,
+    FindAgent,
+    FindTasks,
+    LaunchGang,
+    LaunchTask,
+    Probe,
+    ReleaseTask,
+    RemoveRunDir,
+    ReplyRefusal,
+    ReplyStatus,
+    SetTimer,
+    SettleTasks,
+    StartAgent,
+    StopAgent,
+    StopTask,
+)
 from jobscribe.supervisor.core.interface.inputs import Input, Now, TimerFired
 from jobscribe.supervisor.core.state.world import Policy, token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
@@ -53,7 +76,8 @@ class Supervisor:
         self.armed: tuple[str, int] | None = None
         #: commits take so long (seconds, mean)
         self.commit_secs = 0.002
-        #: since when it has been up and well without a break: before that, nobody can expect an answer in time
+        #: since when it has been up and well without a break: before that, nobody can expect an
+        #: answer in time
         self.well_since = 0.0
         self.on_projected: Callable[[Job], None] = lambda job: None
         self.on_decision: Callable[[], None] = lambda: None
@@ -99,7 +123,9 @@ class Supervisor:
             self._soon()
 
     def crash(self, *, doubtful: bool = False) -> None:
-        """kill -9: what was not durable is gone, with every connection and timer; somebody starts the next one."""
+        """kill -9: what was not durable is gone, with every connection and timer; somebody starts
+        the next one.
+        """
         if not self.running:
             return
         self.time.say("supervisor dies")
@@ -119,7 +145,9 @@ class Supervisor:
         for link in links:
             link.open = False
             link.asked.clear()
-            link.agent.life.after(0.2 * self.time.random.random(), lambda link=link: link.agent.lost(link))
+            link.agent.life.after(
+                0.2 * self.time.random.random(), lambda link=link: link.agent.lost(link)
+            )
         self.time.after(self.time.random.random() * 5, self.start)
 
     def stop(self) -> None:
@@ -178,11 +206,19 @@ class Supervisor:
     # ---- the store
 
     def _soon(self) -> None:
-        """The disk takes its time: what waits becomes durable a little later, with all that came meanwhile."""
+        """The disk takes its time: what waits becomes durable a little later, with all that came
+        meanwhile.
+        """
         if self.running and self.store.waiting and not self._committing:
             self._committing = True
             secs = self.time.random.expovariate(1 / self.commit_secs)
-            self.life.after(secs * (200 if self.commit_secs < 0.01 and self.time.strikes("a commit was slow") else 1), self._commit)
+            self.life.after(
+                secs
+                * (
+                    200 if self.commit_secs < 0.01 and self.time.strikes("a commit was slow") else 1
+                ),
+                self._commit,
+            )
 
     def _commit(self) -> None:
         self._committing = False
@@ -190,7 +226,9 @@ class Supervisor:
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """News of what is durable comes a little later, in order."""
-        self._delivered_at = max(self._delivered_at, self.time.now + self.time.random.expovariate(1000.0))
+        self._delivered_at = max(
+            self._delivered_at, self.time.now + self.time.random.expovariate(1000.0)
+        )
         self.life.after(self._delivered_at - self.time.now, lambda: self.guarded(call))
 
     # ---- clients and agents
@@ -202,7 +240,10 @@ class Supervisor:
     def connect(self, agent: Any) -> Link | None:
         if not self.life.awake or self.time.strikes("a dial failed"):
             return None
-        if token_hash(agent.config["token"]) not in self.engine.agent_record(agent.key).token_hashes:
+        if (
+            token_hash(agent.config["token"])
+            not in self.engine.agent_record(agent.key).token_hashes
+        ):
             self.time.saw("an agent with an unknown token was refused")
             return None
         self._epoch += 1
@@ -216,7 +257,12 @@ class Supervisor:
     # ---- ports of the engine
 
     def now(self) -> Now:
-        return Now(self.time.wall, self.machine.home.mono, self.machine.home.boot_id, self.time.random.randbytes(32))
+        return Now(
+            self.time.wall,
+            self.machine.home.mono,
+            self.machine.home.boot_id,
+            self.time.random.randbytes(32),
+        )
 
     def perform(self, effect: Effect) -> None:
         if self.time.strikes("the supervisor died between two effects"):
@@ -273,9 +319,14 @@ class Supervisor:
         return [(k, link.epoch, link.alive) for k, link in self.links.items() if link.alive]
 
     def fatal(self, refusal: Refusal) -> None:
-        """The process stops with the reason. What the failed sync was for may be on the disk all the same, or not."""
+        """The process stops with the reason. What the failed sync was for may be on the disk all
+        the same, or not.
+        """
         self.time.saw("the store failed for good, and the supervisor stopped")
-        self.life.after(self.time.random.random() * 0.1, lambda: self.crash(doubtful=self.time.random.random() < 0.5))
+        self.life.after(
+            self.time.random.random() * 0.1,
+            lambda: self.crash(doubtful=self.time.random.random() < 0.5),
+        )
 
     def noticed(self, what: str, detail: str) -> None:
         self.well_since = self.time.now

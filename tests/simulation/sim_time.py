@@ -1,7 +1,8 @@
-"""Virtual time: a heap of things to happen, one seeded source of chance, and a count of what really happened.
+"""Virtual time: a heap of things to happen, one seeded source of chance, and a count of what really
+happened.
 
-Everything that belongs to a process is planned through its `Life`, so that nothing of it happens after its death, and nothing while
-it is frozen.
+Everything that belongs to a process is planned through its `Life`, so that nothing of it happens
+after its death, and nothing while it is frozen.
 """
 
 import heapq
@@ -19,7 +20,9 @@ BEGIN = 1000.0
 
 
 class Time:
-    """Everything happens in `step`; equal moments in the order in which they were asked for. rates: how often which fault strikes."""
+    """Everything happens in `step`; equal moments in the order in which they were asked for. rates:
+    how often which fault strikes.
+    """
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.random = random.Random(seed)
@@ -74,7 +77,9 @@ class Time:
     def say(self, *words: Any) -> None:
         """For who traces one life; nothing else may depend on it."""
         if self.trace is not None:
-            self.trace(f"{self.now - BEGIN:10.4f} {self.steps:6d}  " + " ".join(str(w) for w in words))
+            self.trace(
+                f"{self.now - BEGIN:10.4f} {self.steps:6d}  " + " ".join(str(w) for w in words)
+            )
 
 
 class Life:

@@ -1,13 +1,15 @@
-"""What exits, attempts and policies must come to, written down a second time and in other words than the product's.
+"""What exits, attempts and policies must come to, written down a second time and in other words
+than the product's.
 
-The rules are those of the reference on completion and retries; the oracles (`sim_ledger`) hold the log against them.
+The rules are those of the reference on completion and retries; the oracles (`sim_ledger`) hold the
+log against them.
 """
 
 from collections.abc import Sequence
 
 from jobscribe.protocol.clusters.batch import BatchState
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import Retry, TaskRole
 
 #: A stop by us whose run did not end because somebody wanted it to.
@@ -34,7 +36,13 @@ def kind(exit_: ExitInfo) -> str:
     if exit_.source == "start":
         if exit_.fault in SHORT:
             return "conflict"
-        return "unknown" if exit_.fault is None else "transient" if exit_.fault == "portTaken" else "permanent"
+        return (
+            "unknown"
+            if exit_.fault is None
+            else "transient"
+            if exit_.fault == "portTaken"
+            else "permanent"
+        )
     number = exit_.signal
     if number is None and exit_.code is not None and exit_.code - 128 in KERNEL - SAID:
         number = exit_.code - 128
@@ -60,7 +68,11 @@ def slurms_doing(exit_: ExitInfo) -> str | None:
 
 def by_itself(exit_: ExitInfo) -> bool:
     """Did it fail, and was that its own doing? Only then it is kept for debugging."""
-    if good(exit_) or exit_.stop_reason is not None or exit_.source not in ("keeper", "script", "scheduler"):
+    if (
+        good(exit_)
+        or exit_.stop_reason is not None
+        or exit_.source not in ("keeper", "script", "scheduler")
+    ):
         return False
     if slurms_doing(exit_) is not None:
         return False
@@ -74,8 +86,11 @@ def status_of(exit_: ExitInfo) -> str:
     return "completed" if good(exit_) else "error"
 
 
-def comes_to(roles: Sequence[TaskRole], ends: Sequence[tuple[Token, ExitInfo]]) -> tuple[bool, Token | None] | None:
-    """What the newest of these ends makes of the attempt: (succeeded, deciding task); None: it goes on.
+def comes_to(
+    roles: Sequence[TaskRole], ends: Sequence[tuple[Token, ExitInfo]]
+) -> tuple[bool, Token | None] | None:
+    """What the newest of these ends makes of the attempt: (succeeded, deciding task); None: it goes
+    on.
 
     Each end was looked at when it came, and none before the newest decided anything.
     """
@@ -89,14 +104,20 @@ def comes_to(roles: Sequence[TaskRole], ends: Sequence[tuple[Token, ExitInfo]]) 
     return (True, None) if len(ends) == sum(r.tasks for r in roles) else None
 
 
-def follows(policy: Retry | None, failed_by: str, before: Sequence[str]) -> tuple[float, float] | None:
-    """Shortest and longest pause before the next attempt; None: there is none. before: kinds of the earlier retries."""
+def follows(
+    policy: Retry | None, failed_by: str, before: Sequence[str]
+) -> tuple[float, float] | None:
+    """Shortest and longest pause before the next attempt; None: there is none. before: kinds of the
+    earlier retries.
+    """
     if policy is None or failed_by == "permanent":
         return None
     conflicts = before.count("conflict")
     quick = len(before) - conflicts
     allowed = policy.count if failed_by == "unknown" else policy.platform
-    used = before.count("unknown") if failed_by == "unknown" else before.count("transient") + conflicts
+    used = (
+        before.count("unknown") if failed_by == "unknown" else before.count("transient") + conflicts
+    )
     if allowed != -1 and used >= allowed:
         return None
     if failed_by == "conflict":

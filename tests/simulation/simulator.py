@@ -1,6 +1,8 @@
-"""One seeded life of the whole system: clients, supervisor, agents and machine, with faults; then calm, and a reckoning.
+"""One seeded life of the whole system: clients, supervisor, agents and machine, with faults; then
+calm, and a reckoning.
 
-`run(seed)` returns what happened and the digest of the log; it raises `Violation` with the command that shows it again.
+`run(seed)` returns what happened and the digest of the log; it raises `Violation` with the command
+that shows it again.
 """
 
 import sys
@@ -28,7 +30,8 @@ from jobscribe.runtime import failpoints as crashpoints
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state.world import Policy
 
-#: A disaster waits for up to so many more steps, so that it strikes between two that belong together.
+#: A disaster waits for up to so many more steps, so that it strikes between two that belong
+#: together.
 CLOSE_STEPS = 12
 
 
@@ -54,23 +57,41 @@ class Simulator:
         several = sim_hosts.settings(r) if what < 0.3 else {"nodes": {"local": nodes(r)}}
         if what > 0.8:
             several |= sim_slurm.settings(r)
-        runs = {"op_run_slots": {("local", "sequential"): r.choice((1, 2, 3)), ("local", "container"): r.choice((1, 2, 3))}} | several
+        runs = {
+            "op_run_slots": {
+                ("local", "sequential"): r.choice((1, 2, 3)),
+                ("local", "container"): r.choice((1, 2, 3)),
+            }
+        } | several
         policy = Policy(
-            cpu_slots={("local", "sequential"): r.choice((1, 2, 4)), ("local", "parallel"): r.choice((1, 2))},
-            agent_return_secs=1.0, op_reply_secs=5.0, agent_start_secs=r.choice((3.0, 10.0)), **runs,
-            hold_secs=r.choice((6.0, 60.0)), hold_again_secs=3.0, debug_secs=20.0,
+            cpu_slots={
+                ("local", "sequential"): r.choice((1, 2, 4)),
+                ("local", "parallel"): r.choice((1, 2)),
+            },
+            agent_return_secs=1.0,
+            op_reply_secs=5.0,
+            agent_start_secs=r.choice((3.0, 10.0)),
+            **runs,
+            hold_secs=r.choice((6.0, 60.0)),
+            hold_again_secs=3.0,
+            debug_secs=20.0,
         )
         #: small frames, pages and queues: everything comes in pieces
         self.small = r.random() < 0.3
         self.policy = policy
         self.machine = Machine(self.time, self.broken, Agent)
-        self.supervisor = Supervisor(self.time, self.machine, policy, 640 if self.small else MAX_FRAME)
+        self.supervisor = Supervisor(
+            self.time, self.machine, policy, 640 if self.small else MAX_FRAME
+        )
         self.machine.connect = self.supervisor.connect
         self.machine.slurms = sim_slurm.clusters(self)
         self.sign_ins = self.supervisor.driver.sign_ins = sim_slurm.SignIns(self)
         self.hosts = sim_hosts.Hosts(self)
         self.supervisor.on_decision = self.hosts.decided
-        self.supervisor.on_start, self.supervisor.driver.on_dismissal = self.hosts.tell_all, self.hosts.dismissed
+        self.supervisor.on_start, self.supervisor.driver.on_dismissal = (
+            self.hosts.tell_all,
+            self.hosts.dismissed,
+        )
         self.clients = Clients(self.supervisor, self.broken)
         self.ledger = Ledger(self)
         self.machine.on_spawn = self.ledger.spawned
@@ -86,11 +107,18 @@ class Simulator:
         self.supervisor.start()
         busy = STORM_SECS * 0.8
         for many, act in (
-            (r.randint(4, 40), self.clients.submit), (r.choice((0, 0, 1, 3)), self.clients.submit_many), (r.randint(0, 15), self.clients.cancel_one),
-            (r.choice((0, 0, 1, 2)), self.clients.submit_array), (r.choice((0, 0, 1, 2)), self.clients.submit_chain),
-            (r.choice((0, 0, 5)), self.clients.release_one), (r.choice((0, 0, 4, 20)), self._stranger),
-            (r.choice((0, 2, 10)), self.clients.call), (r.choice((0, 0, 3)), self.clients.begin_session), (r.choice((0, 0, 6)), self.clients.purge_one),
-            (r.choice((0, 1, 4)), self.hosts.outage), (r.choice((0, 0, 1)), self.hosts.blackout),
+            (r.randint(4, 40), self.clients.submit),
+            (r.choice((0, 0, 1, 3)), self.clients.submit_many),
+            (r.randint(0, 15), self.clients.cancel_one),
+            (r.choice((0, 0, 1, 2)), self.clients.submit_array),
+            (r.choice((0, 0, 1, 2)), self.clients.submit_chain),
+            (r.choice((0, 0, 5)), self.clients.release_one),
+            (r.choice((0, 0, 4, 20)), self._stranger),
+            (r.choice((0, 2, 10)), self.clients.call),
+            (r.choice((0, 0, 3)), self.clients.begin_session),
+            (r.choice((0, 0, 6)), self.clients.purge_one),
+            (r.choice((0, 1, 4)), self.hosts.outage),
+            (r.choice((0, 0, 1)), self.hosts.blackout),
             (r.choice((0, 3, 10)), lambda: sim_slurm.trouble(self.time, self.machine.slurms)),
         ):
             for _ in range(many):
@@ -127,7 +155,9 @@ class Simulator:
 
     def _soon(self, steps: int, what: str) -> None:
         if steps and not self.time.calm:
-            self.time.after(self.time.next_at() - self.time.now + 1e-9, lambda: self._soon(steps - 1, what))
+            self.time.after(
+                self.time.next_at() - self.time.now + 1e-9, lambda: self._soon(steps - 1, what)
+            )
         elif not self.time.calm:
             strike(self, what)
 
@@ -152,7 +182,9 @@ class Simulator:
             self.broken(f"the run directory of {jid}/{serial} was removed while it runs")
 
     def broken(self, sentence: str) -> None:
-        raise Violation(f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed)}")
+        raise Violation(
+            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed)}"
+        )
 
 
 def command(seed: int) -> str:

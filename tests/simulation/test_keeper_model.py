@@ -1,7 +1,8 @@
-"""The simulator's keeper is a model; here the real one and the model live through the same, and must say the same.
+"""The simulator's keeper is a model; here the real one and the model live through the same, and
+must say the same.
 
-A seeded script of orders, ends and kills of jobs, deaths of the keeper (at its crash points, too) and restarts. The real keeper is
-the one of tests/agent, with this test as its agent.
+A seeded script of orders, ends and kills of jobs, deaths of the keeper (at its crash points, too)
+and restarts. The real keeper is the one of tests/agent, with this test as its agent.
 """
 
 import contextlib
@@ -26,8 +27,8 @@ from sim_keeper import Keeper
 from sim_machine import Machine
 from sim_time import Life, Time
 
-from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 HARNESS = Path(__file__).resolve().parents[1] / "agent" / "keeper_harness.py"
@@ -49,7 +50,12 @@ def words(said: dict[str, Any]) -> Words:
     exit_ = said["exit"] or {}
     known = exit_.get("source") in ("start", "lost")
     return (
-        said["token"].split("/")[1], said["state"], exit_.get("source"), exit_.get("code"), exit_.get("signal"), exit_.get("stopReason"),
+        said["token"].split("/")[1],
+        said["state"],
+        exit_.get("source"),
+        exit_.get("code"),
+        exit_.get("signal"),
+        exit_.get("stopReason"),
         exit_.get("detail") if known else None,
     )
 
@@ -80,7 +86,9 @@ class Model:
 
     def start(self, armed: str | None) -> list[Words] | None:
         """What it says to its agent; None where it dies before there is one."""
-        self.keeper = self.machine.keepers[KEY] = Keeper(self.machine, KEY, self.machine.new_pid(), {})
+        self.keeper = self.machine.keepers[KEY] = Keeper(
+            self.machine, KEY, self.machine.new_pid(), {}
+        )
         self.keeper.armed = armed
         self.keeper.start()
         agent = self.keeper.agent
@@ -123,8 +131,18 @@ class Real:
         if armed is not None:
             env["JOBSCRIBE_CRASHPOINT"] = f"{armed}:1:{tempfile.mktemp(dir=self.place)}"
         with (self.place / "keeper.log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, str(HARNESS), "-1", str(path)], stdin=subprocess.PIPE, stdout=log, stderr=log, env=env)
-        config = {"root": str(self.place), "folder": str(self.place / "agent"), "agent": {"token": "s3cret"}}
+            self.process = subprocess.Popen(
+                [sys.executable, str(HARNESS), "-1", str(path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=env,
+            )
+        config = {
+            "root": str(self.place),
+            "folder": str(self.place / "agent"),
+            "agent": {"token": "s3cret"},
+        }
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(config).encode())
         self.process.stdin.close()
@@ -167,12 +185,35 @@ class Real:
     def start_order(self, token: Token, code: int, on_term: str) -> None:
         where = self.place / f"run-{token.serial}"
         trap = "trap '' TERM; " if on_term == "ignores" else ""
-        command = ("/bin/sh", "-c", f"{trap}: > ready; while [ ! -e go ]; do sleep 0.02; done; exit {code}")
-        text = script(token, TaskSpec(command=command, run_dir=str(where)), {"PATH": "/usr/bin:/bin"}, self.place / "agent" / "run" / token.name)
-        self.order(do="start", name=token.name, token=str(token), runDir=str(where), script=text, limit=None, grace=GRACE_SECS, core=0)
+        command = (
+            "/bin/sh",
+            "-c",
+            f"{trap}: > ready; while [ ! -e go ]; do sleep 0.02; done; exit {code}",
+        )
+        text = script(
+            token,
+            TaskSpec(command=command, run_dir=str(where)),
+            {"PATH": "/usr/bin:/bin"},
+            self.place / "agent" / "run" / token.name,
+        )
+        self.order(
+            do="start",
+            name=token.name,
+            token=str(token),
+            runDir=str(where),
+            script=text,
+            limit=None,
+            grace=GRACE_SECS,
+            core=0,
+        )
 
     def ended(self, token: Token) -> None:
-        self.until(lambda: not psutil.pid_exists(self.pids[str(token)]) or psutil.Process(self.pids[str(token)]).status() == psutil.STATUS_ZOMBIE)
+        self.until(
+            lambda: (
+                not psutil.pid_exists(self.pids[str(token)])
+                or psutil.Process(self.pids[str(token)]).status() == psutil.STATUS_ZOMBIE
+            )
+        )
 
     def dead(self) -> None:
         """It comes to its crash point."""
@@ -220,7 +261,19 @@ class Both:
         if not self.up:
             (self._start_keeper if self.r.random() < 0.6 else self._job_ends)()
             return
-        self.r.choice((self._start, self._start, self._start, self._again, self._stop, self._stop, self._forget, self._job_ends, self._keeper_dies))()
+        self.r.choice(
+            (
+                self._start,
+                self._start,
+                self._start,
+                self._again,
+                self._stop,
+                self._stop,
+                self._forget,
+                self._job_ends,
+                self._keeper_dies,
+            )
+        )()
 
     def _start_keeper(self) -> None:
         armed = self.r.choice(KEEPER_POINTS) if self.r.random() < 0.5 else None
@@ -254,8 +307,18 @@ class Both:
     def _start_order(self, token: Token) -> None:
         code, on_term = token.serial % 3, "ignores" if token.serial % 4 == 0 else "dies"
         self.steps.append(f"start {token.serial}, which ends with {code} and {on_term}")
-        order = {"do": "start", "name": token.name, "token": str(token), "limit": None, "grace": GRACE_SECS, "command": ("job", str(code), "1e9", on_term)}
-        self._both(lambda: self.model.keeper.order(order), lambda: self.real.start_order(token, code, on_term))
+        order = {
+            "do": "start",
+            "name": token.name,
+            "token": str(token),
+            "limit": None,
+            "grace": GRACE_SECS,
+            "command": ("job", str(code), "1e9", on_term),
+        }
+        self._both(
+            lambda: self.model.keeper.order(order),
+            lambda: self.real.start_order(token, code, on_term),
+        )
         p = self.model.machine.by_token.get(str(token))
         if p is not None and p.ended is None:
             # until it has set its traps, a signal would find another program
@@ -272,7 +335,13 @@ class Both:
 
     def _stop_order(self, token: Token) -> None:
         self.steps.append(f"stop {token.serial}")
-        order = {"do": "stop", "name": token.name, "token": str(token), "reason": "cancel", "grace": GRACE_SECS}
+        order = {
+            "do": "stop",
+            "name": token.name,
+            "token": str(token),
+            "reason": "cancel",
+            "grace": GRACE_SECS,
+        }
         self._both(lambda: self.model.keeper.order(order), lambda: self.real.order(**order))
 
     def _forget(self) -> None:
@@ -286,26 +355,48 @@ class Both:
 
     def _job_ends(self) -> None:
         """By itself, or its command is killed, or all of it."""
-        live = [t for t in self.tokens if str(t) in self.real.pids and self.model.process(t).ended is None]
+        live = [
+            t
+            for t in self.tokens
+            if str(t) in self.real.pids and self.model.process(t).ended is None
+        ]
         if not live:
             return
-        token, how = self.r.choice(live), self.r.choice(("by itself", "its command is killed", "all of it is killed"))
+        token, how = (
+            self.r.choice(live),
+            self.r.choice(("by itself", "its command is killed", "all of it is killed")),
+        )
         self.steps.append(f"{token.serial} ends: {how}")
         p, pid = self.model.process(token), self.real.pids[str(token)]
         match how:
             case "by itself":
-                def model() -> None: self.model.machine.exits(p, token.serial % 3)
-                def real() -> None: (self.real.place / f"run-{token.serial}" / "go").touch()
+
+                def model() -> None:
+                    self.model.machine.exits(p, token.serial % 3)
+
+                def real() -> None:
+                    (self.real.place / f"run-{token.serial}" / "go").touch()
             case "its command is killed":
-                def model() -> None: self.model.machine.kill(p, 9, with_script=False)
-                def real() -> None: self._kill_command(pid)
+
+                def model() -> None:
+                    self.model.machine.kill(p, 9, with_script=False)
+
+                def real() -> None:
+                    self._kill_command(pid)
             case _:
-                def model() -> None: self.model.machine.kill(p, 9, with_script=True)
-                def real() -> None: os.killpg(pid, signal.SIGKILL)
+
+                def model() -> None:
+                    self.model.machine.kill(p, 9, with_script=True)
+
+                def real() -> None:
+                    os.killpg(pid, signal.SIGKILL)
+
         self._both(model, lambda: (real(), self.real.ended(token))[0])
 
     def _kill_command(self, pid: int) -> None:
-        """Not its sleep, which is started again and again: the keeper's or the loop's end takes that."""
+        """Not its sleep, which is started again and again: the keeper's or the loop's end takes
+        that.
+        """
         script = psutil.Process(pid)
         self.real.until(lambda: bool(script.children()))
         script.children()[0].kill()

@@ -1,6 +1,8 @@
-"""Seeded lives of the whole system: every guarantee is checked after every step, and every fault must really have happened.
+"""Seeded lives of the whole system: every guarantee is checked after every step, and every fault
+must really have happened.
 
-200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/run.py` takes any number, and shows one step by step.
+200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/run.py` takes any number, and
+shows one step by step.
 """
 
 import os
@@ -42,33 +44,60 @@ def test_what_never_happened_is_named() -> None:
 
 
 def _run(*args: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONHASHSEED": str(hash_seed)}
-    return subprocess.run([sys.executable, str(RUN), *args], env=env, capture_output=True, text=True, timeout=110, check=False)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONHASHSEED": str(hash_seed)
+    }
+    return subprocess.run(
+        [sys.executable, str(RUN), *args],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("seed", [4, 17, 43])
 def test_the_same_seed_is_the_same_life(seed: int) -> None:
-    """To the last byte of its log, in another process, with other hashes of strings, and while it is traced."""
+    """To the last byte of its log, in another process, with other hashes of strings, and while it
+    is traced.
+    """
     here = simulator.run(seed)
-    plain, traced = _run("--seed", str(seed), hash_seed=1), _run("--seed", str(seed), "--trace", hash_seed=2)
+    plain, traced = (
+        _run("--seed", str(seed), hash_seed=1),
+        _run("--seed", str(seed), "--trace", hash_seed=2),
+    )
     said = f"seed {seed}: {here.steps} steps, log {here.digest}"
     assert (plain.returncode, plain.stdout.splitlines()) == (0, [said])
-    assert traced.stdout.splitlines()[-1] == said and len(traced.stdout.splitlines()) > here.steps / 4
+    assert (
+        traced.stdout.splitlines()[-1] == said and len(traced.stdout.splitlines()) > here.steps / 4
+    )
 
 
 def test_another_seed_is_another_life() -> None:
     assert len({simulator.run(seed).digest for seed in range(5)}) == 5
 
 
-def test_a_broken_guarantee_comes_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sim_checks.Checks, "_nothing_left", lambda self: self.sim.broken("G19: simulated"))
-    with pytest.raises(simulator.Violation, match=r"G19: simulated\nat 4\d\d\.\d+ s, step \d+; to see it again: .*run\.py --seed 3 --trace"):
+def test_a_broken_guarantee_comes_with_the_command_that_shows_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sim_checks.Checks, "_nothing_left", lambda self: self.sim.broken("G19: simulated")
+    )
+    with pytest.raises(
+        simulator.Violation,
+        match=r"G19: simulated\nat 4\d\d\.\d+ s, step \d+; to see it again: .*run\.py --seed 3 --trace",
+    ):
         simulator.run(3)
 
 
-def test_an_error_comes_with_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_comes_with_the_command_that_shows_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sim_checks.Checks, "_nothing_left", lambda self: 1 // 0)
-    with pytest.raises(simulator.Violation, match=r"ZeroDivisionError: .*\nto see it again: .*--seed 3 --trace"):
+    with pytest.raises(
+        simulator.Violation, match=r"ZeroDivisionError: .*\nto see it again: .*--seed 3 --trace"
+    ):
         simulator.run(3)
 
 

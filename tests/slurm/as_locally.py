@@ -1,4 +1,6 @@
-"""Runs of commands and of apps that are followed, read, stopped and warned through a cluster as they are on the supervisor's own machine."""
+"""Runs of commands and of apps that are followed, read, stopped and warned through a cluster as
+they are on the supervisor's own machine.
+"""
 
 import json
 import os
@@ -10,7 +12,8 @@ from typing import Any
 from real_site import PYTHON_PATH, Answer, jid_of, until
 from scene import ALICE, SECS, Play, Stage
 
-#: A code that the cluster's Python runs without anything installed: so many frames, each some time, and a word to the warning.
+#: A code that the cluster's Python runs without anything installed: so many frames, each some time,
+#: and a word to the warning.
 APP = '''
 import json, sys
 from pathlib import Path
@@ -65,24 +68,52 @@ def play(function: Play) -> Play:
 def squares(stage: Stage, *, batch: dict[str, Any] | None = None, **said: Any) -> dict[str, Any]:
     run = stage.run("", batch={"memoryMb": 100, **(batch or {})})
     del run["command"]
-    data = {"simulationType": "squares", "report": "squares", "models": {"squares": {"frames": 3, "paceSecs": 0.7, **said}}}
-    return {**run, "simulationType": "squares", "computeModel": "squares", "jobRunMode": "parallel", "data": data}
+    data = {
+        "simulationType": "squares",
+        "report": "squares",
+        "models": {"squares": {"frames": 3, "paceSecs": 0.7, **said}},
+    }
+    return {
+        **run,
+        "simulationType": "squares",
+        "computeModel": "squares",
+        "jobRunMode": "parallel",
+        "data": data,
+    }
 
 
 def call(stage: Stage, run: dict[str, Any], command: str, **fields: Any) -> Answer:
-    body = {"uid": ALICE, "jobCmd": command, "simulationType": "squares", "computeJid": jid_of(run), **fields}
+    body = {
+        "uid": ALICE,
+        "jobCmd": command,
+        "simulationType": "squares",
+        "computeJid": jid_of(run),
+        **fields,
+    }
     return stage.site.ask("POST", "/api/call", json.dumps(body).encode())
 
 
 def frame(stage: Stage, run: dict[str, Any], index: int) -> Answer:
-    return call(stage, run, "get_simulation_frame", args={"frameReport": "squares", "frameIndex": index})
+    return call(
+        stage, run, "get_simulation_frame", args={"frameReport": "squares", "frameIndex": index}
+    )
 
 
 def types(stage: Stage, *args: str) -> "subprocess.Popen[str]":
     """A command of ours, as the user types it."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
     argv = [sys.executable, "-m", "jobscribe.cli", "--root", str(stage.root), *args]
-    return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+    return subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
 
 
 @play
@@ -101,7 +132,11 @@ def an_apps_progress_frames_and_files(stage: Stage) -> None:
     missing = frame(stage, run, 999)
     assert missing.code != 200 and "there is no such frame yet" in missing.json()["error"], missing
     said = stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
-    assert said["parallelStatus"] == said["exit"]["report"] == {"frameCount": 4, "percentComplete": 100.0}
+    assert (
+        said["parallelStatus"]
+        == said["exit"]["report"]
+        == {"frameCount": 4, "percentComplete": 100.0}
+    )
     assert min(counts) < 4, "it was told while it ran"
     assert frame(stage, run, 3).json()["square"] == 9
     assert call(stage, run, "analysis_job", method="sum").json() == 14
@@ -126,14 +161,27 @@ def an_app_is_canceled(stage: Stage) -> None:
     stage.running(run)
     until(lambda: stage.site.output(run).body, "its code runs", SECS, 0.2)
     assert stage.site.cancel(run)["state"] == "canceled"
-    said = stage.over(run, "canceled", "cancel", "FAILED", exit=("script", None, signal.SIGTERM), never=["outside this system", "not with which exit code"])
+    said = stage.over(
+        run,
+        "canceled",
+        "cancel",
+        "FAILED",
+        exit=("script", None, signal.SIGTERM),
+        never=["outside this system", "not with which exit code"],
+    )
     assert said["exit"]["stopReason"] == "cancel"
     where = said["batch"]["runDir"].encode()
-    until(lambda: not [line for line in stage.processes() if where in line], "no process of it is left", SECS)
+    until(
+        lambda: not [line for line in stage.processes() if where in line],
+        "no process of it is left",
+        SECS,
+    )
 
 
 def warned(stage: Stage, run: dict[str, Any], ready: bytes) -> None:
-    """It has so little time left, when it has said that it is ready, that Slurm warns it at its next look, within half a minute."""
+    """It has so little time left, when it has said that it is ready, that Slurm warns it at its
+    next look, within half a minute.
+    """
     stage.site.submit(run)
     job = stage.running(run)
     until(lambda: ready in stage.site.output(run).body, "it is ready", SECS, 0.2)
@@ -143,7 +191,10 @@ def warned(stage: Stage, run: dict[str, Any], ready: bytes) -> None:
 @play
 def an_app_is_warned_before_its_time_limit(stage: Stage) -> None:
     """The job command lives on, its code saves what it has and ends as it likes."""
-    run = {**squares(stage, frames=100_000, paceSecs=0.5, batch={"signalSecs": 600}), "timeLimitSecs": 1800}
+    run = {
+        **squares(stage, frames=100_000, paceSecs=0.5, batch={"signalSecs": 600}),
+        "timeLimitSecs": 1800,
+    }
     warned(stage, run, b"begins")
     stage.over(run, "error", "exit", "FAILED", exit=("script", 4, None), sentence=["exit code 4"])
     assert stage.site.output(run).body == b"begins\nsaved\n"
@@ -151,7 +202,11 @@ def an_app_is_warned_before_its_time_limit(stage: Stage) -> None:
 
 @play
 def a_command_is_warned_before_its_time_limit(stage: Stage) -> None:
-    run = stage.run("trap 'echo saved; exit 4' USR1; echo ready; while :; do sleep 0.1; done", batch={"signalSecs": 600}, timeLimitSecs=1800)
+    run = stage.run(
+        "trap 'echo saved; exit 4' USR1; echo ready; while :; do sleep 0.1; done",
+        batch={"signalSecs": 600},
+        timeLimitSecs=1800,
+    )
     warned(stage, run, b"ready")
     stage.over(run, "error", "exit", "FAILED", exit=("script", 4, None), sentence=["exit code 4"])
     assert stage.site.output(run).body == b"ready\nsaved\n"
@@ -160,7 +215,9 @@ def a_command_is_warned_before_its_time_limit(stage: Stage) -> None:
 @play
 def output_is_followed(stage: Stage) -> None:
     flag = stage.users.home("alice") / "followed"
-    run = stage.run(f"echo first; echo aside >&2; until [ -e {flag} ]; do sleep 0.2; done; echo last; exit 5")
+    run = stage.run(
+        f"echo first; echo aside >&2; until [ -e {flag} ]; do sleep 0.2; done; echo last; exit 5"
+    )
     stage.site.submit(run)
     stage.running(run)
     follower = types(stage, "job", "logs", "-f", jid_of(run))
@@ -176,8 +233,12 @@ def output_is_followed(stage: Stage) -> None:
 
 @play
 def a_cancel_is_soft_then_hard(stage: Stage) -> None:
-    soft = stage.run("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done", graceSecs=60)
-    hard, nap = stage.naps("trap '' TERM; echo ready; sleep NAP & while :; do sleep NAP; done", graceSecs=0.5)
+    soft = stage.run(
+        "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done", graceSecs=60
+    )
+    hard, nap = stage.naps(
+        "trap '' TERM; echo ready; sleep NAP & while :; do sleep NAP; done", graceSecs=0.5
+    )
     queued, never = stage.naps(batch={"directives": ["begin=now+1hour"]})
     stage.site.submit(soft)
     for run in (soft, hard):
@@ -185,18 +246,62 @@ def a_cancel_is_soft_then_hard(stage: Stage) -> None:
     stage.waits_for(queued, "BeginTime")
     for run in (soft, hard, queued):
         assert stage.site.cancel(run)["state"] == "canceled"
-    stage.over(queued, "canceled", "cancel", "CANCELLED", nap=never, exit=("start", None, None), ran=False, never=["outside this system", "unix user"])
-    stage.over(hard, "canceled", "cancel", "CANCELLED", nap=nap, never=["outside this system", "unix user"])
+    stage.over(
+        queued,
+        "canceled",
+        "cancel",
+        "CANCELLED",
+        nap=never,
+        exit=("start", None, None),
+        ran=False,
+        never=["outside this system", "unix user"],
+    )
+    stage.over(
+        hard, "canceled", "cancel", "CANCELLED", nap=nap, never=["outside this system", "unix user"]
+    )
     said = stage.site.wait(soft, SECS)
-    assert (said["state"], said["exit"]["code"], said["exit"]["stopReason"]) == ("canceled", 3, "cancel"), said
+    assert (said["state"], said["exit"]["code"], said["exit"]["stopReason"]) == (
+        "canceled",
+        3,
+        "cancel",
+    ), said
     assert stage.site.output(soft).body == b"ready\nbye\n"
 
 
 @play
 def a_run_is_typed_and_ends_with_its_code(stage: Stage) -> None:
-    """`jobscribe run`: output as it comes, the run's own exit code, and what was asked for is what Slurm has."""
-    argv = ("run", "--uid", ALICE, "--driver", "sbatch", "--cluster", "lab", "--partition", stage.partition, "--memory", "20", "--tasks", "2", "--cores", "1",
-            "--setup", "export COLOUR=green", "--time-limit", "4m", "--", "/bin/sh", "-c", "echo $COLOUR $SLURM_NTASKS; srun --overlap echo rank; exit 6")
+    """`jobscribe run`: output as it comes, the run's own exit code, and what was asked for is what
+    Slurm has.
+    """
+    argv = (
+        "run",
+        "--uid",
+        ALICE,
+        "--driver",
+        "sbatch",
+        "--cluster",
+        "lab",
+        "--partition",
+        stage.partition,
+        "--memory",
+        "20",
+        "--tasks",
+        "2",
+        "--cores",
+        "1",
+        "--setup",
+        "export COLOUR=green",
+        "--time-limit",
+        "4m",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo $COLOUR $SLURM_NTASKS; srun --overlap echo rank; exit 6",
+    )
     done = types(stage, *argv)
     out, complaint = done.communicate(timeout=SECS)
-    assert done.returncode == 6 and sorted(out.splitlines()) == ["green 2", "rank", "rank"], (done.returncode, out, complaint)
+    assert done.returncode == 6 and sorted(out.splitlines()) == ["green 2", "rank", "rank"], (
+        done.returncode,
+        out,
+        complaint,
+    )

@@ -1,4 +1,5 @@
-"""What another unix user on the login node and the nodes tries; executed as that user. A line of JSON tells what came of each: an errno, or what was got.
+"""What another unix user on the login node and the nodes tries; executed as that user. A line of
+JSON tells what came of each: an errno, or what was got.
 
 argv: base of the victim, folder of the socket of the link, pids, job ids, ports.
 """
@@ -78,16 +79,29 @@ def everything() -> None:
     for path in GIVEN["sockets"]:
         tries(f"connect {path}", lambda path=path: connect(path))  # type: ignore[misc]
     for job in GIVEN["jobs"]:
-        tries(f"script of {job}", lambda job=job: slurm("scontrol", "write", "batch_script", job, "-"))  # type: ignore[misc]
+        tries(
+            f"script of {job}", lambda job=job: slurm("scontrol", "write", "batch_script", job, "-")
+        )  # type: ignore[misc]
         for verb in ("hold", "requeue", "suspend", "release"):
             tries(f"{verb} {job}", lambda job=job, verb=verb: slurm("scontrol", verb, job))  # type: ignore[misc]
         tries(f"cancel {job}", lambda job=job: slurm("scancel", "-v", job))  # type: ignore[misc]
-        tries(f"comment of {job}", lambda job=job: slurm("scontrol", "update", f"jobid={job}", "comment=mine"))  # type: ignore[misc]
-        tries(f"attach to {job}", lambda job=job: slurm("srun", "--overlap", f"--jobid={job}", "id"))  # type: ignore[misc]
+        tries(
+            f"comment of {job}",
+            lambda job=job: slurm("scontrol", "update", f"jobid={job}", "comment=mine"),
+        )  # type: ignore[misc]
+        tries(
+            f"attach to {job}", lambda job=job: slurm("srun", "--overlap", f"--jobid={job}", "id")
+        )  # type: ignore[misc]
 
 
 everything()
-shown = [subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout for argv in (
-    ["squeue", "-t", "all", "-o", "%all"], ["scontrol", "show", "job", "-dd"], ["sacct", "-aP", "-o", "all"], ["ps", "axwweo", "user,pid,args"],
-)]
+shown = [
+    subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+    for argv in (
+        ["squeue", "-t", "all", "-o", "%all"],
+        ["scontrol", "show", "job", "-dd"],
+        ["sacct", "-aP", "-o", "all"],
+        ["ps", "axwweo", "user,pid,args"],
+    )
+]
 print(json.dumps({"said": said, "shown": shown}))

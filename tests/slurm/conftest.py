@@ -1,4 +1,6 @@
-"""A real Slurm and a real login node for the tests of this folder. Where they can not be had, all of them are left out, and say why."""
+"""A real Slurm and a real login node for the tests of this folder. Where they can not be had, all
+of them are left out, and say why.
+"""
 
 import os
 import sys
@@ -13,39 +15,51 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent / "system", HERE.parent / "faults"):
     sys.path.insert(0, str(folder))
 
-# ruff: noqa: E402
 from hpc import Sshd, Users
 from real_site import Site, add_logs
 from scripts import why_not
 from slurm_yard import Sites, Slurm, sites
 
-
 SOAK = os.environ.get("SOAK") == "1"
 #: Which logs have something to say of a test that failed: of users' agents, of the controller.
 _logs: list[Callable[[], list[Path]]] = []
 #: Files and tests that are left to soaks; each was green by itself when it was written.
-LONG = frozenset({
-    "test_batch_real", "test_login_node", "test_deaths::test_kills_of_the_supervisor_touch_no_job",
-    "test_deaths::test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else", "test_deaths::test_cancels_that_race_with_the_submission",
-    "test_outages::test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for",
-    "test_outages::test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards",
-    "test_gangs::test_one_that_fails_ends_all_and_all_are_tried_again",
-    "test_gangs::test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all", "test_signed_in::test_what_is_killed_there_is_there_again",
-    "test_mpi::test_a_rank_that_dies_takes_the_others_with_it_and_is_told",
-    "test_cluster_checks_real::test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_start",
-    "test_why_slurm::test_why[its_users_login_hangs_on_the_node]",
-    "test_states::test_what_slurm_does[its_limit_in_full_minutes]",
-    "test_cluster_checks_real::test_signing_in_the_code_and_the_link_are_tried",
-})
+LONG = frozenset(
+    {
+        "test_batch_real",
+        "test_login_node",
+        "test_deaths::test_kills_of_the_supervisor_touch_no_job",
+        "test_deaths::test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else",
+        "test_deaths::test_cancels_that_race_with_the_submission",
+        "test_outages::test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for",
+        "test_outages::test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards",
+        "test_gangs::test_one_that_fails_ends_all_and_all_are_tried_again",
+        "test_gangs::test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all",
+        "test_signed_in::test_what_is_killed_there_is_there_again",
+        "test_mpi::test_a_rank_that_dies_takes_the_others_with_it_and_is_told",
+        "test_cluster_checks_real::test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_start",
+        "test_why_slurm::test_why[its_users_login_hangs_on_the_node]",
+        "test_states::test_what_slurm_does[its_limit_in_full_minutes]",
+        "test_cluster_checks_real::test_signing_in_the_code_and_the_link_are_tried",
+    }
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever is first waits for the cluster."""
     for item in items:
         if HERE in item.path.parents:
-            names = {item.path.stem, f"{item.path.stem}::{item.name}", f"{item.path.stem}::{item.name.partition('[')[0]}"}
+            names = {
+                item.path.stem,
+                f"{item.path.stem}::{item.name}",
+                f"{item.path.stem}::{item.name.partition('[')[0]}",
+            }
             if not SOAK and names & LONG:
-                item.add_marker(pytest.mark.skip(reason="takes long, and others of this folder show most of it: SOAK=1 has it run"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="takes long, and others of this folder show most of it: SOAK=1 has it run"
+                    )
+                )
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
 
@@ -59,7 +73,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[tuple[Slurm, Users]]:
-    """Cluster and users, made side by side. All users may charge to `research`, alice to `chem` and `spent` as well."""
+    """Cluster and users, made side by side. All users may charge to `research`, alice to `chem` and
+    `spent` as well.
+    """
     if reason := why_not("slurm"):
         pytest.skip(f"no Slurm of one's own: {reason}")
     slurm = Slurm()
@@ -69,7 +85,12 @@ def _cluster() -> Iterator[tuple[Slurm, Users]]:
             made = [pool.submit(slurm.up, users.accounts()), pool.submit(users.up)]
             for done in made:
                 done.result()
-        _logs.append(lambda: [*sorted(users.place.glob("home/*/scratch/jobscribe-*/job_agent.log")), slurm.place / "log" / "slurmctld.log"])
+        _logs.append(
+            lambda: [
+                *sorted(users.place.glob("home/*/scratch/jobscribe-*/job_agent.log")),
+                slurm.place / "log" / "slurmctld.log",
+            ]
+        )
         yield slurm, users
     finally:
         _logs.clear()
@@ -87,7 +108,9 @@ def slurm(_cluster: tuple[Slurm, Users]) -> Iterator[Slurm]:
 
 @pytest.fixture
 def hpc_users(_cluster: tuple[Slurm, Users]) -> Iterator[Users]:
-    """Unix users with accounts on the cluster: `hpc_users["alice"]`. Afterwards nothing runs as any of them."""
+    """Unix users with accounts on the cluster: `hpc_users["alice"]`. Afterwards nothing runs as any
+    of them.
+    """
     yield _cluster[1]
     _cluster[1].end_processes()
 
@@ -112,15 +135,21 @@ def sshd(_servers: Sshd) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def cluster_sites(slurm: Slurm, hpc_users: Users, request: pytest.FixtureRequest) -> Iterator[Sites]:
-    """For several supervisors, or one that is not started yet: `cluster_sites.make(*sets, clusters={...}, people={...})`."""
+def cluster_sites(
+    slurm: Slurm, hpc_users: Users, request: pytest.FixtureRequest
+) -> Iterator[Sites]:
+    """For several supervisors, or one that is not started yet: `cluster_sites.make(*sets,
+    clusters={...}, people={...})`.
+    """
     with sites(slurm, hpc_users, lambda: request.getfixturevalue("sshd")) as made:
         yield made
 
 
 @pytest.fixture
 def make_cluster_site(cluster_sites: Sites) -> Callable[..., Site]:
-    """`make_cluster_site(*sets, clusters={...}, people={...})`: a supervisor that runs, with the driver sbatch alone. Nothing of it is left afterwards."""
+    """`make_cluster_site(*sets, clusters={...}, people={...})`: a supervisor that runs, with the
+    driver sbatch alone. Nothing of it is left afterwards.
+    """
 
     def make(*sets: str, **options: Any) -> Site:
         return cluster_sites.make(*sets, **options).start()

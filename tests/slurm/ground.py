@@ -1,4 +1,6 @@
-"""A supervisor with the driver sbatch for a whole file of tests, and what is asked of it there: by its interface, by what people type, and past it."""
+"""A supervisor with the driver sbatch for a whole file of tests, and what is asked of it there: by
+its interface, by what people type, and past it.
+"""
 
 import contextlib
 import json
@@ -23,7 +25,9 @@ TRACES = ("Traceback", 'File "', "Error(", "object at 0x")
 
 
 class Ground:
-    """site: it runs, and so does an agent of ALICE's on the cluster `lab` as soon as something was submitted."""
+    """site: it runs, and so does an agent of ALICE's on the cluster `lab` as soon as something was
+    submitted.
+    """
 
     def __init__(self, site: Site, slurm: Slurm, users: Users) -> None:
         self.site, self.slurm, self.users = site, slurm, users
@@ -38,12 +42,25 @@ class Ground:
         del run["command"]
         return run
 
-    def app(self, app: str, model: str, kind: str, batch: dict[str, Any], **values: Any) -> dict[str, Any]:
+    def app(
+        self, app: str, model: str, kind: str, batch: dict[str, Any], **values: Any
+    ) -> dict[str, Any]:
         run = spec((), ALICE, simulationType=app, computeModel=model, jobRunMode=kind, batch=batch)
-        return {**run, "data": {"simulationType": app, "simulationId": run["simulationId"], "report": model, "models": {model: values}}}
+        return {
+            **run,
+            "data": {
+                "simulationType": app,
+                "simulationId": run["simulationId"],
+                "report": model,
+                "models": {model: values},
+            },
+        }
 
     def until(self, run: dict[str, Any], true: Callable[[dict[str, Any]], Any], what: str) -> Any:
-        """What `true` makes of its status, as soon as that is something; it must not be over by then."""
+        """What `true` makes of its status, as soon as that is something; it must not be over by
+        then.
+        """
+
         def look() -> Any:
             said = self.site.status(run)
             found = true(said)
@@ -57,9 +74,14 @@ class Ground:
 
     def running(self, run: dict[str, Any]) -> str:
         """As soon as all of it runs: its job in Slurm."""
+
         def look(said: dict[str, Any]) -> Any:
             roles = (said.get("roles") or {}).values()
-            return said["state"] == "running" and all(r["running"] == r["tasks"] for r in roles) and said["batch"]["jobId"]
+            return (
+                said["state"] == "running"
+                and all(r["running"] == r["tasks"] for r in roles)
+                and said["batch"]["jobId"]
+            )
 
         return str(self.until(run, look, "it runs"))
 
@@ -69,7 +91,9 @@ class Ground:
         return said
 
     def tasks(self, run: dict[str, Any], attempt: int = 0) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.site.post("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt)["tasks"]
+        found: list[dict[str, Any]] = self.site.post(
+            "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
+        )["tasks"]
         return found
 
     def output(self, run: dict[str, Any], role: str = "main", index: int = 0, **fields: Any) -> str:
@@ -84,7 +108,10 @@ class Ground:
         answer = self.ask("run-simulation", reqId=req_id(), run=run)
         said = answer.json()
         assert said.get("code") == code, (answer.code, said)
-        assert self.ask("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=0).json()["code"] == "notFound"
+        assert (
+            self.ask("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=0).json()["code"]
+            == "notFound"
+        )
         check_plain(said["error"])
         return str(said["error"])
 
@@ -97,14 +124,30 @@ class Ground:
         return [sys.executable, "-m", "jobscribe.cli", "--root", str(self.site.root), *args]
 
     def types(self, *args: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error of a command of ours, which ends with this code and shows no trace."""
-        done = subprocess.run(self.words(*args), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECS, env=environment())
+        """Standard output and standard error of a command of ours, which ends with this code and
+        shows no trace.
+        """
+        done = subprocess.run(
+            self.words(*args),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECS,
+            env=environment(),
+        )
         assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
         check_plain(done.stdout + done.stderr)
         return done.stdout, done.stderr
 
     def follows(self, *args: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(self.words(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        return subprocess.Popen(
+            self.words(*args),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
 
     # ---- past the product
 
@@ -112,11 +155,21 @@ class Ground:
         """Pids of all processes on all nodes that have this in their environment or arguments."""
         needle = mark.encode()
         found = [p.pid for p in processes.table().values() if not p.over and p.pid != os.getpid()]
-        return [pid for pid in found if any(needle in processes._read(f"/proc/{pid}/{name}") for name in ("environ", "cmdline"))]
+        return [
+            pid
+            for pid in found
+            if any(
+                needle in processes._read(f"/proc/{pid}/{name}") for name in ("environ", "cmdline")
+            )
+        ]
 
     def asked(self, job: str) -> dict[str, str]:
         """What Slurm has on record of a job: NumNodes, NumTasks, MinMemoryNode..."""
-        return dict(word.partition("=")[::2] for word in self.slurm.ask("scontrol", "-o", "show", "job", job).split() if "=" in word)
+        return dict(
+            word.partition("=")[::2]
+            for word in self.slurm.ask("scontrol", "-o", "show", "job", job).split()
+            if "=" in word
+        )
 
 
 def role(name: str, command: str, **fields: Any) -> dict[str, Any]:
@@ -124,7 +177,9 @@ def role(name: str, command: str, **fields: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
 
 
 def check_plain(text: str) -> None:

@@ -1,11 +1,16 @@
-"""An MPI program without a compiler: each rank hands a number round, and tells who it is and where. Run as `mpirun python3 mpi_ring.py`."""
+"""An MPI program without a compiler: each rank hands a number round, and tells who it is and where.
+Run as `mpirun python3 mpi_ring.py`.
+"""
 
 import ctypes
 import socket
 
 mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
 #: OpenMPI's handles are addresses of what its library holds
-world, integer = (ctypes.addressof(ctypes.c_char.in_dll(mpi, name)) for name in ("ompi_mpi_comm_world", "ompi_mpi_int"))
+world, integer = (
+    ctypes.addressof(ctypes.c_char.in_dll(mpi, name))
+    for name in ("ompi_mpi_comm_world", "ompi_mpi_int")
+)
 world, integer = ctypes.c_void_p(world), ctypes.c_void_p(integer)
 status = ctypes.create_string_buffer(256)
 

@@ -11,7 +11,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: Five times what the slowest call takes on a busy machine.
 CALL_SECS = 100.0
-_OURS = ("DIR", "PORT", "NAME", "NODE", "NODES", "CPUS", "MEM", "GPUS", "CGROUP", "ENFORCE", "FORGET_SECS", "EXTRA", "PREFIX", "SLURM_CONF")
+_OURS = (
+    "DIR",
+    "PORT",
+    "NAME",
+    "NODE",
+    "NODES",
+    "CPUS",
+    "MEM",
+    "GPUS",
+    "CGROUP",
+    "ENFORCE",
+    "FORGET_SECS",
+    "EXTRA",
+    "PREFIX",
+    "SLURM_CONF",
+)
 
 
 class Refused(Exception):
@@ -27,16 +42,28 @@ class Script:
 
     def __call__(self, *args: str, code: int | None = 0, **more: str) -> str:
         """What a verb wrote. code: that it must end with; None: any."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("JOBSCRIBE_", "SLURM_", "SBATCH_", "SQUEUE_")) and k not in _OURS}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("JOBSCRIBE_", "SLURM_", "SBATCH_", "SQUEUE_")) and k not in _OURS
+        }
         # not into pipes: a daemon that it leaves behind would hold them open
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
-                [self.path, *args], env=env | self.given | more, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=3 * CALL_SECS, cwd="/",
+                [self.path, *args],
+                env=env | self.given | more,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                timeout=3 * CALL_SECS,
+                cwd="/",
             )
             said.seek(0)
             text = said.read().decode(errors="replace")
         if code is not None and done.returncode != code:
-            raise Refused(f"{self.path.name} {' '.join(args)}: {done.returncode}: {text[-3000:].strip()}")
+            raise Refused(
+                f"{self.path.name} {' '.join(args)}: {done.returncode}: {text[-3000:].strip()}"
+            )
         return text
 
 

@@ -1,6 +1,8 @@
-"""A real Slurm cluster of these tests' own (etc/engines/slurm.sh), its own word about jobs, and supervisors that use it.
+"""A real Slurm cluster of these tests' own (etc/engines/slurm.sh), its own word about jobs, and
+supervisors that use it.
 
-What tests believe about a job is what squeue and sacct say here, asked with nothing of the product in between.
+What tests believe about a job is what squeue and sacct say here, asked with nothing of the product
+in between.
 """
 
 import contextlib
@@ -19,8 +21,22 @@ from real_site import Site, until
 from scripts import CALL_SECS, Refused, Script, free_ports
 
 #: All that a job can be when nothing of it is left.
-OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED"))
-#: Whoever charges to nothing else. `chem` may also use the partition `small`, `spent` has nothing left.
+OVER = frozenset(
+    (
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+    )
+)
+#: Whoever charges to nothing else. `chem` may also use the partition `small`, `spent` has nothing
+#: left.
 ACCOUNT = "research"
 NODES = 3
 DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld")
@@ -29,7 +45,9 @@ _names = itertools.count(1)
 
 
 class Job(NamedTuple):
-    """What Slurm says of one job. asked: `squeue` or `sacct`. state: without what sacct adds (`CANCELLED by 1001`)."""
+    """What Slurm says of one job. asked: `squeue` or `sacct`. state: without what sacct adds
+    (`CANCELLED by 1001`).
+    """
 
     asked: str
     id: str
@@ -46,7 +64,9 @@ class Job(NamedTuple):
 
 
 class Slurm:
-    """The cluster. Verbs about daemons and nodes are the script's; `well` puts everything as it was."""
+    """The cluster. Verbs about daemons and nodes are the script's; `well` puts everything as it
+    was.
+    """
 
     def __init__(self, **given: str) -> None:
         """given: further parameters of the script."""
@@ -59,15 +79,27 @@ class Slurm:
         self.nodes = tuple(f"{prefix}{n}" for n in range(1, count + 1))
         #: what a shell needs so that sbatch and the others talk to this cluster
         self.env = {"SLURM_CONF": str(self.conf)}
-        self.script = Script("slurm", {
-            "DIR": str(self.place), "PORT": str(self.port), "NODE": prefix, "NODES": str(NODES), "NAME": "lab", "GPUS": "1", **given,
-        })
+        self.script = Script(
+            "slurm",
+            {
+                "DIR": str(self.place),
+                "PORT": str(self.port),
+                "NODE": prefix,
+                "NODES": str(NODES),
+                "NAME": "lab",
+                "GPUS": "1",
+                **given,
+            },
+        )
 
     # ---- all of it
 
     def up(self, people: Mapping[str, Sequence[str]] | None = None) -> None:
         """people: accounts of unix users, who may still be in the making."""
-        self.script("up", PEOPLE=" ".join(f"{user}:{','.join(names)}" for user, names in (people or {}).items()))
+        self.script(
+            "up",
+            PEOPLE=" ".join(f"{user}:{','.join(names)}" for user, names in (people or {}).items()),
+        )
 
     def clean(self) -> None:
         self.script("clean")
@@ -78,7 +110,9 @@ class Slurm:
         self.script("account", ",".join(users), ",".join(names))
 
     def well(self) -> None:
-        """As it was at the beginning, whatever a test did to it: no daemon missing, no node away, no job left."""
+        """As it was at the beginning, whatever a test did to it: no daemon missing, no node away,
+        no job left.
+        """
         if self.status() != dict.fromkeys((*DAEMONS, *self.nodes), "up") or self.down_nodes():
             self.script("well")
         self.cancel_all()
@@ -109,7 +143,9 @@ class Slurm:
         self.script("thaw", daemon)
 
     def crash(self, node: str) -> None:
-        """A power cut: nothing runs there any more. Slurm notices after half a minute; `set_down` tells it at once."""
+        """A power cut: nothing runs there any more. Slurm notices after half a minute; `set_down`
+        tells it at once.
+        """
         self.script("crash", node)
 
     def boot(self, node: str) -> None:
@@ -124,7 +160,9 @@ class Slurm:
         self.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=operator")
 
     def resume(self, node: str) -> None:
-        """It takes jobs again. (A node that registers anew is taken up by itself: there is nothing to resume then.)"""
+        """It takes jobs again. (A node that registers anew is taken up by itself: there is nothing
+        to resume then.)
+        """
         self.ask("scontrol", "update", f"nodename={node}", "state=resume", code=None)
         until(lambda: node not in self.down_nodes(), f"{node} takes jobs again")
 
@@ -133,7 +171,11 @@ class Slurm:
         return self.ask("sinfo", "-hN", "-n", node, "-p", "batch", "-o", "%T").strip()
 
     def down_nodes(self) -> list[str]:
-        return [n for n in self.nodes if not self.node_state(n).startswith(("idle", "mix", "alloc", "comp"))]
+        return [
+            n
+            for n in self.nodes
+            if not self.node_state(n).startswith(("idle", "mix", "alloc", "comp"))
+        ]
 
     @contextlib.contextmanager
     def forgetting(self, secs: int = 2) -> Iterator[None]:
@@ -149,29 +191,67 @@ class Slurm:
     def ask(self, *command: str, code: int | None = 0, given: str = "") -> str:
         """What a command of Slurm's wrote, asked as root (both streams where it may fail)."""
         env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.env}
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=CALL_SECS, env=env, cwd="/")
+        done = subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECS,
+            env=env,
+            cwd="/",
+        )
         if code is not None and done.returncode != code:
-            raise Refused(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise Refused(
+                f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
         return done.stdout if code == 0 else done.stdout + done.stderr
 
-    def queued(self, *, user: str | None = None, name: str | None = None, active: bool = True) -> list[Job]:
+    def queued(
+        self, *, user: str | None = None, name: str | None = None, active: bool = True
+    ) -> list[Job]:
         """Jobs as squeue has them now. active: those that are not over."""
         form = "|".join(("%A", "%j", "%u", "%a", "%P", "%T", "%r", "%N", "%k"))
         chosen = [w for flag, value in (("-u", user), ("-n", name)) if value for w in (flag, value)]
-        rows = [["" if w == "(null)" else w for w in line.split("|")] for line in self.ask("squeue", "-h", "-t", "all", "-o", form, *chosen).splitlines()]
+        rows = [
+            ["" if w == "(null)" else w for w in line.split("|")]
+            for line in self.ask("squeue", "-h", "-t", "all", "-o", form, *chosen).splitlines()
+        ]
         jobs = [Job("squeue", *row) for row in rows]
         return [j for j in jobs if not active or j.state not in OVER]
 
-    def accounted(self, *, user: str | None = None, name: str | None = None, job: str | None = None) -> list[Job]:
-        """Jobs as accounting has them: it is behind squeue, and forgets nothing. A job that was requeued is there more than once."""
+    def accounted(
+        self, *, user: str | None = None, name: str | None = None, job: str | None = None
+    ) -> list[Job]:
+        """Jobs as accounting has them: it is behind squeue, and forgets nothing. A job that was
+        requeued is there more than once.
+        """
         form = "jobid,jobname,user,account,partition,state,reason,nodelist,comment,exitcode"
-        chosen = [w for flag, value in (("-u", user), ("--name", name), ("-j", job)) if value for w in (flag, value)]
-        said = self.ask("sacct", "-nXPD", "--delimiter=\x1f", "-S", "now-1days", *([] if user else ["-a"]), "-o", form, *chosen)
+        chosen = [
+            w
+            for flag, value in (("-u", user), ("--name", name), ("-j", job))
+            if value
+            for w in (flag, value)
+        ]
+        said = self.ask(
+            "sacct",
+            "-nXPD",
+            "--delimiter=\x1f",
+            "-S",
+            "now-1days",
+            *([] if user else ["-a"]),
+            "-o",
+            form,
+            *chosen,
+        )
         rows = [line.split("\x1f") for line in said.splitlines()]
-        return [Job("sacct", *row[:5], row[5].split(" ")[0], *row[6:9], row[9], row[5]) for row in rows]
+        return [
+            Job("sacct", *row[:5], row[5].split(" ")[0], *row[6:9], row[9], row[5]) for row in rows
+        ]
 
     def job(self, job: str) -> Job | None:
-        """What is known of this one now: by squeue, and by accounting where squeue has forgotten it."""
+        """What is known of this one now: by squeue, and by accounting where squeue has forgotten
+        it.
+        """
         found = [j for j in self.queued(active=False) if j.id == job]
         return (found or self.accounted(job=job)[-1:] or [None])[-1]
 
@@ -193,9 +273,20 @@ class Slurm:
 
     # ---- jobs
 
-    def submit(self, users: Users, who: str, script: str, *options: str, env: dict[str, str] | None = None) -> str:
+    def submit(
+        self, users: Users, who: str, script: str, *options: str, env: dict[str, str] | None = None
+    ) -> str:
         """A job of this user's, by hand; its id."""
-        said = users.run(who, "sbatch", "--parsable", "-o", "/dev/null", *options, given="#!/bin/sh\n" + script, env=self.env | (env or {}))
+        said = users.run(
+            who,
+            "sbatch",
+            "--parsable",
+            "-o",
+            "/dev/null",
+            *options,
+            given="#!/bin/sh\n" + script,
+            env=self.env | (env or {}),
+        )
         return said.strip()
 
     def cancel(self, job: str) -> None:
@@ -236,19 +327,29 @@ class Slurm:
 
 
 class Sites:
-    """Supervisors of the tree with the driver sbatch, each on a fresh root with a file that describes this cluster."""
+    """Supervisors of the tree with the driver sbatch, each on a fresh root with a file that
+    describes this cluster.
+    """
 
     def __init__(self, slurm: Slurm, users: Users, sshd: Callable[[], Sshd]) -> None:
         self._slurm, self._users, self._sshd = slurm, users, sshd
         self.sites: list[Site] = []
 
     def cluster(self, access: str = "runuser", **fields: Any) -> dict[str, Any]:
-        """As the file has it. access `ssh`: at the server `main`, linked by the user's own connection. fields: instead of what stands here, or more."""
+        """As the file has it. access `ssh`: at the server `main`, linked by the user's own
+        connection. fields: instead of what stands here, or more.
+        """
         said: dict[str, Any] = {
-            "access": access, "folder": "$HOME/scratch", "environment": dict(self._slurm.env), "pollSecs": 0.2, "pollMaxSecs": 1.0,
+            "access": access,
+            "folder": "$HOME/scratch",
+            "environment": dict(self._slurm.env),
+            "pollSecs": 0.2,
+            "pollMaxSecs": 1.0,
             "pythons": ["/usr/bin/python3"],
         }
-        said["defaults"] = {"partition": "batch", "memoryMb": 50} | ({} if access == "account" else {"account": ACCOUNT})
+        said["defaults"] = {"partition": "batch", "memoryMb": 50} | (
+            {} if access == "account" else {"account": ACCOUNT}
+        )
         match access:
             case "runuser" | "sudo":
                 said["users"] = {}
@@ -256,17 +357,27 @@ class Sites:
                 said |= {"login": [self._sshd().login()], "link": "ssh"}
         return said | fields
 
-    def make(self, *sets: str, clusters: dict[str, dict[str, Any]] | None = None, people: dict[str, str] | None = None, **options: Any) -> Site:
-        """One that is not started. clusters: fields of each by its name, as `cluster` takes them (`{"lab": {"access": "ssh"}}`).
+    def make(
+        self,
+        *sets: str,
+        clusters: dict[str, dict[str, Any]] | None = None,
+        people: dict[str, str] | None = None,
+        **options: Any,
+    ) -> Site:
+        """One that is not started. clusters: fields of each by its name, as `cluster` takes them
+        (`{"lab": {"access": "ssh"}}`).
 
-        people: uid and name of the unix user who that is (`{"AliceAAA": "alice"}`). options: those of Site.
+        people: uid and name of the unix user who that is (`{"AliceAAA": "alice"}`). options: those
+        of Site.
         """
         site = Site(("drivers.use=sbatch", *sets), **options)
         described = []
         for name, fields in (clusters or {"lab": {}}).items():
             one = {"name": name, **self.cluster(**fields)}
             if "users" in one:
-                one["users"] = {uid: self._users[who] for uid, who in (people or {}).items()} | one["users"]
+                one["users"] = {uid: self._users[who] for uid, who in (people or {}).items()} | one[
+                    "users"
+                ]
             if one["access"] == "account" and "folder" not in fields:
                 one["folder"] = str(site.place / "shared")
                 Path(one["folder"]).mkdir(exist_ok=True)
@@ -274,7 +385,10 @@ class Sites:
         file = site.place / "clusters.yml"
         file.write_text(json.dumps({"clusters": described}, indent=1), encoding="utf-8")
         if options.get("who") is not None:
-            for path in (file, *(Path(c["folder"]) for c in described if Path(c["folder"]).exists())):
+            for path in (
+                file,
+                *(Path(c["folder"]) for c in described if Path(c["folder"]).exists()),
+            ):
                 shutil.chown(path, options["who"])
         site.add_environment(JOBSCRIBE_SBATCH_CLUSTERS=str(file))
         self.sites.append(site)

@@ -1,7 +1,9 @@
-"""Apps on a real Slurm: how far they are while they run, frames, results, downloads, libraries, and what a cluster makes of the rest.
+"""Apps on a real Slurm: how far they are while they run, frames, results, downloads, libraries, and
+what a cluster makes of the rest.
 
-`own` runs everything as the supervisor's own user, with the interpreter of these tests, which has what the apps need. On `lab` users are
-themselves, with Debian's Python. Neither sees the supervisor's directory of users.
+`own` runs everything as the supervisor's own user, with the interpreter of these tests, which has
+what the apps need. On `lab` users are themselves, with Debian's Python. Neither sees the
+supervisor's directory of users.
 """
 
 import json
@@ -24,25 +26,44 @@ PURGE = ("purge.after_secs=1", "purge.every_secs=0.5")
 @pytest.fixture(scope="module")
 def house(_cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
     clusters = {"lab": {}, "own": {"access": "account", "pythons": [sys.executable]}}
-    with ground(_cluster, "drivers.use=sbatch,local", "apps.also=ghost=ghost_app:app", *PURGE, clusters=clusters) as made:
+    with ground(
+        _cluster,
+        "drivers.use=sbatch,local",
+        "apps.also=ghost=ghost_app:app",
+        *PURGE,
+        clusters=clusters,
+    ) as made:
         yield made
 
 
 def heat(house: Ground, batch: dict[str, Any] = OWN, **values: Any) -> dict[str, Any]:
-    return house.app("heat", "heatAnimation", "parallel", batch, **{"size": 12, "steps": 1, **values})
+    return house.app(
+        "heat", "heatAnimation", "parallel", batch, **{"size": 12, "steps": 1, **values}
+    )
 
 
 def call(house: Ground, run: dict[str, Any], job_cmd: str, **fields: Any) -> Any:
     """The answer of the app, whatever its status."""
     of_run = {} if "method" in fields and job_cmd != "analysis_job" else {"computeJid": jid_of(run)}
     body = {
-        "uid": ALICE, "jobCmd": job_cmd, "simulationType": run["simulationType"], "computeModel": run["computeModel"], "data": run["data"], **of_run, **fields,
+        "uid": ALICE,
+        "jobCmd": job_cmd,
+        "simulationType": run["simulationType"],
+        "computeModel": run["computeModel"],
+        "data": run["data"],
+        **of_run,
+        **fields,
     }
     return house.ask("call", **body)
 
 
 def frame(house: Ground, run: dict[str, Any], index: int) -> Any:
-    answer = call(house, run, "get_simulation_frame", args={"frameReport": "heatAnimation", "frameIndex": index})
+    answer = call(
+        house,
+        run,
+        "get_simulation_frame",
+        args={"frameReport": "heatAnimation", "frameIndex": index},
+    )
     return answer.json() if answer.code == 200 else answer.code
 
 
@@ -56,17 +77,32 @@ def test_a_parallel_run_is_watched_while_it_goes_on_and_read_afterwards(house: G
         report = said.get("parallelStatus") or {}
         if report and (not seen or seen[-1][0] != report["frameCount"]):
             seen.append((report["frameCount"], report["percentComplete"]))
-            assert frame(house, run, report["frameCount"] - 1)["frameIndex"] == report["frameCount"] - 1, "what is counted is there"
+            assert (
+                frame(house, run, report["frameCount"] - 1)["frameIndex"]
+                == report["frameCount"] - 1
+            ), "what is counted is there"
         return len(seen) >= 3
 
     house.until(run, look, "it says how far it is")
     assert seen == sorted(seen) and all(0 < percent < 100 for _, percent in seen), seen
-    figures = json.loads(house.types("job", "metrics", "--uid", ALICE, jid_of(run), "--json")[0])["tasks"][0]
-    assert figures["running"] and figures["memoryBytes"] is figures["cpuSecs"] is figures["processes"] is None, figures
+    figures = json.loads(house.types("job", "metrics", "--uid", ALICE, jid_of(run), "--json")[0])[
+        "tasks"
+    ][0]
+    assert (
+        figures["running"]
+        and figures["memoryBytes"] is figures["cpuSecs"] is figures["processes"] is None
+    ), figures
     over = house.over(run, "completed")
-    assert over["parallelStatus"] == {"frameCount": 12, "percentComplete": 100.0} == over["exit"]["report"]
+    assert (
+        over["parallelStatus"]
+        == {"frameCount": 12, "percentComplete": 100.0}
+        == over["exit"]["report"]
+    )
     out, err = follower.communicate(timeout=SECS)
-    assert follower.returncode == 0 and out.count("frame ") == 12 and out == house.output(run), (out, err)
+    assert follower.returncode == 0 and out.count("frame ") == 12 and out == house.output(run), (
+        out,
+        err,
+    )
     assert frame(house, run, 11)["frameCount"] == 12 and frame(house, run, 12) != 200
     hottest = call(house, run, "analysis_job", method="hottest").json()
     assert set(hottest) >= {"mean", "maximum"}, hottest
@@ -86,18 +122,31 @@ def test_a_cancel_ends_program_and_app_and_what_lacks_numpy_says_so(house: Groun
     for run in (long, lacking):
         house.site.submit(run)
     job = house.running(long)
-    house.until(long, lambda said: (said.get("parallelStatus") or {}).get("frameCount"), "it computes")
+    house.until(
+        long, lambda said: (said.get("parallelStatus") or {}).get("frameCount"), "it computes"
+    )
     house.site.cancel(long)
     over = house.over(long, "canceled", "cancel")
     assert over["exit"]["stopReason"] == "cancel" and over["parallelStatus"]["frameCount"] >= 1
-    assert house.marked(f"{jid_of(long)}/") == [] and house.slurm.until_state(job).state in ("CANCELLED", "FAILED")
+    assert house.marked(f"{jid_of(long)}/") == [] and house.slurm.until_state(job).state in (
+        "CANCELLED",
+        "FAILED",
+    )
     if house.users.run("alice", "/usr/bin/python3", "-c", "import numpy", code=None):
         over = house.over(lacking, "error")
         assert "needs numpy where it runs" in over["error"], over
 
 
-def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(house: Ground) -> None:
-    dog = call(house, myapp(house), "stateful_compute", method="addDog", args={"name": "Rex", "height": 60.0, "weight": 30.0})
+def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
+    house: Ground,
+) -> None:
+    dog = call(
+        house,
+        myapp(house),
+        "stateful_compute",
+        method="addDog",
+        args={"name": "Rex", "height": 60.0, "weight": 30.0},
+    )
     assert dog.code == 200, dog
     library = house.site.root / "user" / ALICE / "myapp" / "lib"
     assert (library / "dogs.json").exists(), "the agent that sees it has changed it"
@@ -108,21 +157,46 @@ def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(h
     house.over(run, "completed")
     there = house.where(run).parent.parent / "lib"
     assert there != library and (there / "big.dat").read_bytes() == big, "in pieces, and whole"
-    assert (there / "dogs.json").stat().st_uid == house.users.uid("alice") and not list(there.glob(".copy*"))
+    assert (there / "dogs.json").stat().st_uid == house.users.uid("alice") and not list(
+        there.glob(".copy*")
+    )
     first = call(house, run, "sequential_result").json()
     assert len(first["plots"]) == 2, first
     # what is changed here is changed there, before it is read; what is not is not sent again
     before = (there / "big.dat").stat().st_ino
     call(house, run, "stateful_compute", method="deleteDog", args={"name": "Rex"})
-    call(house, run, "stateful_compute", method="addDog", args={"name": "Rex", "height": 20.0, "weight": 3.0})
+    call(
+        house,
+        run,
+        "stateful_compute",
+        method="addDog",
+        args={"name": "Rex", "height": 20.0, "weight": 3.0},
+    )
     again = myapp(house, dog="Rex", years=1.0)
     house.site.submit(again)
     house.over(again, "completed")
-    assert call(house, again, "sequential_result").json() != first and (there / "big.dat").stat().st_ino == before
-    refused = call(house, run, "stateful_compute", method="addDog", args={"name": "Max", "height": 20.0, "weight": 3.0}, driver="sbatch")
+    assert (
+        call(house, again, "sequential_result").json() != first
+        and (there / "big.dat").stat().st_ino == before
+    )
+    refused = call(
+        house,
+        run,
+        "stateful_compute",
+        method="addDog",
+        args={"name": "Max", "height": 20.0, "weight": 3.0},
+        driver="sbatch",
+    )
     assert refused.code == 400 and "only a copy" in refused.json()["error"], refused
     # without a run it is the cluster's agent that answers
-    weight = call(house, run, "stateless_compute", method="idealWeight", args={"height": 60.0}, driver="sbatch")
+    weight = call(
+        house,
+        run,
+        "stateless_compute",
+        method="idealWeight",
+        args={"height": 60.0},
+        driver="sbatch",
+    )
     assert weight.code == 200, weight
 
 
@@ -132,13 +206,22 @@ def myapp(house: Ground, **values: Any) -> dict[str, Any]:
 
 def test_what_lies_on_a_cluster_is_its_users_to_remove(house: Ground) -> None:
     """It is not called purged while it is there; a run on this machine, which ended later, is."""
-    there, here = house.run("echo kept > out", batch=LAB), {**house.run("echo gone > out"), "driver": "local"}
+    there, here = (
+        house.run("echo kept > out", batch=LAB),
+        {**house.run("echo gone > out"), "driver": "local"},
+    )
     house.site.submit(there)
     house.over(there, "completed")
     house.site.submit(here)
     house.site.wait(here, SECS)
-    until(lambda: house.site.status(here)["state"] == "job_run_purged", "the one on this machine is purged", SECS)
-    assert house.site.status(there)["state"] == "completed" and whole(house, there, "out") == b"kept\n"
+    until(
+        lambda: house.site.status(here)["state"] == "job_run_purged",
+        "the one on this machine is purged",
+        SECS,
+    )
+    assert (
+        house.site.status(there)["state"] == "completed" and whole(house, there, "out") == b"kept\n"
+    )
 
 
 def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(house: Ground) -> None:
@@ -147,4 +230,6 @@ def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(house: Ground) ->
     over = house.over(run, "error")
     assert "ghost" in over["error"] and "ghost_app" in over["error"], over
     answer = call(house, run, "stateless_compute", method="any", driver="sbatch")
-    assert "ghost_app" in answer.json()["error"] and "Traceback" not in answer.json()["error"], answer
+    assert "ghost_app" in answer.json()["error"] and "Traceback" not in answer.json()["error"], (
+        answer
+    )

@@ -1,4 +1,6 @@
-"""Executions through a real Slurm, by the agent's part alone: what Slurm says of them is asked past it."""
+"""Executions through a real Slurm, by the agent's part alone: what Slurm says of them is asked past
+it.
+"""
 
 import asyncio
 import os
@@ -10,6 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from scripts import CALL_SECS
+from slurm_yard import Slurm
+
 from jobscribe.agent.batch.controller import BatchTasks
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.host.login_environment import LoginEnvironment
@@ -17,8 +22,6 @@ from jobscribe.protocol.clusters.batch import BatchState, Wishes
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import Execution, Shared, TaskSpec
-from scripts import CALL_SECS
-from slurm_yard import Slurm
 
 WISHES = Wishes(partition="batch", memory_mb=50)
 
@@ -32,13 +35,22 @@ class Ground:
         self.folder.mkdir(parents=True)
         self.said: list[Execution] = []
         self.agents: list[BatchTasks] = []
-        self.cluster = Cluster(name="lab", poll_secs=0.3, poll_max_secs=1.0, environment=dict(slurm.env))
+        self.cluster = Cluster(
+            name="lab", poll_secs=0.3, poll_max_secs=1.0, environment=dict(slurm.env)
+        )
         self.serial = int(time.time())
 
     async def agent(self) -> BatchTasks:
         batch = BatchTasks(
-            self.folder, Evidence(self.folder / "run"), LoginEnvironment(self.root), (), self.cluster, "test", lambda *a, **k: None,  # type: ignore[arg-type]
-            self.said.append, base=self.root,
+            self.folder,
+            Evidence(self.folder / "run"),
+            LoginEnvironment(self.root),
+            (),
+            self.cluster,
+            "test",
+            lambda *a, **k: None,  # type: ignore[arg-type]
+            self.said.append,
+            base=self.root,
         )
         self.agents.append(batch)
         self.said += await batch.start()
@@ -54,7 +66,9 @@ class Ground:
         return Token("user1234-sim12345-command", self.serial, 1, role, index)
 
     def spec(self, shell: str, wishes: Wishes = WISHES, **more: Any) -> TaskSpec:
-        return TaskSpec(command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=wishes, **more)
+        return TaskSpec(
+            command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=wishes, **more
+        )
 
     def evidence(self, token: Token, file: str) -> Path:
         return self.folder / "run" / token.name / file
@@ -70,10 +84,14 @@ class Ground:
         return value
 
     async def ended(self, token: Token) -> Execution:
-        return await self.until(lambda: next((e for e in self.of(token) if e.state == "ended"), None))  # type: ignore[no-any-return]
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "ended"), None)
+        )  # type: ignore[no-any-return]
 
     async def running(self, token: Token) -> Execution:
-        return await self.until(lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None))  # type: ignore[no-any-return]
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None)
+        )  # type: ignore[no-any-return]
 
     def over(self, state: BatchState | msgspec.UnsetType) -> str:
         """What Slurm itself says of the job now."""
@@ -96,10 +114,17 @@ async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(groun
     batch.launch(bad, ground.spec("echo oops >&2; exit 7"))
     one, two = await ground.ended(good), await ground.ended(bad)
     assert one.exit is not None and two.exit is not None
-    assert (one.exit.code, one.exit.source, two.exit.code, two.exit.last_lines) == (0, "script", 7, "oops")
+    assert (one.exit.code, one.exit.source, two.exit.code, two.exit.last_lines) == (
+        0,
+        "script",
+        7,
+        "oops",
+    )
     assert (ground.over(one.batch), ground.over(two.batch)) == ("COMPLETED", "FAILED")
     assert ground.evidence(good, "stdout.log").read_text() == f"hello\n{one.batch.job_id}\n"  # type: ignore[union-attr]
-    assert {j.comment for j in ground.slurm.queued(active=False) if j.id == one.batch.job_id} == {f"jobscribe test {good}"}  # type: ignore[union-attr]
+    assert {j.comment for j in ground.slurm.queued(active=False) if j.id == one.batch.job_id} == {
+        f"jobscribe test {good}"
+    }  # type: ignore[union-attr]
 
 
 async def test_canceled_from_outside_it_is_told_by_whom(ground: Ground) -> None:
@@ -110,17 +135,27 @@ async def test_canceled_from_outside_it_is_told_by_whom(ground: Ground) -> None:
     ground.slurm.cancel(e.batch.job_id)  # type: ignore[union-attr, arg-type]
     end = await ground.ended(token)
     assert end.exit is not None and end.exit.code != 0 and end.exit.stop_reason is None
-    assert (end.batch.state, end.batch.canceled_by) == ("CANCELLED", pwd.getpwuid(os.getuid()).pw_name)  # type: ignore[union-attr]
+    assert (end.batch.state, end.batch.canceled_by) == (
+        "CANCELLED",
+        pwd.getpwuid(os.getuid()).pw_name,
+    )  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("announced", [False, True], ids=["plain", "with a signal before its limit"])
+@pytest.mark.parametrize(
+    "announced", [False, True], ids=["plain", "with a signal before its limit"]
+)
 async def test_a_stop_leaves_nothing_of_it(ground: Ground, announced: bool) -> None:
     batch = await ground.agent()
     soft, hard = ground.token(), ground.token()
     early = Wishes(partition="batch", memory_mb=50, signal_secs=10)
     own = "n=0; trap 'n=$((n + 1))' TERM; while [ $n = 0 ]; do sleep 0.1; done; sleep 1; exit $((n + 4))"
     batch.launch(soft, ground.spec(own, early if announced else WISHES))
-    batch.launch(hard, ground.spec("trap '' TERM; srun -n1 sh -c 'trap \"\" TERM; sleep 4322 & sleep 4322' & sleep 4322"))
+    batch.launch(
+        hard,
+        ground.spec(
+            "trap '' TERM; srun -n1 sh -c 'trap \"\" TERM; sleep 4322 & sleep 4322' & sleep 4322"
+        ),
+    )
     await ground.running(soft), await ground.running(hard)
     await asyncio.sleep(0.5)
     batch.stop(soft, "cancel", 10.0)
@@ -136,7 +171,12 @@ async def test_a_stop_leaves_nothing_of_it(ground: Ground, announced: bool) -> N
 async def test_the_next_agent_takes_over_what_slurm_runs(ground: Ground) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch.launch(token, ground.spec(f"echo $JOBSCRIBE_TOKEN >>{ground.root}/stamps; until [ -e {ground.root}/go ]; do sleep 0.1; done; exit 4"))
+    batch.launch(
+        token,
+        ground.spec(
+            f"echo $JOBSCRIBE_TOKEN >>{ground.root}/stamps; until [ -e {ground.root}/go ]; do sleep 0.1; done; exit 4"
+        ),
+    )
     await ground.running(token)
     await ground.kill(batch)
     (ground.root / "go").touch()
@@ -148,13 +188,25 @@ async def test_the_next_agent_takes_over_what_slurm_runs(ground: Ground) -> None
     assert (ground.root / "stamps").read_text() == f"{token}\n"
 
 
-async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_are_done(ground: Ground) -> None:
+async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_are_done(
+    ground: Ground,
+) -> None:
     batch = await ground.agent()
     ground.serial += 1
     wishes = Wishes(partition="batch", memory_mb=50, nodes=2, tasks=4, cores=1)
     servers = [ground.token("ps", n) for n in range(2)]
     workers = [ground.token("worker", n) for n in range(2)]
-    tasks = [(t, ground.spec("echo $PEER $(hostname); trap 'exit 3' TERM; while :; do sleep 0.1; done", wishes, grace_secs=5)) for t in servers]
+    tasks = [
+        (
+            t,
+            ground.spec(
+                "echo $PEER $(hostname); trap 'exit 3' TERM; while :; do sleep 0.1; done",
+                wishes,
+                grace_secs=5,
+            ),
+        )
+        for t in servers
+    ]
     tasks += [(t, ground.spec("echo $PEER; exit 0", wishes)) for t in workers]
     batch.launch_gang(Shared(env={"PEER": "@worker-1@"}, job='{"peer": "@ps-0@"}'), tasks)
     for token in workers:
@@ -165,11 +217,17 @@ async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_
         assert ground.of(token)[-1].state == "running"
     batch.stop(servers[0], "roleDone", 5.0)
     first = await ground.ended(servers[0])
-    assert first.exit is not None and (first.exit.code, first.exit.stop_reason) == (3, "roleDone"), first
+    assert first.exit is not None and (first.exit.code, first.exit.stop_reason) == (
+        3,
+        "roleDone",
+    ), first
     assert ground.of(servers[1])[-1].state == "running"
     batch.stop(servers[1], "roleDone", 5.0)
     second = await ground.ended(servers[1])
-    assert second.exit is not None and (second.exit.code, second.exit.stop_reason) == (3, "roleDone"), second
+    assert second.exit is not None and (second.exit.code, second.exit.stop_reason) == (
+        3,
+        "roleDone",
+    ), second
     assert "@" not in ground.evidence(workers[0], "stdout.log").read_text()
     assert "@" not in (ground.root / "run" / "job.json").read_text()
     assert len({e.batch.job_id for t in (*servers, *workers) for e in ground.of(t)[-1:]}) == 1  # type: ignore[union-attr]

@@ -1,4 +1,5 @@
-"""Who dies around a batch job, and how: the job goes on, what it stamped decides, and nothing is started twice.
+"""Who dies around a batch job, and how: the job goes on, what it stamped decides, and nothing is
+started twice.
 
 Also what is canceled: nothing of it is left, whatever it does about it and whoever dies meanwhile.
 """
@@ -13,8 +14,20 @@ import pytest
 from hpc import Users
 from places import dice, share
 from real_site import fresh_nap, naps, until
-from witnessed import ALICE, BOB, CODE, GONE_SECS, TRUE_SECS, Case, House, ended, houses, true_again, well_ended
 from slurm_yard import OVER, Slurm
+from witnessed import (
+    ALICE,
+    BOB,
+    CODE,
+    GONE_SECS,
+    TRUE_SECS,
+    Case,
+    House,
+    ended,
+    houses,
+    true_again,
+    well_ended,
+)
 
 #: Of the supervisor, with jobs under way.
 KILLS = share(2, 40)
@@ -23,7 +36,8 @@ ROUNDS = share(1, 8)
 #: Cancels that race with the submission.
 RACES = share(12, 400)
 GRACE_SECS = 0.5
-#: So long Slurm itself waits before it kills what it ends: KillWait is 3 s on this cluster, and slurmd waits 5 s at least.
+#: So long Slurm itself waits before it kills what it ends: KillWait is 3 s on this cluster, and
+#: slurmd waits 5 s at least.
 KILL_WAIT_SECS = 5.0
 ALL_LICENSES = {"licenses": "solver:2"}
 
@@ -43,7 +57,9 @@ def house(whole: House) -> Iterator[House]:
 
 
 class Crowd:
-    """What is under way: runs that wait at their gates, and one that waits for licenses that another one has."""
+    """What is under way: runs that wait at their gates, and one that waits for licenses that
+    another one has.
+    """
 
     def __init__(self, house: House, each: int = 1) -> None:
         self.running = [Case(house, uid=uid) for uid in (ALICE, BOB) for _ in range(each)]
@@ -76,20 +92,26 @@ def test_kills_of_the_supervisor_touch_no_job(house: House) -> None:
         house.restart()
         slowest = max(slowest, crowd.true_again())
         well_ended(ended([short]), 0)
-    print(f"{KILLS} kills of the supervisor under {len(crowd.running) + 2} jobs: all kept, true again within {slowest:.1f} s")
+    print(
+        f"{KILLS} kills of the supervisor under {len(crowd.running) + 2} jobs: all kept, true again within {slowest:.1f} s"
+    )
     crowd.end()
 
 
 #: Who dies, of each of the two users.
 DEATHS: dict[str, Callable[[House], list[int]]] = {
     "an agent, and another one's keeper": lambda house: [house.agent(ALICE), house.keeper(BOB)],
-    "agent and keeper at once": lambda house: [pid for uid in (ALICE, BOB) for pid in (house.agent(uid), house.keeper(uid))],
+    "agent and keeper at once": lambda house: [
+        pid for uid in (ALICE, BOB) for pid in (house.agent(uid), house.keeper(uid))
+    ],
 }
 
 
 @pytest.mark.timeout(300 * ROUNDS)
 def test_agents_and_keepers_die_and_their_jobs_are_adopted(house: House) -> None:
-    """One job ends while nobody looks: the agent stands still until it dies. At last everything dies: a power cut of their machine."""
+    """One job ends while nobody looks: the agent stands still until it dies. At last everything
+    dies: a power cut of their machine.
+    """
     for _ in range(ROUNDS):
         crowd = Crowd(house)
         for who, deed in (*DEATHS.items(), ("a reboot of the supervisor's machine", None)):
@@ -114,19 +136,31 @@ def test_agents_and_keepers_die_and_their_jobs_are_adopted(house: House) -> None
                         os.kill(pid, signal.SIGCONT)
             well_ended(ended(unseen))
             told, true = time.monotonic() - begun, crowd.true_again()
-            print(f"{who}: what ended meanwhile was told after {told:.1f} s, {true:.1f} s later all was known")
+            print(
+                f"{who}: what ended meanwhile was told after {told:.1f} s, {true:.1f} s later all was known"
+            )
         crowd.end()
 
 
 TRICKS = (
-    "killed before", "killed after", "both killed after", "killed while it waits", "answer lost", "no answer", "taken late", "taken twice",
+    "killed before",
+    "killed after",
+    "both killed after",
+    "killed while it waits",
+    "answer lost",
+    "no answer",
+    "taken late",
+    "taken twice",
 )
 
 
 @pytest.mark.timeout(400)
 def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> None:
     """Whatever Slurm has, once or twice: each token was started once, and its end is told."""
-    begun, cases = time.monotonic(), {what: Case(house, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)}
+    begun, cases = (
+        time.monotonic(),
+        {what: Case(house, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)},
+    )
     for what, case in cases.items():
         house.trick(case, what)
         case.submit()
@@ -134,10 +168,19 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> 
     for case in cases.values():
         case.started(100)
     well_ended(ended(cases.values()))
-    until(lambda: all(j.state in OVER for case in cases.values() for j in case.jobs), "Slurm has ended all that it took", 60, 0.2)
+    until(
+        lambda: all(j.state in OVER for case in cases.values() for j in case.jobs),
+        "Slurm has ended all that it took",
+        60,
+        0.2,
+    )
     had = {what: len(case.jobs) for what, case in cases.items()}
-    print(f"{len(cases)} tricks in {time.monotonic() - begun:.1f} s; jobs that Slurm had of each: {had}")
-    assert had["taken twice"] == 2 and had["killed after"] == 1 and all(n <= 2 for n in had.values()), had
+    print(
+        f"{len(cases)} tricks in {time.monotonic() - begun:.1f} s; jobs that Slurm had of each: {had}"
+    )
+    assert (
+        had["taken twice"] == 2 and had["killed after"] == 1 and all(n <= 2 for n in had.values())
+    ), had
 
 
 # ---- Slurm's own nodes
@@ -146,7 +189,10 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> 
 @pytest.mark.timeout(300)
 def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) -> None:
     """Its slurmd is killed first, and is back: that ends nothing."""
-    old, new = Case(house, batch={"constraint": "old"}), Case(house, uid=BOB, batch={"constraint": "new"})
+    old, new = (
+        Case(house, batch={"constraint": "old"}),
+        Case(house, uid=BOB, batch={"constraint": "new"}),
+    )
     for case in (old, new):
         case.submit()
     for case in (old, new):
@@ -161,8 +207,12 @@ def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) 
     house.killed.add(old.jid)
     begun = time.monotonic()
     (status,) = ended([old], go=False).values()
-    print(f"the loss of a node was told {time.monotonic() - begun:.1f} s after Slurm knew of it: {status['error']}")
-    assert (status["state"], status["batch"]["state"]) == ("error", "NODE_FAIL") and node in status["error"], status
+    print(
+        f"the loss of a node was told {time.monotonic() - begun:.1f} s after Slurm knew of it: {status['error']}"
+    )
+    assert (status["state"], status["batch"]["state"]) == ("error", "NODE_FAIL") and node in status[
+        "error"
+    ], status
     house.slurm.boot(node)
     house.slurm.resume(node)
     true_again([new])
@@ -181,10 +231,18 @@ ZOO = {
 
 
 @pytest.mark.timeout(200)
-def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after_the_answer(house: House) -> None:
+def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after_the_answer(
+    house: House,
+) -> None:
     own = {name: fresh_nap() for name in ZOO}
     zoo = {
-        name: Case(house, text.replace("NAP", own[name]), uid=(ALICE, BOB)[n % 2], graceSecs=GRACE_SECS, deaf=True)
+        name: Case(
+            house,
+            text.replace("NAP", own[name]),
+            uid=(ALICE, BOB)[n % 2],
+            graceSecs=GRACE_SECS,
+            deaf=True,
+        )
         for n, (name, text) in enumerate(ZOO.items())
     }
     for case in zoo.values():
@@ -192,18 +250,29 @@ def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after
     for case in zoo.values():
         case.started()
     until(lambda: all(len(naps(nap)) >= 2 for nap in own.values()), "all of them are there")
-    holds, waits = Case(house, batch=ALL_LICENSES).submit().started(), Case(house, batch=ALL_LICENSES).submit().queued()
+    holds, waits = (
+        Case(house, batch=ALL_LICENSES).submit().started(),
+        Case(house, batch=ALL_LICENSES).submit().queued(),
+    )
     half = len(zoo) // 2
     _gone(house, {name: zoo[name] for name in list(zoo)[:half]}, own, None)
     assert waits.cancel()["state"] == "canceled"
     _gone(house, {name: zoo[name] for name in list(zoo)[half:]}, own, house.restart)
     for case, said in ended([*zoo.values(), waits], go=False).items():
-        assert (said["state"], said["reason"], said["exit"]["stopReason"]) == ("canceled", "cancel", "cancel"), (str(case), said)
-    assert not waits.starts and {j.state for case in (*zoo.values(), waits) for j in case.jobs} == {"CANCELLED"}
+        assert (said["state"], said["reason"], said["exit"]["stopReason"]) == (
+            "canceled",
+            "cancel",
+            "cancel",
+        ), (str(case), said)
+    assert not waits.starts and {j.state for case in (*zoo.values(), waits) for j in case.jobs} == {
+        "CANCELLED"
+    }
     well_ended(ended([holds]))
 
 
-def _gone(house: House, zoo: dict[str, Case], own: dict[str, str], besides: Callable[[], float] | None) -> None:
+def _gone(
+    house: House, zoo: dict[str, Case], own: dict[str, str], besides: Callable[[], float] | None
+) -> None:
     """They are canceled. besides: what happens after the answers."""
     begun, gone = time.monotonic(), dict[str, float]()
     for case in zoo.values():
@@ -217,9 +286,15 @@ def _gone(house: House, zoo: dict[str, Case], own: dict[str, str], besides: Call
                 gone[name] = time.monotonic() - begun
         return len(gone) == len(zoo)
 
-    until(look, "nothing of any is left", GRACE_SECS + KILL_WAIT_SECS + GONE_SECS + (0 if besides is None else TRUE_SECS))
-    print(f"gone after the first answer{'' if besides is None else ', a restart of the supervisor included'} (seconds): "
-          + ", ".join(f"{name} {secs:.1f}" for name, secs in gone.items()))
+    until(
+        look,
+        "nothing of any is left",
+        GRACE_SECS + KILL_WAIT_SECS + GONE_SECS + (0 if besides is None else TRUE_SECS),
+    )
+    print(
+        f"gone after the first answer{'' if besides is None else ', a restart of the supervisor included'} (seconds): "
+        + ", ".join(f"{name} {secs:.1f}" for name, secs in gone.items())
+    )
 
 
 @pytest.mark.timeout(200 + RACES * 8)
@@ -227,10 +302,21 @@ def test_cancels_that_race_with_the_submission(house: House) -> None:
     chance, nap, last = dice("slurm/races"), fresh_nap(), 0.0
     cases: list[Case] = []
     while len(cases) < RACES:
-        batch = [Case(house, f"setsid sleep {nap} & sleep {nap}", uid=(ALICE, BOB)[n % 2], graceSecs=GRACE_SECS, deaf=True) for n in range(6)]
+        batch = [
+            Case(
+                house,
+                f"setsid sleep {nap} & sleep {nap}",
+                uid=(ALICE, BOB)[n % 2],
+                graceSecs=GRACE_SECS,
+                deaf=True,
+            )
+            for n in range(6)
+        ]
         for case in batch:
             case.submit()
-            time.sleep(chance.choice((0, chance.random() * 0.1, chance.random() * 0.5, chance.random())))
+            time.sleep(
+                chance.choice((0, chance.random() * 0.1, chance.random() * 0.5, chance.random()))
+            )
             assert case.cancel()["state"] == "canceled"
         begun = time.monotonic()
         match len(cases) // len(batch) % 3:
@@ -243,6 +329,13 @@ def test_cancels_that_race_with_the_submission(house: House) -> None:
         assert naps(nap) == [], "nothing of any is left"
         last = max(last, time.monotonic() - begun)
         cases += batch
-    until(lambda: all(j.state in OVER for case in cases for j in case.jobs), "Slurm has ended all that it took", 60, 0.2)
-    print(f"{len(cases)} races, {sum(bool(c.starts) for c in cases)} had started; over after {last:.1f} s at the latest, deaths included")
+    until(
+        lambda: all(j.state in OVER for case in cases for j in case.jobs),
+        "Slurm has ended all that it took",
+        60,
+        0.2,
+    )
+    print(
+        f"{len(cases)} races, {sum(bool(c.starts) for c in cases)} had started; over after {last:.1f} s at the latest, deaths included"
+    )
     well_ended(ended([Case(house, f"exit {CODE}").submit()]))

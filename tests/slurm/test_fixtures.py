@@ -1,4 +1,6 @@
-"""What the other tests of this folder stand on: a cluster that does what its verbs say, and whose word about jobs is read right."""
+"""What the other tests of this folder stand on: a cluster that does what its verbs say, and whose
+word about jobs is read right.
+"""
 
 import os
 import subprocess
@@ -7,17 +9,23 @@ from pathlib import Path
 
 import pytest
 from hpc import Users
-from jobscribe.service.site.cluster_file import load
 from real_site import until
 from scripts import ROOT, Refused, Script
 from slurm_yard import DAEMONS, Sites, Slurm
 
+from jobscribe.service.site.cluster_file import load
+
 SLEEP = "exec sleep 4321\n"
 #: What other tests of this folder would notice as well, only later and less clearly.
-whole = pytest.mark.skipif(not os.environ.get("SOAK"), reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself")
+whole = pytest.mark.skipif(
+    not os.environ.get("SOAK"),
+    reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself",
+)
 
 
-def started(slurm: Slurm, users: Users, script: str = SLEEP, *options: str, who: str = "alice") -> str:
+def started(
+    slurm: Slurm, users: Users, script: str = SLEEP, *options: str, who: str = "alice"
+) -> str:
     """A job that runs."""
     job = slurm.submit(users, who, script, "--no-requeue", *options)
     slurm.until_state(job, "RUNNING")
@@ -42,31 +50,73 @@ def waits_for(slurm: Slurm, job: str, *reasons: str) -> None:
 # ---- jobs
 
 
-def test_a_job_of_a_user_runs_on_the_node_that_was_asked_for(slurm: Slurm, hpc_users: Users) -> None:
+def test_a_job_of_a_user_runs_on_the_node_that_was_asked_for(
+    slurm: Slurm, hpc_users: Users
+) -> None:
     path, node = hpc_users.home("alice") / "out", slurm.nodes[1]
     text = "hostname; id -un; echo gpus $CUDA_VISIBLE_DEVICES; exit 7\n"
-    job = slurm.submit(hpc_users, "alice", text, "-o", str(path), "-w", node, "--gpus-per-node=1", "--comment=jobscribe x 1", "-J", "js-one")
+    job = slurm.submit(
+        hpc_users,
+        "alice",
+        text,
+        "-o",
+        str(path),
+        "-w",
+        node,
+        "--gpus-per-node=1",
+        "--comment=jobscribe x 1",
+        "-J",
+        "js-one",
+    )
     done = slurm.until_state(job)
     assert done._replace(reason="") == done._replace(
-        asked="squeue", id=job, name="js-one", user=hpc_users["alice"], account="research", partition="debug", state="FAILED", reason="", nodes=node,
+        asked="squeue",
+        id=job,
+        name="js-one",
+        user=hpc_users["alice"],
+        account="research",
+        partition="debug",
+        state="FAILED",
+        reason="",
+        nodes=node,
         comment="jobscribe x 1",
     )
     assert path.read_text().split() == [node, hpc_users["alice"], "gpus", "0"]
     # its daemon writes a job that is over so soon in pieces
-    kept = until(lambda: next((j for j in slurm.accounted(job=job) if j.state == "FAILED" and j.comment and j.exit != "0:0"), None), "accounting has it")
-    # accounting may have lost the name ("allocation") of a job that was over so soon; the comment it has
-    assert (kept.comment, kept.exit, kept.nodes, kept.user) == ("jobscribe x 1", "7:0", node, hpc_users["alice"])
+    kept = until(
+        lambda: next(
+            (
+                j
+                for j in slurm.accounted(job=job)
+                if j.state == "FAILED" and j.comment and j.exit != "0:0"
+            ),
+            None,
+        ),
+        "accounting has it",
+    )
+    # accounting may have lost the name ("allocation") of a job that was over so soon; the comment
+    # it has
+    assert (kept.comment, kept.exit, kept.nodes, kept.user) == (
+        "jobscribe x 1",
+        "7:0",
+        node,
+        hpc_users["alice"],
+    )
     assert [j for j in slurm.accounted(user=hpc_users["bob"]) if j.id == job] == []
 
 
 @whole
-def test_several_nodes_and_what_squeue_forgets_accounting_knows(slurm: Slurm, hpc_users: Users) -> None:
+def test_several_nodes_and_what_squeue_forgets_accounting_knows(
+    slurm: Slurm, hpc_users: Users
+) -> None:
     path = hpc_users.home("bob") / "out"
     with slurm.forgetting():
         job = slurm.submit(hpc_users, "bob", "srun hostname\n", "-N3", "-o", str(path))
         slurm.until_state(job, "COMPLETED")
         assert sorted(path.read_text().split()) == sorted(slurm.nodes)
-        until(lambda: job not in [j.id for j in slurm.queued(active=False)], "squeue has forgotten it")
+        until(
+            lambda: job not in [j.id for j in slurm.queued(active=False)], "squeue has forgotten it"
+        )
         found = slurm.job(job)
         assert found is not None and (found.asked, found.state) == ("sacct", "COMPLETED")
 
@@ -96,13 +146,31 @@ def test_hold_release_requeue_cancel(slurm: Slurm, hpc_users: Users) -> None:
 
 def test_accounts_and_partitions(slurm: Slurm, hpc_users: Users) -> None:
     assert "Invalid account" in refused(slurm, hpc_users, "bob", "-A", "chem")
-    waits_for(slurm, slurm.submit(hpc_users, "alice", SLEEP, "-p", "small"), "Job's account not permitted to use this partition")
-    slurm.until_state(slurm.submit(hpc_users, "alice", "", "-A", "chem", "-p", "small"), "COMPLETED")
+    waits_for(
+        slurm,
+        slurm.submit(hpc_users, "alice", SLEEP, "-p", "small"),
+        "Job's account not permitted to use this partition",
+    )
+    slurm.until_state(
+        slurm.submit(hpc_users, "alice", "", "-A", "chem", "-p", "small"), "COMPLETED"
+    )
     assert "invalid partition" in refused(slurm, hpc_users, "alice", "-p", "nowhere")
-    waits_for(slurm, slurm.submit(hpc_users, "alice", SLEEP, "-A", "chem", "-p", "small", "-N2"), "PartitionNodeLimit", "PartitionConfig")
-    waits_for(slurm, slurm.submit(hpc_users, "alice", SLEEP, "-t", "99"), "PartitionTimeLimit", "PartitionConfig")
+    waits_for(
+        slurm,
+        slurm.submit(hpc_users, "alice", SLEEP, "-A", "chem", "-p", "small", "-N2"),
+        "PartitionNodeLimit",
+        "PartitionConfig",
+    )
+    waits_for(
+        slurm,
+        slurm.submit(hpc_users, "alice", SLEEP, "-t", "99"),
+        "PartitionTimeLimit",
+        "PartitionConfig",
+    )
     waits_for(slurm, slurm.submit(hpc_users, "alice", SLEEP, "-p", "closed"), "PartitionDown")
-    waits_for(slurm, slurm.submit(hpc_users, "alice", SLEEP, "-A", "spent"), "AssocGrpCPUMinutesLimit")
+    waits_for(
+        slurm, slurm.submit(hpc_users, "alice", SLEEP, "-A", "spent"), "AssocGrpCPUMinutesLimit"
+    )
     slurm.until_state(slurm.submit(hpc_users, "alice", "", "-C", "old"), "COMPLETED")
     assert "Invalid feature" in refused(slurm, hpc_users, "alice", "-C", "newest")
 
@@ -113,11 +181,26 @@ def test_qos_licences_and_preemption(slurm: Slurm, hpc_users: Users) -> None:
     for _ in range(2):
         slurm.submit(hpc_users, "alice", SLEEP, "--qos=short", "-t1", "-L", "solver:2")
     assert "QOSMaxSubmitJobPerUserLimit" in refused(slurm, hpc_users, "alice", "--qos=short", "-t1")
-    waits_for(slurm, max(j.id for j in slurm.queued(name="sbatch") if j.state == "PENDING"), "Licenses")
+    waits_for(
+        slurm, max(j.id for j in slurm.queued(name="sbatch") if j.state == "PENDING"), "Licenses"
+    )
     slurm.cancel_all()
-    low = slurm.submit(hpc_users, "bob", SLEEP, "--qos=scavenger", "-N3", "--exclusive", "--requeue", "-p", "batch", "-t5")
+    low = slurm.submit(
+        hpc_users,
+        "bob",
+        SLEEP,
+        "--qos=scavenger",
+        "-N3",
+        "--exclusive",
+        "--requeue",
+        "-p",
+        "batch",
+        "-t5",
+    )
     slurm.until_state(low, "RUNNING")
-    high = slurm.submit(hpc_users, "alice", SLEEP, "--qos=high", "-N3", "--exclusive", "-p", "batch", "-t5")
+    high = slurm.submit(
+        hpc_users, "alice", SLEEP, "--qos=high", "-N3", "--exclusive", "-p", "batch", "-t5"
+    )
     slurm.until_state(high, "RUNNING")
     assert slurm.state(low) == "PENDING"
 
@@ -166,7 +249,9 @@ def test_without_controller_or_accounting_there_is_no_word(slurm: Slurm) -> None
 @whole
 def test_power_cut_of_a_node(slurm: Slurm, hpc_users: Users) -> None:
     node = slurm.nodes[2]
-    job = started(slurm, hpc_users, "setsid sleep 4321 & trap '' TERM; exec sleep 4321\n", "-w", node)
+    job = started(
+        slurm, hpc_users, "setsid sleep 4321 & trap '' TERM; exec sleep 4321\n", "-w", node
+    )
     until(lambda: len(hpc_users.processes("alice")) >= 2, "both run")
     slurm.crash(node)
     assert slurm.processes(node) == [] == hpc_users.processes("alice")
@@ -187,7 +272,10 @@ def test_drained_and_set_down(slurm: Slurm, hpc_users: Users) -> None:
     slurm.drain(node)
     assert slurm.node_state(node).startswith("drain")
     waiting = slurm.submit(hpc_users, "bob", "", "-w", node)
-    until(lambda: slurm.queued(user=hpc_users["bob"])[0].reason.startswith("ReqNodeNotAvail"), "it waits for the node")
+    until(
+        lambda: slurm.queued(user=hpc_users["bob"])[0].reason.startswith("ReqNodeNotAvail"),
+        "it waits for the node",
+    )
     slurm.set_down(node)
     assert slurm.until_state(job).state == "NODE_FAIL"
     slurm.resume(node)
@@ -207,13 +295,17 @@ def test_time_limit(slurm: Slurm, hpc_users: Users) -> None:
 @whole
 def test_another_one_beside_it_leaves_nothing(slurm: Slurm, hpc_users: Users) -> None:
     """With other parameters, that only `up` is given."""
-    with_more = Slurm(NODES="1", CGROUP="0", ENFORCE="0", GPUS="0", NAME="second", EXTRA="PrivateData=jobs")
+    with_more = Slurm(
+        NODES="1", CGROUP="0", ENFORCE="0", GPUS="0", NAME="second", EXTRA="PrivateData=jobs"
+    )
     try:
         with_more.up()
         job = with_more.submit(hpc_users, "bob", SLEEP)
         assert with_more.until_state(job, "RUNNING").account == ""
         assert with_more.queued(user=hpc_users["bob"])[0].id == job
-        assert hpc_users.run("alice", "squeue", "-h", env=with_more.env) == "" and slurm.queued() == []
+        assert (
+            hpc_users.run("alice", "squeue", "-h", env=with_more.env) == "" and slurm.queued() == []
+        )
         until(lambda: hpc_users.processes("bob"), "it runs")
         with_more.script("down")
         assert set(with_more.status().values()) == {"down"} and hpc_users.processes("bob") == []
@@ -225,7 +317,11 @@ def test_another_one_beside_it_leaves_nothing(slurm: Slurm, hpc_users: Users) ->
     assert not with_more.place.exists() and hpc_users.processes("bob") == []
     assert [p for n in with_more.nodes for p in Path("/sys/fs/cgroup").glob(f"*/slurm_{n}")] == []
     mark = str(with_more.place).encode()
-    left = {p.parent.name: line for p in Path("/proc").glob("[0-9]*/cmdline") if mark in (line := _read(p)) + _read(p.parent / "environ")}
+    left = {
+        p.parent.name: line
+        for p in Path("/proc").glob("[0-9]*/cmdline")
+        if mark in (line := _read(p)) + _read(p.parent / "environ")
+    }
     assert left == {}, left
     assert str(with_more.place) not in Path("/proc/mounts").read_text()
 
@@ -238,12 +334,25 @@ def _read(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("access", ["account", "runuser", "ssh"])
-def test_sites_have_a_file_that_describes_the_cluster(cluster_sites: Sites, hpc_users: Users, slurm: Slurm, access: str) -> None:
+def test_sites_have_a_file_that_describes_the_cluster(
+    cluster_sites: Sites, hpc_users: Users, slurm: Slurm, access: str
+) -> None:
     who = hpc_users.uid("bob") if access == "account" else None
-    site = cluster_sites.make(clusters={"lab": {"access": access, "runs": 7}}, people={"AliceAAA": "alice"} if access == "runuser" else None, who=who)
+    site = cluster_sites.make(
+        clusters={"lab": {"access": access, "runs": 7}},
+        people={"AliceAAA": "alice"} if access == "runuser" else None,
+        who=who,
+    )
     (cluster,) = load(str(site.place / "clusters.yml")).clusters
-    assert (cluster.name, cluster.access, cluster.runs, cluster.environment) == ("lab", access, 7, slurm.env)
-    assert cluster.users == ({"AliceAAA": hpc_users["alice"]} if access == "runuser" else {}) and len(cluster.login) == (access == "ssh")
+    assert (cluster.name, cluster.access, cluster.runs, cluster.environment) == (
+        "lab",
+        access,
+        7,
+        slurm.env,
+    )
+    assert cluster.users == (
+        {"AliceAAA": hpc_users["alice"]} if access == "runuser" else {}
+    ) and len(cluster.login) == (access == "ssh")
 
 
 @whole
@@ -256,17 +365,45 @@ def test_ranks_of_an_mpi_job_on_two_nodes(slurm: Slurm, hpc_users: Users) -> Non
     path, program = hpc_users.home("alice") / "ring", hpc_users.home("alice") / "mpi_ring.py"
     program.write_bytes((ROOT / "tests" / "slurm" / "mpi_ring.py").read_bytes())
     text = mpi("env") + f"mpirun /usr/bin/python3 {program}\n"
-    job = slurm.submit(hpc_users, "alice", text, "-N2", "-n4", "--ntasks-per-node=2", "-o", str(path), "-w", ",".join(slurm.nodes[:2]))
+    job = slurm.submit(
+        hpc_users,
+        "alice",
+        text,
+        "-N2",
+        "-n4",
+        "--ntasks-per-node=2",
+        "-o",
+        str(path),
+        "-w",
+        ",".join(slurm.nodes[:2]),
+    )
     assert slurm.until_state(job).state == "COMPLETED", path.read_text()
     one, two = slurm.nodes[:2]
-    assert sorted(path.read_text().splitlines()) == [f"rank {r} of 4 on {n} had {h}" for r, n, h in ((0, one, 8), (1, one, 2), (2, two, 4), (3, two, 8))]
+    assert sorted(path.read_text().splitlines()) == [
+        f"rank {r} of 4 on {n} had {h}"
+        for r, n, h in ((0, one, 8), (1, one, 2), (2, two, 4), (3, two, 8))
+    ]
 
 
 def test_a_machine_without_all_this_says_what_to_do() -> None:
     for name in ("slurm", "sshd"):
         path = ROOT / "etc" / "engines" / f"{name}.sh"
         done = subprocess.run(
-            ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "bash", "-s", "check"], input=path.read_text(), capture_output=True,
-            text=True, timeout=60, cwd="/",
+            [
+                "setpriv",
+                "--reuid",
+                "65534",
+                "--regid",
+                "65534",
+                "--clear-groups",
+                "bash",
+                "-s",
+                "check",
+            ],
+            input=path.read_text(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
         )
         assert done.returncode == 1 and "takes root" in done.stderr, done

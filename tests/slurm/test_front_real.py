@@ -1,4 +1,6 @@
-"""A web client, the front door, and a real login node: what Sirepo's own tests of batch runs ask for, and where what was typed is found afterwards."""
+"""A web client, the front door, and a real login node: what Sirepo's own tests of batch runs ask
+for, and where what was typed is found afterwards.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +16,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "web"))
 from web_site import ANN, BOB, Browser, Web
 
 WISH = {"simulationType": "myapp", "simulationId": "sim00001", "report": "heightWeightReport"}
-BATCH = {"jobRunMode": "sbatch", "sbatchQueue": "batch", "sbatchHours": 0.05, "sbatchNodes": 1, "sbatchCores": 1}
+BATCH = {
+    "jobRunMode": "sbatch",
+    "sbatchQueue": "batch",
+    "sbatchHours": 0.05,
+    "sbatchNodes": 1,
+    "sbatchCores": 1,
+}
 
 
 @pytest.fixture
@@ -30,36 +38,53 @@ def web(site: Site) -> Iterator[Web]:
 
 
 def asked(browser: Browser) -> dict[str, Any]:
-    said: dict[str, Any] = browser.said("/run-simulation", {**WISH, "models": {WISH["report"]: BATCH}})
+    said: dict[str, Any] = browser.said(
+        "/run-simulation", {**WISH, "models": {WISH["report"]: BATCH}}
+    )
     return said
 
 
 def login(browser: Browser, username: str, **secrets: str) -> dict[str, Any]:
-    said: dict[str, Any] = browser.said("/sbatch-login", {**WISH, "sbatchCredentials": {"username": username, "otp": "", **secrets}})
+    said: dict[str, Any] = browser.said(
+        "/sbatch-login", {**WISH, "sbatchCredentials": {"username": username, "otp": "", **secrets}}
+    )
     return said
 
 
 def reason(said: dict[str, Any]) -> str:
-    assert said["state"] == "srException" and said["srException"]["routeName"] == "sbatchLogin", said
+    assert said["state"] == "srException" and said["srException"]["routeName"] == "sbatchLogin", (
+        said
+    )
     return str(said["srException"]["params"]["reason"])
 
 
-def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(web: Web, site: Site, sshd: Sshd, hpc_users: Users) -> None:
+def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(
+    web: Web, site: Site, sshd: Sshd, hpc_users: Users
+) -> None:
     ann, name, right = web.as_(ANN), hpc_users["one"], hpc_users.password
     first = asked(ann)
     assert reason(first) == "no-creds" and first["run"]["state"] == "pending"
     assert ann.said("/sbatch-login-status", WISH)["ready"] is False
     sshd.stop()
-    assert reason(login(ann, name, password=right, otp=hpc_users.code("one"))) == "general-connection-error"
+    assert (
+        reason(login(ann, name, password=right, otp=hpc_users.code("one")))
+        == "general-connection-error"
+    )
     sshd.start()
     before = sshd.failures("one")
     wrong = login(ann, name, password="canary-wrong-4711", otp=hpc_users.code("one"))
-    assert reason(wrong) == "invalid-creds" and "127.0.0.1" in wrong["srException"]["params"]["sentence"]
+    assert (
+        reason(wrong) == "invalid-creds"
+        and "127.0.0.1" in wrong["srException"]["params"]["sentence"]
+    )
     until(lambda: sshd.failures("one") > before, "its log tells of it")
     code = hpc_users.code("one")
     assert login(ann, name, password=right, otp=code)["loginSuccess"]
     until(lambda: ann.said("/sbatch-login-status", WISH)["ready"], "signed in")
-    assert ann.said("/sbatch-login-status", WISH)["user"] == name and sshd.failures("one") == before + 1, "one answer for each attempt"
+    assert (
+        ann.said("/sbatch-login-status", WISH)["user"] == name
+        and sshd.failures("one") == before + 1
+    ), "one answer for each attempt"
     assert reason(asked(web.as_(BOB))) == "no-creds", "nobody else is"
 
     # the run that waited goes on by itself
@@ -67,8 +92,20 @@ def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(web
         said: dict[str, Any] = ann.said("/run-status", first["run"]["nextRequest"])
         return said
 
-    done = until(lambda: (s := state())["state"] not in ("pending", "running") and s, "it has run", 120)
-    assert done["state"] == "completed" and done["batch"]["jobId"] and "resultError" not in done, done
-    # of what was typed nothing is in any file that the supervisor keeps, nor in what the front end logs
-    left = [str(p) for p, text in texts_below(site.root).items() for secret in (right, code, "canary-wrong-4711") if secret.encode() in text]
-    assert left == [] and not any(secret in web.lines.text() for secret in (right, code, "canary-wrong-4711"))
+    done = until(
+        lambda: (s := state())["state"] not in ("pending", "running") and s, "it has run", 120
+    )
+    assert done["state"] == "completed" and done["batch"]["jobId"] and "resultError" not in done, (
+        done
+    )
+    # of what was typed nothing is in any file that the supervisor keeps, nor in what the front end
+    # logs
+    left = [
+        str(p)
+        for p, text in texts_below(site.root).items()
+        for secret in (right, code, "canary-wrong-4711")
+        if secret.encode() in text
+    ]
+    assert left == [] and not any(
+        secret in web.lines.text() for secret in (right, code, "canary-wrong-4711")
+    )

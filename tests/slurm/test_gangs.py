@@ -1,4 +1,6 @@
-"""Runs with roles on a real Slurm: one allocation, a step for each task, whole from the list of hosts to the last exit."""
+"""Runs with roles on a real Slurm: one allocation, a step for each task, whole from the list of
+hosts to the last exit.
+"""
 
 import json
 import os
@@ -52,7 +54,11 @@ def house(_cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
 
 
 def pair(house: Ground, **fields: Any) -> dict[str, Any]:
-    return house.gang(role("ps", SERVER, tasks=2), role("worker", WORKER, tasks=2, minSucceeded=2), **{"batch": TWO, **fields})
+    return house.gang(
+        role("ps", SERVER, tasks=2),
+        role("worker", WORKER, tasks=2, minSucceeded=2),
+        **{"batch": TWO, **fields},
+    )
 
 
 def let_go(house: Ground, run: dict[str, Any]) -> None:
@@ -65,78 +71,123 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Gr
     run = pair(house)
     house.site.submit(run)
     job = house.running(run)
-    until(lambda: all(house.output(run, "worker", n).count("\n") >= 4 for n in (0, 1)), "both workers have met both servers", SECS)
+    until(
+        lambda: all(house.output(run, "worker", n).count("\n") >= 4 for n in (0, 1)),
+        "both workers have met both servers",
+        SECS,
+    )
     told = {(t["role"], t["index"]): t for t in house.tasks(run)}
     placed = {t["host"] for t in told.values()}
     assert len(placed) == 2 and placed <= set(house.slurm.nodes), placed
     assert {t["batch"]["jobId"] for t in told.values()} == {job}
     assert all(t["host"] == t["address"] and t["pid"] for t in told.values()), told
     # Slurm's word: a step for each, on the node that we say
-    steps = [line.split() for line in house.slurm.ask("squeue", "-hs", "-j", job, "-o", "%i %j %N").splitlines()]
-    assert {name: node for _, name, node in steps if "-" in name} == {f"{r}-{i}": t["host"] for (r, i), t in told.items()}, steps
+    steps = [
+        line.split()
+        for line in house.slurm.ask("squeue", "-hs", "-j", job, "-o", "%i %j %N").splitlines()
+    ]
+    assert {name: node for _, name, node in steps if "-" in name} == {
+        f"{r}-{i}": t["host"] for (r, i), t in told.items()
+    }, steps
     asked = house.asked(job)
-    assert (asked["NumNodes"], asked["NumTasks"], asked["MinMemoryNode"]) == ("2", "4", "80M"), asked
+    assert (asked["NumNodes"], asked["NumTasks"], asked["MinMemoryNode"]) == ("2", "4", "80M"), (
+        asked
+    )
     # the log of one task, as it comes
     follower = house.follows("job", "logs", jid_of(run), "-f", "--role", "worker", "--index", "1")
     let_go(house, run)
     over = house.over(run, "completed")
     out, err = follower.communicate(timeout=SECS)
     assert follower.returncode == 0 and out == house.output(run, "worker", 1), err
-    counts = {name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()}
+    counts = {
+        name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()
+    }
     assert counts == {"ps": (0, 2, 0), "worker": (2, 0, 0)}, counts
-    # (all nodes of this cluster have one address: tests/agent/test_slurm_script.py has nodes that differ)
+    # (all nodes of this cluster have one address: tests/agent/test_slurm_script.py has nodes that
+    # differ)
     servers = [f"{ADDRESS}:{told['ps', i]['ports']['http'][0]}" for i in (0, 1)]
     everybody = [[r, i, ADDRESS, t["ports"]] for (r, i), t in told.items()]
     dirs = {(t["role"], t["index"]): t["batch"]["runDir"] for t in house.tasks(run)}
     for i in (0, 1):
         lines = house.output(run, "worker", i).splitlines()
         node, folder, attempt = lines[0].split()
-        assert (node, attempt) == (told["worker", i]["host"], "1") and folder == dirs["worker", i], (lines, dirs)
-        assert folder.endswith(f"/worker/{i}") and lines[1:3] == [f"{place} {n}" for n, place in enumerate(servers)], (lines, servers)
+        assert (node, attempt) == (told["worker", i]["host"], "1") and folder == dirs[
+            "worker", i
+        ], (lines, dirs)
+        assert folder.endswith(f"/worker/{i}") and lines[1:3] == [
+            f"{place} {n}" for n, place in enumerate(servers)
+        ], (lines, servers)
         assert json.loads(lines[3]) == everybody
         assert house.output(run, "ps", i).split() == ["serving", "at", *servers[i].split(":")]
     for task in house.tasks(run):
-        assert (task["exit"]["stopReason"], task["state"]) == (("decided", "stopped") if task["role"] == "ps" else (None, "succeeded")), task
+        assert (task["exit"]["stopReason"], task["state"]) == (
+            ("decided", "stopped") if task["role"] == "ps" else (None, "succeeded")
+        ), task
         assert task["batch"]["node"] == task["host"]
         folder = Path(task["evidence"])
-        assert {"script.sh", "stdout.log", "stderr.log", "exit.json", "started"} <= {p.name for p in folder.iterdir()}
+        assert {"script.sh", "stdout.log", "stderr.log", "exit.json", "started"} <= {
+            p.name for p in folder.iterdir()
+        }
         assert folder.stat().st_uid == house.users.uid("alice")
         assert (Path(task["batch"]["runDir"]) / ".jobscribe" / "latest").resolve() == folder
     assert house.slurm.until_state(job).state in ("COMPLETED", "FAILED", "CANCELLED")
     assert house.marked(f"{jid_of(run)}/{over['computeJobSerial']}/") == [], "nothing of it is left"
-    assert over["batch"]["runDir"].endswith(f"/{run['simulationId']}/command") and "node" not in over["batch"]
+    assert (
+        over["batch"]["runDir"].endswith(f"/{run['simulationId']}/command")
+        and "node" not in over["batch"]
+    )
 
 
 def test_one_that_fails_ends_all_and_all_are_tried_again(house: Ground) -> None:
     flaky = "echo attempt $JOBSCRIBE_ATTEMPT; [ $JOBSCRIBE_ATTEMPT = 2 ] || exit 3"
-    run = house.gang(role("main", "exec sleep 600"), role("flaky", flaky, minSucceeded=1), retry={"count": 1, "platform": 0}, batch=TWO)
+    run = house.gang(
+        role("main", "exec sleep 600"),
+        role("flaky", flaky, minSucceeded=1),
+        retry={"count": 1, "platform": 0},
+        batch=TWO,
+    )
     house.site.submit(run)
     over = house.over(run, "completed")
     assert over["attempt"] == 2
     one, two = house.tasks(run, 1), house.tasks(run, 2)
-    assert [(t["role"], t["state"]) for t in one] == [("main", "stopped"), ("flaky", "failed")] and one[1]["exit"]["code"] == 3, one
+    assert [(t["role"], t["state"]) for t in one] == [
+        ("main", "stopped"),
+        ("flaky", "failed"),
+    ] and one[1]["exit"]["code"] == 3, one
     assert [t["state"] for t in two] == ["stopped", "succeeded"], two
     jobs = [{t["exit"]["batch"]["jobId"] for t in tasks} for tasks in (one, two)]
-    assert len(jobs[0]) == len(jobs[1]) == 1 and jobs[0] != jobs[1], "an allocation for each attempt"
+    assert len(jobs[0]) == len(jobs[1]) == 1 and jobs[0] != jobs[1], (
+        "an allocation for each attempt"
+    )
     assert [house.output(run, "flaky", attempt=n) for n in (1, 2)] == ["attempt 1\n", "attempt 2\n"]
     assert {t["token"] for t in one} & {t["token"] for t in two} == set()
     assert house.marked(f"{jid_of(run)}/") == []
 
 
 def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(house: Ground) -> None:
-    """By its own time limit nothing else ends; by hand, with Slurm's own tool; then a cancel ends who does not obey."""
+    """By its own time limit nothing else ends; by hand, with Slurm's own tool; then a cancel ends
+    who does not obey.
+    """
     nap = fresh_nap()
     run = house.gang(
         role("deaf", f"trap '' TERM; sleep {nap} & wait; wait; exec sleep {nap}", tasks=2),
-        role("log", f"exec sleep {nap}", minFailed=None), batch=TWO, graceSecs=1.0,
+        role("log", f"exec sleep {nap}", minFailed=None),
+        batch=TWO,
+        graceSecs=1.0,
     )
     house.site.submit(run)
     job = house.running(run)
     victim = next(t for t in house.tasks(run) if t["role"] == "log")
-    step = re.search(r"^step (\S+)$", (Path(victim["evidence"]) / "started").read_text(), re.MULTILINE)
+    step = re.search(
+        r"^step (\S+)$", (Path(victim["evidence"]) / "started").read_text(), re.MULTILINE
+    )
     assert step is not None
     house.slurm.ask("scancel", "--signal=KILL", f"{job}.{step[1]}")
-    ended = until(lambda: (t := next(t for t in house.tasks(run) if t["role"] == "log"))["exit"] and t, "its end is told", SECS)
+    ended = until(
+        lambda: (t := next(t for t in house.tasks(run) if t["role"] == "log"))["exit"] and t,
+        "its end is told",
+        SECS,
+    )
     assert (ended["state"], ended["exit"]["signal"]) == ("failed", 9), ended
     said = house.site.status(run)
     assert said["state"] == "running" and said["roles"]["deaf"]["running"] == 2, said
@@ -148,9 +199,15 @@ def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(house
     assert house.marked(nap) == [] and house.slurm.until_state(job).state == "CANCELLED"
 
 
-def test_the_job_file_of_the_readme_and_what_people_type_about_it(house: Ground, tmp_path: Path) -> None:
+def test_the_job_file_of_the_readme_and_what_people_type_about_it(
+    house: Ground, tmp_path: Path
+) -> None:
     readme = (ROOT / "README.md").read_text()
-    text = next(t for t in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if t.startswith("name: sums\n"))
+    text = next(
+        t
+        for t in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+        if t.startswith("name: sums\n")
+    )
     text = re.sub(r"( +)tasks: 2\n", r"\1tasks: 2\n\1memory: 40\n", text)
     assert text.count("memory: 40") == 2, text
     file = tmp_path / "sums.yaml"
@@ -159,14 +216,25 @@ def test_the_job_file_of_the_readme_and_what_people_type_about_it(house: Ground,
     dry = house.types("job", "submit", *as_alice, "-f", str(file), "--dry-run")[0]
     assert "PAI_TASK_ROLE_server_HOST_LIST" in dry and "worker/1" in dry, dry
     jid = house.types("job", "submit", *as_alice, "-f", str(file))[0].split()[-1]
-    assert house.types("job", "shell", *as_alice, jid, "--role", "worker", "--index", "1", code=125)[1]
+    assert house.types(
+        "job", "shell", *as_alice, jid, "--role", "worker", "--index", "1", code=125
+    )[1]
     house.types("job", "wait", *as_alice, jid)
-    assert house.types("job", "logs", *as_alice, jid, "--role", "worker", "--index", "1")[0] == "worker 1: 5050\n"
+    assert (
+        house.types("job", "logs", *as_alice, jid, "--role", "worker", "--index", "1")[0]
+        == "worker 1: 5050\n"
+    )
     table = house.types("job", "tasks", *as_alice, jid)[0]
-    assert re.search(r"server/0 +stopped", table) and re.search(rf"worker/1 +succeeded +0 +{house.slurm.nodes[0][:-1]}\d", table), table
+    assert re.search(r"server/0 +stopped", table) and re.search(
+        rf"worker/1 +succeeded +0 +{house.slurm.nodes[0][:-1]}\d", table
+    ), table
     assert "@" not in table, "no marks of ours"
     figures = json.loads(house.types("job", "metrics", *as_alice, jid, "--json")[0])
-    assert all(t[name] is None for t in figures["tasks"] for name in ("memoryBytes", "cpuSecs", "cpuPercent")), "not known is not 0"
+    assert all(
+        t[name] is None
+        for t in figures["tasks"]
+        for name in ("memoryBytes", "cpuSecs", "cpuPercent")
+    ), "not known is not 0"
 
 
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(house: Ground) -> None:
@@ -181,7 +249,12 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(house: Gr
     assert line.startswith(f"srun --jobid={job} --overlap") and line.strip() in said, (line, said)
     # it does what it says: beside the task, on its node, in its directory
     words = [w for w in line.split() if w != "--pty"]
-    out = house.users.run("alice", *words, given="hostname; pwd; echo $PAI_CONTAINER_HOST_IP; exit 0\n", env=house.slurm.env).split()
+    out = house.users.run(
+        "alice",
+        *words,
+        given="hostname; pwd; echo $PAI_CONTAINER_HOST_IP; exit 0\n",
+        env=house.slurm.env,
+    ).split()
     assert out == [node, str(house.where(run) / "main" / "0"), ADDRESS], out
     house.site.cancel(run)
     house.over(run, "canceled", "cancel")
@@ -190,7 +263,11 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(house: Gr
 
 
 def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(house: Ground) -> None:
-    until(lambda: house.types("cluster", "list", "--uid", ALICE)[0].count("batch"), "the agent has told what there is", SECS)
+    until(
+        lambda: house.types("cluster", "list", "--uid", ALICE)[0].count("batch"),
+        "the agent has told what there is",
+        SECS,
+    )
     huge = house.refused(house.gang(role("main", "true", cpu=5)), "resourceExceeded")
     assert "5" in huge and "4" in huge and "'batch'" in huge, huge
     many = house.refused(house.gang(role("main", "true", tasks=13)), "resourceExceeded")
@@ -198,7 +275,9 @@ def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(house: Ground) -> N
     fat = house.refused(house.gang(role("main", "true", memoryMb=1100)), "resourceExceeded")
     assert "1100" in fat and "1000" in fat, fat
     for bad, words in (
-        ({"debugSecs": 60.0}, ("debug", "Slurm")), ({"batch": {"nodes": 2}}, ("2 `nodes`", "1 tasks")), ({"batch": {"cluster": "none"}}, ("none", "lab")),
+        ({"debugSecs": 60.0}, ("debug", "Slurm")),
+        ({"batch": {"nodes": 2}}, ("2 `nodes`", "1 tasks")),
+        ({"batch": {"cluster": "none"}}, ("none", "lab")),
     ):
         sentence = house.refused(house.gang(role("main", "true"), **bad), "batchRefused")
         assert all(w in sentence for w in words), sentence
@@ -218,7 +297,11 @@ def test_thirty_gangs_leave_nothing_behind(house: Ground) -> None:
         house.site.submit(run)
     held = list(runs)
     while held:  # Slurm starts them in an order of its own, and those that run hold up the others
-        begun = until(lambda: next((r for r in held if _whole(house.site.status(r)["roles"])), None), "one of those that are left runs", SECS)
+        begun = until(
+            lambda: next((r for r in held if _whole(house.site.status(r)["roles"])), None),
+            "one of those that are left runs",
+            SECS,
+        )
         let_go(house, begun)
         held.remove(begun)
     for run in runs:
@@ -226,11 +309,28 @@ def test_thirty_gangs_leave_nothing_behind(house: Ground) -> None:
         assert house.marked(f"{jid_of(run)}/") == []
 
 
-def test_at_slurm_s_own_limit_it_is_ended_by_its_time_limit_whatever_its_tasks_exit_with(house: Ground) -> None:
-    run = house.gang(role("a", "trap 'exit 3' TERM; while :; do sleep 0.1; done"), role("b", "exec sleep 600"), timeLimitSecs=300, batch=TWO)
+def test_at_slurm_s_own_limit_it_is_ended_by_its_time_limit_whatever_its_tasks_exit_with(
+    house: Ground,
+) -> None:
+    run = house.gang(
+        role("a", "trap 'exit 3' TERM; while :; do sleep 0.1; done"),
+        role("b", "exec sleep 600"),
+        timeLimitSecs=300,
+        batch=TWO,
+    )
     house.site.submit(run)
     job = house.running(run)
-    until(lambda: "Invalid" not in house.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None), "its time is over", SECS, 1.0)
+    until(
+        lambda: (
+            "Invalid"
+            not in house.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None)
+        ),
+        "its time is over",
+        SECS,
+        1.0,
+    )
     house.over(run, "canceled", "timeLimit")
     assert house.slurm.until_state(job).state == "TIMEOUT"
-    assert {t["exit"]["stopReason"] for t in house.tasks(run)} <= {"timeLimit", "decided"}, house.tasks(run)
+    assert {t["exit"]["stopReason"] for t in house.tasks(run)} <= {"timeLimit", "decided"}, (
+        house.tasks(run)
+    )

@@ -1,4 +1,6 @@
-"""The login node of these tests: each user comes in by their own way and no other, and it can be taken away in every way that a real one goes away."""
+"""The login node of these tests: each user comes in by their own way and no other, and it can be
+taken away in every way that a real one goes away.
+"""
 
 import asyncio
 import contextlib
@@ -17,13 +19,18 @@ from scripts import Script
 from slurm_yard import Slurm
 
 #: What other tests of this folder would notice as well, only later and less clearly.
-whole = pytest.mark.skipif(not os.environ.get("SOAK"), reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself")
+whole = pytest.mark.skipif(
+    not os.environ.get("SOAK"),
+    reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself",
+)
 
 
 class Answers(asyncssh.SSHClient):
     """Gives one answer after the other to whatever it is asked, and keeps what that was."""
 
-    def __init__(self, given: list[Callable[[], str]], prompts: list[str], banner: list[str]) -> None:
+    def __init__(
+        self, given: list[Callable[[], str]], prompts: list[str], banner: list[str]
+    ) -> None:
         self._given, self._prompts, self._banner = given, prompts, banner
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
@@ -32,7 +39,9 @@ class Answers(asyncssh.SSHClient):
     def kbdint_auth_requested(self) -> str:
         return ""
 
-    def kbdint_challenge_received(self, name: str, instructions: str, lang: str, prompts: Any) -> list[str] | None:
+    def kbdint_challenge_received(
+        self, name: str, instructions: str, lang: str, prompts: Any
+    ) -> list[str] | None:
         self._prompts += [prompt for prompt, _ in prompts]
         return [self._given.pop(0)() for _ in prompts] if len(self._given) >= len(prompts) else None
 
@@ -40,7 +49,9 @@ class Answers(asyncssh.SSHClient):
 class Came:
     """Who is in. prompts: what was asked on the way."""
 
-    def __init__(self, connection: asyncssh.SSHClientConnection, prompts: list[str], banner: list[str]) -> None:
+    def __init__(
+        self, connection: asyncssh.SSHClientConnection, prompts: list[str], banner: list[str]
+    ) -> None:
         self.connection, self.prompts, self.banner = connection, prompts, banner
 
     async def run(self, command: str) -> str:
@@ -49,13 +60,30 @@ class Came:
 
 
 @contextlib.asynccontextmanager
-async def comes(sshd: Sshd, name: str, *answers: Callable[[], str], keys: list[Any] | None = None, password: str | None = None, server: str = "main", **more: Any) -> AsyncIterator[Came]:
+async def comes(
+    sshd: Sshd,
+    name: str,
+    *answers: Callable[[], str],
+    keys: list[Any] | None = None,
+    password: str | None = None,
+    server: str = "main",
+    **more: Any,
+) -> AsyncIterator[Came]:
     prompts: list[str] = []
     banner: list[str] = []
     options = {
-        "host": "127.0.0.1", "port": sshd.port(server), "known_hosts": str(sshd.known_hosts), "config": None, "agent_path": None, "username": sshd.users[name],
-        "client_keys": [str(k) if not isinstance(k, tuple) else k for k in keys or []] or None, "password": password,
-        "client_factory": lambda: Answers(list(answers), prompts, banner), "kbdint_auth": bool(answers), "password_auth": password is not None, **more,
+        "host": "127.0.0.1",
+        "port": sshd.port(server),
+        "known_hosts": str(sshd.known_hosts),
+        "config": None,
+        "agent_path": None,
+        "username": sshd.users[name],
+        "client_keys": [str(k) if not isinstance(k, tuple) else k for k in keys or []] or None,
+        "password": password,
+        "client_factory": lambda: Answers(list(answers), prompts, banner),
+        "kbdint_auth": bool(answers),
+        "password_auth": password is not None,
+        **more,
     }
     async with asyncio.timeout(60), asyncssh.connect(**options) as connection:
         yield Came(connection, prompts, banner)
@@ -69,7 +97,9 @@ async def in_as(sshd: Sshd, name: str, *answers: Callable[[], str], **more: Any)
 
 
 async def out(sshd: Sshd, name: str, *answers: Callable[[], str], **more: Any) -> None:
-    with pytest.raises((asyncssh.PermissionDenied, asyncssh.ConnectionLost, asyncssh.DisconnectError)):
+    with pytest.raises(
+        (asyncssh.PermissionDenied, asyncssh.ConnectionLost, asyncssh.DisconnectError)
+    ):
         async with comes(sshd, name, *answers, **more):
             pass
 
@@ -126,7 +156,11 @@ async def test_certificates(sshd: Sshd, hpc_users: Users) -> None:
     for name in ("cert", "alice"):
         pair = [(str(hpc_users.key), str(hpc_users.certificate(name, 600)))]
         await in_as(sshd, name, keys=pair)
-        await out(sshd, "bob" if name == "alice" else "alice", keys=[(str(hpc_users.stranger), str(hpc_users.certificate(name, 600, "stranger")))])
+        await out(
+            sshd,
+            "bob" if name == "alice" else "alice",
+            keys=[(str(hpc_users.stranger), str(hpc_users.certificate(name, 600, "stranger")))],
+        )
     pair = [(str(hpc_users.key), str(hpc_users.certificate("cert", 1)))]
     await asyncio.sleep(2.1)
     await out(sshd, "cert", keys=pair)
@@ -147,14 +181,24 @@ async def test_accounts_that_do_not_let_in(sshd: Sshd, hpc_users: Users) -> None
         assert "not available" in await came.run("id -un")
     async with comes(sshd, "noisy", keys=[hpc_users.key]) as came:
         done = await came.connection.run("echo mine")
-        assert str(done.stdout).splitlines() == ['Welcome to the cluster. {"not": "yours"}', "mine"] and "mail" in str(done.stderr)
+        assert str(done.stdout).splitlines() == [
+            'Welcome to the cluster. {"not": "yours"}',
+            "mine",
+        ] and "mail" in str(done.stderr)
 
 
-async def test_who_is_in_has_the_cluster_and_a_scratch_folder(sshd: Sshd, hpc_users: Users, slurm: Slurm) -> None:
+async def test_who_is_in_has_the_cluster_and_a_scratch_folder(
+    sshd: Sshd, hpc_users: Users, slurm: Slurm
+) -> None:
     async with comes(sshd, "alice", keys=[hpc_users.key]) as came:
-        assert (await came.run("echo $SLURM_CONF; cd $SCRATCH && pwd")).split() == [str(slurm.conf), str(hpc_users.home("alice") / "scratch")]
+        assert (await came.run("echo $SLURM_CONF; cd $SCRATCH && pwd")).split() == [
+            str(slurm.conf),
+            str(hpc_users.home("alice") / "scratch"),
+        ]
         assert "watched" in came.banner[0]
-        done = await came.connection.run("sbatch --parsable -o /dev/null", input="#!/bin/sh\nexit 3\n")
+        done = await came.connection.run(
+            "sbatch --parsable -o /dev/null", input="#!/bin/sh\nexit 3\n"
+        )
         assert slurm.until_state(str(done.stdout).strip()).state == "FAILED"
 
 
@@ -230,7 +274,9 @@ def test_nothing_is_left_and_nothing_was_on_a_command_line(tmp_path: Path) -> No
     # the script's own caller is strace
     traced = Script("sshd", users.script.given)
     traced.path = tmp_path / "traced"
-    traced.path.write_text(f'#!/bin/sh\nexec strace -f -qq -e trace=execve -s 4000 -o {trace} {users.script.path} "$@"\n')
+    traced.path.write_text(
+        f'#!/bin/sh\nexec strace -f -qq -e trace=execve -s 4000 -o {trace} {users.script.path} "$@"\n'
+    )
     traced.path.chmod(0o755)
     try:
         traced("users")
@@ -244,11 +290,22 @@ def test_nothing_is_left_and_nothing_was_on_a_command_line(tmp_path: Path) -> No
         assert users.processes("alice")
     finally:
         users.clean()
-    assert Path("/etc/passwd").read_text().count(users.prefix) == 0 == Path("/etc/group").read_text().count(users.prefix)
-    assert len(Path("/etc/passwd").read_text().splitlines()) >= len(before.splitlines()) - len(NAMES)
+    assert (
+        Path("/etc/passwd").read_text().count(users.prefix)
+        == 0
+        == Path("/etc/group").read_text().count(users.prefix)
+    )
+    assert len(Path("/etc/passwd").read_text().splitlines()) >= len(before.splitlines()) - len(
+        NAMES
+    )
     assert not service.exists() and not users.place.exists()
-    assert f"sport {users.port}" not in subprocess.run(["iptables", "-S"], capture_output=True, text=True).stdout
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(users.place).encode() in _read(p)]
+    assert (
+        f"sport {users.port}"
+        not in subprocess.run(["iptables", "-S"], capture_output=True, text=True).stdout
+    )
+    assert not [
+        p for p in Path("/proc").glob("[0-9]*/cmdline") if str(users.place).encode() in _read(p)
+    ]
 
 
 def _read(path: Path) -> bytes:

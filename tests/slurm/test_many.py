@@ -1,4 +1,6 @@
-"""Two users, many short jobs each through two agents, and the supervisor dies while they run: none lost, none doubled, and Slurm is asked little."""
+"""Two users, many short jobs each through two agents, and the supervisor dies while they run: none
+lost, none doubled, and Slurm is asked little.
+"""
 
 import os
 import time
@@ -9,8 +11,8 @@ import pytest
 from hpc import Users
 from places import dice, share
 from real_site import until
-from witnessed import ALICE, BOB, PEOPLE, Case, House, ended, houses
 from slurm_yard import OVER, Slurm
+from witnessed import ALICE, BOB, PEOPLE, Case, House, ended, houses
 
 #: Of each user.
 JOBS = int(os.environ.get("JOBS", share(25, 100)))
@@ -34,15 +36,31 @@ def test_none_is_lost_and_none_is_doubled(house: House) -> None:
     for _ in range(JOBS):
         for uid in PEOPLE:
             code = chance.choice((0, 0, 3))
-            cases.append((code, Case(house, f"sleep 0.0{chance.randrange(10)}; exit {code}", uid=uid, batch={"memoryMb": 20}).submit()))
+            cases.append(
+                (
+                    code,
+                    Case(
+                        house,
+                        f"sleep 0.0{chance.randrange(10)}; exit {code}",
+                        uid=uid,
+                        batch={"memoryMb": 20},
+                    ).submit(),
+                )
+            )
     until(lambda: _done(house) >= len(cases) // 3, "a share of them is done", 60 + 2 * JOBS, 0.1)
     house.restart()
     said = ended([case for _, case in cases], 120 + 4 * JOBS, go=False)
     took = time.monotonic() - begun
     for code, case in cases:
-        assert (said[case]["exit"]["code"], said[case]["exit"]["source"]) == (code, "script"), said[case]
+        assert (said[case]["exit"]["code"], said[case]["exit"]["source"]) == (code, "script"), said[
+            case
+        ]
         assert [s.what for s in house.witness.stamps(case.run)] == ["start", "end"], str(case)
-    names = [job.name for job in house.slurm.queued(active=False) if job.name.startswith(tuple(f"js-{c.jid}-" for _, c in cases))]
+    names = [
+        job.name
+        for job in house.slurm.queued(active=False)
+        if job.name.startswith(tuple(f"js-{c.jid}-" for _, c in cases))
+    ]
     assert len(set(names)) == len(names) == len(cases), "each is one job of Slurm's"
     assert {job.state for job in house.slurm.queued(active=False)} <= OVER
     _counted(house, took, len(cases))
@@ -58,8 +76,10 @@ def _counted(house: House, took: float, jobs: int) -> None:
     count = Counter(name for _, name, _ in calls)
     minutes = took / 60
     asked = count["squeue"] + count["sacct"]
-    print(f"{jobs} jobs of 2 users in {took:.1f} s, one kill of the supervisor; Slurm's programs: {dict(count)}; "
-          f"squeue and sacct: {asked / minutes / 2:.1f} a minute and agent, {asked / jobs:.2f} a job")
+    print(
+        f"{jobs} jobs of 2 users in {took:.1f} s, one kill of the supervisor; Slurm's programs: {dict(count)}; "
+        f"squeue and sacct: {asked / minutes / 2:.1f} a minute and agent, {asked / jobs:.2f} a job"
+    )
     assert count["sbatch"] == jobs, count
     for uid in (ALICE, BOB):
         at = [at for at, name, who in calls if name == "squeue" and who == house.users[PEOPLE[uid]]]

@@ -1,4 +1,6 @@
-"""Ranks of MPI over two nodes, as runs of the driver sbatch: what they were given, how far they say they are, and that none outlives its run."""
+"""Ranks of MPI over two nodes, as runs of the driver sbatch: what they were given, how far they say
+they are, and that none outlives its run.
+"""
 
 import json
 import re
@@ -14,8 +16,11 @@ from scripts import Refused, Script
 from slurm_yard import Slurm
 
 RING = (Path(__file__).resolve().parent / "mpi_ring.py").read_text()
-#: Every rank hands the number round and waits for the others, for ever. Those with rank 0 tell of each round.
-LONG = RING.partition("print(")[0] + """
+#: Every rank hands the number round and waits for the others, for ever. Those with rank 0 tell of
+#: each round.
+LONG = (
+    RING.partition("print(")[0]
+    + """
 import os, time
 print(f"rank {rank.value} is there", flush=True)
 step = 0
@@ -27,9 +32,13 @@ while True:
         os.rename("steps.new", "steps")
     time.sleep(0.1)
 """
+)
 #: Rank 1 never comes to MPI_Init, where the others wait for it.
-STUCK = RING.replace("assert mpi.MPI_Init", "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    time.sleep(1000)\n"
-                     "open('before-' + os.environ['OMPI_COMM_WORLD_RANK'], 'w').close()\nassert mpi.MPI_Init")
+STUCK = RING.replace(
+    "assert mpi.MPI_Init",
+    "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    time.sleep(1000)\n"
+    "open('before-' + os.environ['OMPI_COMM_WORLD_RANK'], 'w').close()\nassert mpi.MPI_Init",
+)
 FOUR = {"nodes": 2, "tasks": 4, "tasksPerNode": 2, "cores": 1, "memoryMb": 120}
 
 
@@ -50,36 +59,60 @@ def house(mpi: str, _cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
         yield made
 
 
-def ranks(house: Ground, program: str, mpi: str, *, start: str = "mpirun", **fields: Any) -> tuple[dict[str, Any], str]:
+def ranks(
+    house: Ground, program: str, mpi: str, *, start: str = "mpirun", **fields: Any
+) -> tuple[dict[str, Any], str]:
     """A run, and the mark that all of its processes have."""
     mark = f"JS_MARK_{fresh_nap().replace('.', '_')}"
     launch = f"{start} -x {mark}" if start == "mpirun" else start
-    text = f"export {mark}=1; exec {launch} /usr/bin/python3 -c \"$PROGRAM\""
-    return house.run(text, env={"PROGRAM": program, mark: "1"}, **{"batch": {**FOUR, "setup": mpi}, **fields}), mark
+    text = f'export {mark}=1; exec {launch} /usr/bin/python3 -c "$PROGRAM"'
+    return house.run(
+        text, env={"PROGRAM": program, mark: "1"}, **{"batch": {**FOUR, "setup": mpi}, **fields}
+    ), mark
 
 
 def test_four_ranks_on_two_nodes_get_what_was_asked_for(house: Ground, mpi: str) -> None:
     run, _ = ranks(house, RING, mpi)
     # the same again by srun, and with its cores: what each rank has is what the kernel says
     plain = house.run(
-        "srun sh -c 'echo $(hostname) $SLURM_PROCID of $SLURM_NTASKS, $SLURM_CPUS_PER_TASK cores'", batch={**FOUR, "tasks": 2, "tasksPerNode": 1, "cores": 2},
+        "srun sh -c 'echo $(hostname) $SLURM_PROCID of $SLURM_NTASKS, $SLURM_CPUS_PER_TASK cores'",
+        batch={**FOUR, "tasks": 2, "tasksPerNode": 1, "cores": 2},
     )
     for one in (run, plain):
         house.site.submit(one)
     over, other = house.over(run, "completed"), house.over(plain, "completed")
-    # mpirun reads its ranks through terminals: a line and its end may be passed on apart, with another rank's line between them
+    # mpirun reads its ranks through terminals: a line and its end may be passed on apart, with
+    # another rank's line between them
     printed = house.output(run)
     lines = sorted(re.findall(r"rank (\d+) of (\d+) on (\S+) had (\d+?)(?=rank|\n)", printed))
-    assert [(int(r), int(of), int(had)) for r, of, _, had in lines] == [(0, 4, 8), (1, 4, 2), (2, 4, 4), (3, 4, 8)], printed
+    assert [(int(r), int(of), int(had)) for r, of, _, had in lines] == [
+        (0, 4, 8),
+        (1, 4, 2),
+        (2, 4, 4),
+        (3, 4, 8),
+    ], printed
     assert printed.count("\n") == 4, printed
     nodes = [node for _, _, node, _ in lines]
-    assert len(set(nodes)) == 2 and set(nodes) <= set(house.slurm.nodes) and nodes[0] == nodes[1] and nodes[2] == nodes[3], nodes
+    assert (
+        len(set(nodes)) == 2
+        and set(nodes) <= set(house.slurm.nodes)
+        and nodes[0] == nodes[1]
+        and nodes[2] == nodes[3]
+    ), nodes
     said = house.asked(over["batch"]["jobId"])
-    assert (said["NumNodes"], said["NumTasks"], said["MinMemoryNode"], said["CPUs/Task"]) == ("2", "4", "120M", "1"), said
+    assert (said["NumNodes"], said["NumTasks"], said["MinMemoryNode"], said["CPUs/Task"]) == (
+        "2",
+        "4",
+        "120M",
+        "1",
+    ), said
     assert said["NtasksPerN:B:S:C"].startswith("2:"), said
     said = house.asked(other["batch"]["jobId"])
     assert (said["NumNodes"], said["NumTasks"], said["CPUs/Task"]) == ("2", "2", "2"), said
-    assert sorted(line.partition(" ")[2] for line in house.output(plain).splitlines()) == ["0 of 2, 2 cores", "1 of 2, 2 cores"]
+    assert sorted(line.partition(" ")[2] for line in house.output(plain).splitlines()) == [
+        "0 of 2, 2 cores",
+        "1 of 2, 2 cores",
+    ]
     assert len(set(house.output(plain).split()[::6])) == 2, "on both nodes"
 
 
@@ -87,7 +120,11 @@ def test_no_rank_outlives_a_cancel_wherever_it_is(house: Ground, mpi: str) -> No
     """While they compute; while they are in MPI_Init; and by srun, when they do not obey SIGTERM."""
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('is there', flush=True); time.sleep(1000)"
     two = {"batch": {**FOUR, "tasks": 2, "tasksPerNode": 1, "setup": mpi}}
-    all_ = long, stuck, stubborn = ranks(house, LONG, mpi), ranks(house, STUCK, mpi, **two), ranks(house, deaf, mpi, start="srun", **two)
+    all_ = long, stuck, stubborn = (
+        ranks(house, LONG, mpi),
+        ranks(house, STUCK, mpi, **two),
+        ranks(house, deaf, mpi, start="srun", **two),
+    )
     for run, _ in all_:
         house.site.submit(run)
     jobs = [house.running(run) for run, _ in all_]
@@ -109,14 +146,20 @@ def test_no_rank_outlives_a_cancel_wherever_it_is(house: Ground, mpi: str) -> No
 
 
 def test_a_rank_that_dies_takes_the_others_with_it_and_is_told(house: Ground, mpi: str) -> None:
-    dies = LONG.replace("step += 1", "step += 1\n    if rank.value == 2 and step == 5: os.kill(os.getpid(), 11)")
+    dies = LONG.replace(
+        "step += 1", "step += 1\n    if rank.value == 2 and step == 5: os.kill(os.getpid(), 11)"
+    )
     run, mark = ranks(house, dies, mpi)
     house.site.submit(run)
     said = house.over(run, "error")
     assert said["exit"]["code"] and house.marked(mark) == [], said
-    assert "Segmentation fault" in house.output(run, stream="stdout") + house.output(run, stream="stderr")
+    assert "Segmentation fault" in house.output(run, stream="stdout") + house.output(
+        run, stream="stderr"
+    )
     why = house.site.post("job-why", uid=run["uid"], computeJid=jid_of(run))
     assert any(f"Slurm job {said['batch']['jobId']}" in line for line in why["evidence"]), why
     assert "signal 11" in why["lastLines"], why
     reported = json.loads(house.types("job", "metrics", jid_of(run), "--json")[0])
-    assert reported["tasks"][0]["memoryBytes"] is None and reported["tasks"][0]["cpuSecs"] is None, "not known is not 0"
+    assert (
+        reported["tasks"][0]["memoryBytes"] is None and reported["tasks"][0]["cpuSecs"] is None
+    ), "not known is not 0"

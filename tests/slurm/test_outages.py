@@ -1,6 +1,8 @@
-"""Slurm's daemons away, or silent: nothing is concluded from that, what was asked meanwhile is done afterwards, and every end is told then.
+"""Slurm's daemons away, or silent: nothing is concluded from that, what was asked meanwhile is done
+afterwards, and every end is told then.
 
-So a query that fails, once or again and again, gives no run a state that it has not (RUN-12 of the reference's list of checks).
+So a query that fails, once or again and again, gives no run a state that it has not (RUN-12 of the
+reference's list of checks).
 """
 
 import contextlib
@@ -19,8 +21,20 @@ import readable
 from hpc import Users
 from places import SOAK, share
 from real_site import until
-from witnessed import ALICE, BOB, CALL_SECS, POLL_SECS, TOLD_SECS, Case, House, ended, houses, true_again, well_ended
 from slurm_yard import OVER, Slurm
+from witnessed import (
+    ALICE,
+    BOB,
+    CALL_SECS,
+    POLL_SECS,
+    TOLD_SECS,
+    Case,
+    House,
+    ended,
+    houses,
+    true_again,
+    well_ended,
+)
 
 from jobscribe.cli.job.why import told
 
@@ -34,7 +48,9 @@ ALL_LICENSES = {"licenses": "solver:2"}
 
 @pytest.fixture(scope="module")
 def whole(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
-    with houses(*_cluster, f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS}") as house:
+    with houses(
+        *_cluster, f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS}"
+    ) as house:
         yield house
 
 
@@ -54,7 +70,10 @@ class Scene:
         self.runs, self.ends = Case(house, uid=ALICE), Case(house, uid=BOB)
         self.canceled = Case(house, uid=ALICE, deaf=True, graceSecs=0.5)
         self.holds = Case(house, uid=BOB, batch=ALL_LICENSES)
-        self.waits, self.never = Case(house, uid=ALICE, batch=ALL_LICENSES), Case(house, uid=BOB, batch=ALL_LICENSES)
+        self.waits, self.never = (
+            Case(house, uid=ALICE, batch=ALL_LICENSES),
+            Case(house, uid=BOB, batch=ALL_LICENSES),
+        )
         self.late, self.late_canceled = Case(house, uid=ALICE), Case(house, uid=BOB)
         for case in (self.runs, self.ends, self.canceled, self.holds):
             case.submit()
@@ -65,13 +84,21 @@ class Scene:
         self._saved()
 
     def _saved(self) -> None:
-        """The controller writes down what it knows a few seconds later than it says so; what it loses before is lost (see the last test)."""
+        """The controller writes down what it knows a few seconds later than it says so; what it
+        loses before is lost (see the last test).
+        """
         slurm, since = self.house.slurm, time.time()
         slurm.ask("scontrol", "update", f"jobid={self.waits.jobs[0].id}", "nice=1")
-        until(lambda: (slurm.place / "state" / "job_state").stat().st_mtime > since, "the controller has written down all jobs", 60)
+        until(
+            lambda: (slurm.place / "state" / "job_state").stat().st_mtime > since,
+            "the controller has written down all jobs",
+            60,
+        )
 
     def meanwhile(self) -> None:
-        """One ends, one is submitted, and three are canceled: one that runs, one that waits, one that Slurm never heard of."""
+        """One ends, one is submitted, and three are canceled: one that runs, one that waits, one
+        that Slurm never heard of.
+        """
         self.late.submit()
         self.late_canceled.submit()
         for case in (self.canceled, self.never, self.late_canceled):
@@ -89,8 +116,16 @@ class Scene:
 
         def said() -> bool:
             running, waiting = self.runs.status(), self.waits.status()
-            assert (running["state"], waiting["state"]) == ("running", "pending") and not running["over"] and not waiting["over"], (running, waiting)
-            silent = [s for s in (running, waiting) if not s["known"] and s["since"] is not None and s["batch"].get("unknownSince")]
+            assert (
+                (running["state"], waiting["state"]) == ("running", "pending")
+                and not running["over"]
+                and not waiting["over"]
+            ), (running, waiting)
+            silent = [
+                s
+                for s in (running, waiting)
+                if not s["known"] and s["since"] is not None and s["batch"].get("unknownSince")
+            ]
             return len(silent) == 2
 
         until(said, "it says that nothing is known", NOTICED_SECS)
@@ -105,7 +140,9 @@ class Scene:
         readable.check(why, text := "\n".join(told(case.jid, why)))
         assert why["cause"] == cause and "what is said here is the last that is known" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
-        assert "nobody can ask the scheduler of " in text or "nobody can ask its agent since " in text, text
+        assert (
+            "nobody can ask the scheduler of " in text or "nobody can ask its agent since " in text
+        ), text
 
     def true_again(self) -> float:
         begun = time.monotonic()
@@ -114,27 +151,66 @@ class Scene:
         return time.monotonic() - begun
 
     def afterwards(self) -> float:
-        """Seconds until the ends are told. A request that was lost without munge is repeated by Slurm, which takes it a minute."""
-        until(lambda: all(j.state in OVER for j in self.canceled.jobs), "Slurm has ended what was canceled", 150, 0.2)
+        """Seconds until the ends are told. A request that was lost without munge is repeated by
+        Slurm, which takes it a minute.
+        """
+        until(
+            lambda: all(j.state in OVER for j in self.canceled.jobs),
+            "Slurm has ended what was canceled",
+            150,
+            0.2,
+        )
         begun = time.monotonic()
         well_ended(ended([self.ends]))
         canceled = ended([self.canceled, self.never, self.late_canceled], go=False)
         told = time.monotonic() - begun
-        assert {(s["state"], s["reason"]) for s in canceled.values()} == {("canceled", "cancel")}, canceled
+        assert {(s["state"], s["reason"]) for s in canceled.values()} == {("canceled", "cancel")}, (
+            canceled
+        )
         assert not self.canceled.alive and not self.never.starts and not self.late_canceled.starts
         assert self.runs.alive and self.holds.alive
         self._late_begins()
         well_ended(ended([self.runs, self.holds, self.waits, self.late]))
-        cases = (self.runs, self.ends, self.canceled, self.holds, self.waits, self.never, self.late, self.late_canceled)
-        until(lambda: all(j.state in OVER for c in cases for j in c.jobs), "Slurm has ended all that it took", 60, 0.2)
+        cases = (
+            self.runs,
+            self.ends,
+            self.canceled,
+            self.holds,
+            self.waits,
+            self.never,
+            self.late,
+            self.late_canceled,
+        )
+        until(
+            lambda: all(j.state in OVER for c in cases for j in c.jobs),
+            "Slurm has ended all that it took",
+            60,
+            0.2,
+        )
         return told
 
     def _late_begins(self) -> None:
-        """What Slurm could not hand to its node, because munge was away just then, it holds back for two minutes of its own. That is said."""
-        until(lambda: all(j.state != "PENDING" or j.reason == "BeginTime" for j in self.late.jobs), "it has begun, or is held back", 60, 0.2)
+        """What Slurm could not hand to its node, because munge was away just then, it holds back
+        for two minutes of its own. That is said.
+        """
+        until(
+            lambda: all(j.state != "PENDING" or j.reason == "BeginTime" for j in self.late.jobs),
+            "it has begun, or is held back",
+            60,
+            0.2,
+        )
         if any(j.state == "PENDING" for j in self.late.jobs):
-            until(lambda: "in the queue of lab" in (self.late.status()["jobStatusMessage"] or ""), "it says that it is in the queue", TOLD_SECS)
-            until(lambda: all(j.state != "PENDING" for j in self.late.jobs), "Slurm lets it begin", 200, 0.2)
+            until(
+                lambda: "in the queue of lab" in (self.late.status()["jobStatusMessage"] or ""),
+                "it says that it is in the queue",
+                TOLD_SECS,
+            )
+            until(
+                lambda: all(j.state != "PENDING" for j in self.late.jobs),
+                "Slurm lets it begin",
+                200,
+                0.2,
+            )
 
 
 #: What is done, how it is undone, and whether nobody can be asked meanwhile.
@@ -153,8 +229,13 @@ ALSO: dict[str, Callable[[House], Any]] = {
 }
 
 
-#: One after the other, with ends and cancels under way that the first one has held up; in a soak all of them, and each alone as well.
-WAYS = {"in a row": tuple(OUTAGES), **{what: (what,) for what in OUTAGES}} if SOAK else {"in a row": ("slurmctld is killed", "slurmdbd is killed")}
+#: One after the other, with ends and cancels under way that the first one has held up; in a soak
+#: all of them, and each alone as well.
+WAYS = (
+    {"in a row": tuple(OUTAGES), **{what: (what,) for what in OUTAGES}}
+    if SOAK
+    else {"in a row": ("slurmctld is killed", "slurmdbd is killed")}
+)
 
 
 @pytest.mark.timeout(300 * ROUNDS)
@@ -177,7 +258,9 @@ def test_nothing_is_concluded_from_silence(house: House, way: str) -> None:
                 true_again([scene.runs, scene.holds])
             lasted = time.monotonic() - began
             end(house.slurm)
-            print(f"{what} for {lasted:.1f} s: {noticed}true again after {scene.true_again():.1f} s")
+            print(
+                f"{what} for {lasted:.1f} s: {noticed}true again after {scene.true_again():.1f} s"
+            )
         print(f"all ends told {scene.afterwards():.1f} s after the last was over")
 
 
@@ -205,17 +288,25 @@ def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(house: 
         slurm.start("slurmdbd")
         begun = time.monotonic()
         said = ended([own, by_hand], go=False)
-        print(f"what squeue had forgotten was told {time.monotonic() - begun:.1f} s after accounting was back")
+        print(
+            f"what squeue had forgotten was told {time.monotonic() - begun:.1f} s after accounting was back"
+        )
         well_ended({own: said[own]})
         status = said[by_hand]
-        assert (status["state"], status["reason"], status["batch"]["state"]) == ("error", "scheduler", "CANCELLED"), status
+        assert (status["state"], status["reason"], status["batch"]["state"]) == (
+            "error",
+            "scheduler",
+            "CANCELLED",
+        ), status
         well_ended(ended([runs]))
 
 
 @contextlib.contextmanager
 def _cut(port: int) -> Iterator[None]:
     """Packets of connections to this port vanish, those of open ones too."""
-    rules = [["-i", "lo", "-p", "tcp", end, str(port), "-j", "DROP"] for end in ("--dport", "--sport")]
+    rules = [
+        ["-i", "lo", "-p", "tcp", end, str(port), "-j", "DROP"] for end in ("--dport", "--sport")
+    ]
     for rule in rules:
         subprocess.run(["iptables", "-w", "-I", "INPUT", *rule], check=True)
     try:
@@ -229,7 +320,11 @@ def _cut(port: int) -> Iterator[None]:
 def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house: House) -> None:
     if shutil.which("iptables") is None:
         pytest.skip("there is no iptables here: etc/engines/sshd.sh install")
-    runs, ends, canceled = Case(house, uid=ALICE), Case(house, uid=BOB), Case(house, uid=ALICE, deaf=True, graceSecs=0.5)
+    runs, ends, canceled = (
+        Case(house, uid=ALICE),
+        Case(house, uid=BOB),
+        Case(house, uid=ALICE, deaf=True, graceSecs=0.5),
+    )
     for case in (runs, ends, canceled):
         case.submit()
     for case in (runs, ends, canceled):
@@ -240,7 +335,11 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house:
     with _cut(port):
         begun = time.monotonic()
         assert canceled.cancel()["state"] == "canceled"
-        until(lambda: not runs.status()["known"] and not ends.status()["known"], "it says that nothing is known", 10 * PING_SECS * 5)
+        until(
+            lambda: not runs.status()["known"] and not ends.status()["known"],
+            "it says that nothing is known",
+            10 * PING_SECS * 5,
+        )
         noticed = time.monotonic() - begun
 
         def over() -> bool:
@@ -248,21 +347,33 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house:
             return not ends.alive
 
         until(over, "it has ended")
-        assert runs.status()["state"] == ends.status()["state"] == "running" and not canceled.status()["over"]
+        assert (
+            runs.status()["state"] == ends.status()["state"] == "running"
+            and not canceled.status()["over"]
+        )
     begun = time.monotonic()
     true_again([runs], secs=TOLD_SECS)
     true = time.monotonic() - begun
     well_ended(ended([ends]))
-    assert {(s["state"], s["reason"]) for s in ended([canceled], go=False).values()} == {("canceled", "cancel")} and not canceled.alive
-    print(f"a link was cut: said so after {noticed:.1f} s; true again {true:.1f} s after it was mended, all told {time.monotonic() - begun:.1f} s")
+    assert {(s["state"], s["reason"]) for s in ended([canceled], go=False).values()} == {
+        ("canceled", "cancel")
+    } and not canceled.alive
+    print(
+        f"a link was cut: said so after {noticed:.1f} s; true again {true:.1f} s after it was mended, all told {time.monotonic() - begun:.1f} s"
+    )
     assert sorted(agents) == sorted(house.agents()), "the same agents"
     well_ended(ended([runs]))
 
 
-@pytest.mark.skipif(not SOAK, reason="a soak's (SOAK=1); tests/agent/test_batch_faults.py has the same without a real Slurm")
+@pytest.mark.skipif(
+    not SOAK,
+    reason="a soak's (SOAK=1); tests/agent/test_batch_faults.py has the same without a real Slurm",
+)
 @pytest.mark.timeout(300)
 def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
-    """By the ids of the first jobs it means others now, of the same user: neither their states nor cancels are taken for each other's."""
+    """By the ids of the first jobs it means others now, of the same user: neither their states nor
+    cancels are taken for each other's.
+    """
     slurm = house.slurm
     state, before = slurm.place / "state", slurm.place / "state-before"
     slurm.stop("slurmctld")
@@ -281,7 +392,11 @@ def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
     before.rename(state)
     slurm.start("slurmctld")
     house.killed |= {case.jid for case in first}
-    until(lambda: not any(case.alive for case in first), "the nodes were told that nobody knows these jobs", 120)
+    until(
+        lambda: not any(case.alive for case in first),
+        "the nodes were told that nobody knows these jobs",
+        120,
+    )
     second = [Case(house, batch={"constraint": "new"}).submit() for _ in range(3)]
     os.kill(agent, signal.SIGCONT)
     for case in second:
@@ -289,6 +404,10 @@ def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
     assert sorted(case.jobs[0].id for case in second) == sorted(ids), "the same ids again"
     first[0].cancel()
     told = ended(first, go=False)
-    assert [(s["state"], s["reason"]) for s in told.values()] == [("canceled", "cancel"), ("error", "lost"), ("error", "lost")], told
+    assert [(s["state"], s["reason"]) for s in told.values()] == [
+        ("canceled", "cancel"),
+        ("error", "lost"),
+        ("error", "lost"),
+    ], told
     true_again(second)
     well_ended(ended(second))

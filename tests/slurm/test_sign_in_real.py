@@ -1,4 +1,6 @@
-"""Signing in to a real OpenSSH with PAM and one-time codes: what its messages really are, and how many failures it counts."""
+"""Signing in to a real OpenSSH with PAM and one-time codes: what its messages really are, and how
+many failures it counts.
+"""
 
 import asyncio
 import contextlib
@@ -10,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from hpc import Sshd
+
 from jobscribe.drivers.sbatch.login_node.channel import ChannelError
 from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
@@ -22,21 +25,42 @@ SILENT = Log("test", Redactor(), Direct())
 
 
 def cluster(*logins: dict[str, Any], **more: Any) -> Cluster:
-    return Cluster(name="hpc", access="ssh", login=tuple(msgspec.convert(said, LoginHost) for said in logins), **more)
+    return Cluster(
+        name="hpc",
+        access="ssh",
+        login=tuple(msgspec.convert(said, LoginHost) for said in logins),
+        **more,
+    )
 
 
 @contextlib.asynccontextmanager
-async def signed_in(sshd: Sshd, name: str, where: Cluster | None = None, **given: str | None) -> AsyncIterator[SshChannel]:
-    channel = await connect(where or cluster(sshd.login()), Credentials(user=sshd.users[name], **given), SILENT, keepalive_secs=1.0)
+async def signed_in(
+    sshd: Sshd, name: str, where: Cluster | None = None, **given: str | None
+) -> AsyncIterator[SshChannel]:
+    channel = await connect(
+        where or cluster(sshd.login()),
+        Credentials(user=sshd.users[name], **given),
+        SILENT,
+        keepalive_secs=1.0,
+    )
     try:
         yield channel
     finally:
         await channel.close()
 
 
-async def refused(sshd: Sshd, name: str, where: Cluster | None = None, *, why: str = "signInRefused", **given: str | None) -> str:
+async def refused(
+    sshd: Sshd,
+    name: str,
+    where: Cluster | None = None,
+    *,
+    why: str = "signInRefused",
+    **given: str | None,
+) -> str:
     with pytest.raises(Refusal) as e:
-        await connect(where or cluster(sshd.login()), Credentials(user=sshd.users[name], **given), SILENT)
+        await connect(
+            where or cluster(sshd.login()), Credentials(user=sshd.users[name], **given), SILENT
+        )
     assert e.value.code == why, e.value.sentence
     return e.value.sentence
 
@@ -57,7 +81,9 @@ def failures(sshd: Sshd, name: str) -> int:
     return len(re.findall(rf"^Failed \S+ for {sshd.users[name]} ", sshd.log(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["alice", "key", "pw", "kbd", "one", "two", "keycode", "cert", "noisy"])
+@pytest.mark.parametrize(
+    "name", ["alice", "key", "pw", "kbd", "one", "two", "keycode", "cert", "noisy"]
+)
 async def test_every_way_in(sshd: Sshd, name: str) -> None:
     before = failures(sshd, name)
     async with signed_in(sshd, name, **given(sshd, name)) as channel:
@@ -67,7 +93,12 @@ async def test_every_way_in(sshd: Sshd, name: str) -> None:
             assert ran.out.startswith(b"Welcome to the cluster.") and b"mail" in ran.err
         big = b"x" * 3_000_000
         assert (await channel.run(["wc", "-c"], big)).out.split()[-1] == b"3000000"
-        assert [r.code for r in await asyncio.gather(*(channel.run(["sh", "-c", f"exit {n}"]) for n in range(20)))] == list(range(20))
+        assert [
+            r.code
+            for r in await asyncio.gather(
+                *(channel.run(["sh", "-c", f"exit {n}"]) for n in range(20))
+            )
+        ] == list(range(20))
     assert failures(sshd, name) == before
 
 
@@ -76,7 +107,11 @@ async def test_every_way_in(sshd: Sshd, name: str) -> None:
     [
         ("pw", {"password": "no"}, "did not accept the password of"),
         ("kbd", {"password": "no"}, "did not accept the password of"),
-        ("one", {"password": "no", "code": "000000"}, "did not accept the password with the one-time code behind it of"),
+        (
+            "one",
+            {"password": "no", "code": "000000"},
+            "did not accept the password with the one-time code behind it of",
+        ),
         ("two", {"code": "000000"}, "did not accept the password and the one-time code of"),
         ("keycode", {"code": "000000"}, "but not the one-time code of"),
         ("locked", {"password": "right"}, "did not accept the password of"),
@@ -84,7 +119,9 @@ async def test_every_way_in(sshd: Sshd, name: str) -> None:
         ("cert", {"certificate": None}, "did not accept the key SHA256:"),
     ],
 )
-async def test_a_wrong_answer_is_counted_once_by_the_server(sshd: Sshd, name: str, wrong: dict[str, str | None], says: str) -> None:
+async def test_a_wrong_answer_is_counted_once_by_the_server(
+    sshd: Sshd, name: str, wrong: dict[str, str | None], says: str
+) -> None:
     """A second one might lock the account."""
     before = failures(sshd, name)
     right = given(sshd, name) | ({"password": sshd.users.password} if name == "locked" else {})
@@ -113,20 +150,29 @@ async def test_questions_that_cannot_be_answered_cost_no_failure(sshd: Sshd) -> 
     sentence = await refused(sshd, "one", password=sshd.users.password)
     assert "asks 'Password + OTP', both in one answer, and no one-time code was given" in sentence
     assert "accepted the key" in await refused(sshd, "keycode", key=sshd.users.key.read_text())
-    assert "takes none of what was given: publickey" in await refused(sshd, "key", password=sshd.users.password)
+    assert "takes none of what was given: publickey" in await refused(
+        sshd, "key", password=sshd.users.password
+    )
     assert failures(sshd, "one") == before
 
 
 async def test_accounts_that_are_over_are_told_as_what_they_are(sshd: Sshd) -> None:
     password = sshd.users.password
     assert "has expired at 127.0.0.1" in await refused(sshd, "expired", password=password)
-    assert "has expired at 127.0.0.1" in await refused(sshd, "expired", cluster(sshd.login(), methods=("password",)), password=password)
-    assert "has expired at 127.0.0.1" in await refused(sshd, "expired", key=sshd.users.key.read_text())
+    assert "has expired at 127.0.0.1" in await refused(
+        sshd, "expired", cluster(sshd.login(), methods=("password",)), password=password
+    )
+    assert "has expired at 127.0.0.1" in await refused(
+        sshd, "expired", key=sshd.users.key.read_text()
+    )
     for where in (None, cluster(sshd.login(), methods=("password",))):
         assert "to be changed first" in await refused(sshd, "stale", where, password=password)
     assert "to be changed first" in await refused(sshd, "stale", key=sshd.users.key.read_text())
     sentence = await refused(sshd, "nologin", password=password)
-    assert "executes no commands for this account" in sentence and "This account is currently not available" in sentence
+    assert (
+        "executes no commands for this account" in sentence
+        and "This account is currently not available" in sentence
+    )
 
 
 async def test_an_expired_certificate_is_refused(sshd: Sshd) -> None:
@@ -134,7 +180,9 @@ async def test_an_expired_certificate_is_refused(sshd: Sshd) -> None:
     key = sshd.users.key.read_text()
     async with asyncio.timeout(20):
         while "has expired at" not in (said := await refused_or_in(sshd, key, certificate)):
-            assert said == "" or "did not accept the certificate SHA256:" in said  # its clock and ours change seconds one after the other
+            assert (
+                said == "" or "did not accept the certificate SHA256:" in said
+            )  # its clock and ours change seconds one after the other
             await asyncio.sleep(0.3)
 
 
@@ -156,17 +204,35 @@ async def test_pinned_keys_jump_hosts_and_hosts_in_turn(sshd: Sshd) -> None:
         async with signed_in(sshd, "alice", cluster(sshd.login(keys=[one])), key=key):
             pass
     before = sshd.log("other")
-    sentence = await refused(sshd, "alice", cluster(sshd.login("other", keys=sshd.keys("main"))), why="signInUnreachable", key=key)
-    assert sentence.count("SHA256:") == 1 + len(sshd.keys("main")) and "nothing was sent to it" in sentence
-    assert "Accepted" not in sshd.log("other")[len(before) :] and sshd.users["alice"] not in sshd.log("other")[len(before) :]
+    sentence = await refused(
+        sshd,
+        "alice",
+        cluster(sshd.login("other", keys=sshd.keys("main"))),
+        why="signInUnreachable",
+        key=key,
+    )
+    assert (
+        sentence.count("SHA256:") == 1 + len(sshd.keys("main"))
+        and "nothing was sent to it" in sentence
+    )
+    assert (
+        "Accepted" not in sshd.log("other")[len(before) :]
+        and sshd.users["alice"] not in sshd.log("other")[len(before) :]
+    )
     async with signed_in(sshd, "alice", cluster(sshd.login(via="jump")), key=key) as channel:
-        assert (await channel.run(["sh", "-c", "echo $SSH_CONNECTION"])).out.split()[-1] == str(sshd.port("main")).encode()
+        assert (await channel.run(["sh", "-c", "echo $SSH_CONNECTION"])).out.split()[-1] == str(
+            sshd.port("main")
+        ).encode()
     sshd.cut("main", "reject")
-    async with signed_in(sshd, "alice", cluster(sshd.login(), sshd.login("other")), key=key) as channel:
+    async with signed_in(
+        sshd, "alice", cluster(sshd.login(), sshd.login("other")), key=key
+    ) as channel:
         assert channel.host == f"127.0.0.1:{sshd.port('other')}"
     sshd.mend("main")
     sshd.cut("main", "drop")
-    sentence = await refused(sshd, "alice", cluster(sshd.login(), call_secs=1.0), why="signInUnreachable", key=key)
+    sentence = await refused(
+        sshd, "alice", cluster(sshd.login(), call_secs=1.0), why="signInUnreachable", key=key
+    )
     assert "did not answer within 1 s" in sentence
 
 
@@ -176,7 +242,9 @@ async def test_a_hung_server_is_told_and_a_dead_connection_is_noticed(sshd: Sshd
         ended = asyncio.Event()
         channel.when_closed(ended.set)
         sshd.freeze("main")
-        sentence = await refused(sshd, "bob", cluster(sshd.login(), call_secs=1.0), why="signInUnreachable", key=key)
+        sentence = await refused(
+            sshd, "bob", cluster(sshd.login(), call_secs=1.0), why="signInUnreachable", key=key
+        )
         assert "accepted the connection, but did not go on within 1 s" in sentence
         await asyncio.wait_for(ended.wait(), 30)
         sshd.thaw("main")
@@ -203,7 +271,10 @@ async def test_a_socket_on_the_login_node_leads_here_and_is_the_users_alone(sshd
         async with signed_in(sshd, "alice", key=key) as channel:
             await channel.forward(path, "127.0.0.1", port)
             assert (await channel.run(["python3", "-c", ask, path])).out == b"supervisor: hi\n\n"
-            assert (await channel.run(["stat", "-c", "%a %U", path])).out.split() == [b"600", sshd.users["alice"].encode()]
+            assert (await channel.run(["stat", "-c", "%a %U", path])).out.split() == [
+                b"600",
+                sshd.users["alice"].encode(),
+            ]
             async with signed_in(sshd, "bob", key=key) as stranger:
                 assert b"PermissionError" in (await stranger.run(["python3", "-c", ask, path])).err
             sshd.sever("main")

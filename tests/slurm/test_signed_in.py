@@ -1,4 +1,6 @@
-"""Users who sign in: a real supervisor, a real sshd, a real Slurm. What is killed on the way costs nobody a run, and nobody is asked for a code twice for it."""
+"""Users who sign in: a real supervisor, a real sshd, a real Slurm. What is killed on the way costs
+nobody a run, and nobody is asked for a code twice for it.
+"""
 
 import os
 import signal
@@ -19,74 +21,145 @@ from slurm_yard import Slurm, sites
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
 
-from jobscribe.cli.job.why import told
 from test_tls import Authority, settings
+
+from jobscribe.cli.job.why import told
 
 SOAK = bool(os.environ.get("SOAK"))
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def at(_cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """Clusters: `link`, `tls` and `two` are signed in to, the last one at a far login node, or else here; `direct` is not."""
+def at(
+    _cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stand]:
+    """Clusters: `link`, `tls` and `two` are signed in to, the last one at a far login node, or else
+    here; `direct` is not.
+    """
     slurm, users = _cluster
     # where agents dial to: they find it again
     port = f"supervisor.agents_port={free_ports(1)}"
     for name in ("alice", "bob"):
         (users.home(name) / ".profile").write_text(f"export OF_THE_PROFILE=of-{name}\n")
-    folder, authority, far = tmp_path_factory.mktemp("ca"), Authority("of the supervisor"), FarNode(_servers)
+    folder, authority, far = (
+        tmp_path_factory.mktemp("ca"),
+        Authority("of the supervisor"),
+        FarNode(_servers),
+    )
     far.start()
     cert, key = authority.issue(folder)
     here = _servers.login()
     clusters: dict[str, dict[str, Any]] = {
-        "link": {"access": "ssh", "link": "ssh", "folder": DEEP}, "tls": {"access": "ssh", "link": "tls", "folder": DEEP},
-        "direct": {"access": "runuser", "link": "direct", "folder": "$HOME/scratch/projects-of-this-group/direct"},
-        "two": {"access": "ssh", "link": "ssh", "login": [far.login(), here], "folder": "$HOME/scratch/projects-of-this-group/two", "callSecs": 20},
+        "link": {"access": "ssh", "link": "ssh", "folder": DEEP},
+        "tls": {"access": "ssh", "link": "tls", "folder": DEEP},
+        "direct": {
+            "access": "runuser",
+            "link": "direct",
+            "folder": "$HOME/scratch/projects-of-this-group/direct",
+        },
+        "two": {
+            "access": "ssh",
+            "link": "ssh",
+            "login": [far.login(), here],
+            "folder": "$HOME/scratch/projects-of-this-group/two",
+            "callSecs": 20,
+        },
     }
-    with sites(slurm, users, lambda: _servers) as made, stand(
-        made, slurm, users, _servers, clusters, port, *settings(cert, key, authority.write(folder / "ca.pem")), far=far,
-    ) as there:
+    with (
+        sites(slurm, users, lambda: _servers) as made,
+        stand(
+            made,
+            slurm,
+            users,
+            _servers,
+            clusters,
+            port,
+            *settings(cert, key, authority.write(folder / "ca.pem")),
+            far=far,
+        ) as there,
+    ):
         yield there
 
 
 def complete(at: Stand, uid: str, cluster: str) -> None:
-    """A run that was there before its user: it waits for the sign-in where there is one, and goes on by itself."""
+    """A run that was there before its user: it waits for the sign-in where there is one, and goes
+    on by itself.
+    """
     who, access = at.users[WHO[uid]], "runuser" if cluster == "direct" else "ssh"
-    run = at.run("id -un; pwd; echo $OF_THE_PROFILE; echo data >file.txt; env >&2; exit 0", uid, cluster)
+    run = at.run(
+        "id -un; pwd; echo $OF_THE_PROFILE; echo data >file.txt; env >&2; exit 0", uid, cluster
+    )
     if access == "ssh":
         said = at.until(run, lambda s: s["queueState"] == "sign_in", "it waits for its user")
-        assert (said["state"], said["known"], said["srException"]["routeName"]) == ("pending", True, "sbatchLogin"), said
+        assert (said["state"], said["known"], said["srException"]["routeName"]) == (
+            "pending",
+            True,
+            "sbatchLogin",
+        ), said
         why = at.why(run)
         readable.check(why, "\n".join(told(why["computeJid"], why)))
-        assert (why["cause"], why["confidence"]) == ("sign_in", "certain") and why["try"][0].startswith(f"jobscribe login {cluster} "), why
+        assert (why["cause"], why["confidence"]) == ("sign_in", "certain") and why["try"][
+            0
+        ].startswith(f"jobscribe login {cluster} "), why
         assert at.login(uid, cluster)["loginSuccess"]
     said = at.over(run)
     assert [j.user for j in at.slurm.accounted(job=said["batch"]["jobId"])] == [who]
     name, run_dir, of_the_profile = at.site.output(run).body.decode().split()
-    assert of_the_profile == f"of-{WHO[uid]}", "batch jobs start from what a login of their user sets"
-    assert name == who and Path(run_dir).is_relative_to(at.base(uid, cluster)) and Path(run_dir).owner() == who
+    assert of_the_profile == f"of-{WHO[uid]}", (
+        "batch jobs start from what a login of their user sets"
+    )
+    assert (
+        name == who
+        and Path(run_dir).is_relative_to(at.base(uid, cluster))
+        and Path(run_dir).owner() == who
+    )
     assert (Path(run_dir) / "file.txt").read_text() == "data\n"
     pid = at.agent(uid, cluster)
     (keeper,) = at.keepers(uid, cluster)
-    for each in (pid, keeper):  # (who owns a folder in /proc is not who it runs as: neither can be looked into)
-        uids = next(line for line in Path(f"/proc/{each}/status").read_text().splitlines() if line.startswith("Uid:"))
+    for each in (
+        pid,
+        keeper,
+    ):  # (who owns a folder in /proc is not who it runs as: neither can be looked into)
+        uids = next(
+            line
+            for line in Path(f"/proc/{each}/status").read_text().splitlines()
+            if line.startswith("Uid:")
+        )
         assert uids.split()[1:] == [str(at.users.uid(WHO[uid]))] * 4
     assert os.getsid(keeper) == keeper and os.getsid(pid) == pid, "ssh may go away"
-    # what is unpacked at the same time for another cluster lies beside it until it turns out to be there already
-    (code,) = until(lambda: len(found := list((at.base(uid, cluster) / "code").iterdir())) == 1 and found, "the code is there, once")
+    # what is unpacked at the same time for another cluster lies beside it until it turns out to be
+    # there already
+    (code,) = until(
+        lambda: len(found := list((at.base(uid, cluster) / "code").iterdir())) == 1 and found,
+        "the code is there, once",
+    )
     assert (code / "jobscribe" / "agent" / "keeper.py").exists(), "nothing was installed there"
-    logs = sorted(p.name.split("-")[1] for p in (at.root / "user" / uid / "agent-sbatch" / cluster).iterdir())
+    logs = sorted(
+        p.name.split("-")[1] for p in (at.root / "user" / uid / "agent-sbatch" / cluster).iterdir()
+    )
     assert logs == ["remote.log", "start.log"]
     if cluster == "link":
         path = at.socket(uid, cluster)
         assert len(str(path)) < 60 < len(str(at.folder(uid, cluster))) and path.is_socket()
-        assert (path.parent.stat().st_mode & 0o7777, path.parent.owner(), path.stat().st_mode & 0o777) == (0o700, who, 0o600)
+        assert (
+            path.parent.stat().st_mode & 0o7777,
+            path.parent.owner(),
+            path.stat().st_mode & 0o777,
+        ) == (0o700, who, 0o600)
 
 
 def test_every_way_of_all_users_at_once(at: Stand) -> None:
-    all_at_once(*(lambda uid=uid, cluster=cluster: complete(at, uid, cluster) for uid, cluster in (  # type: ignore[misc]
-        (ALICE, "link"), (ALICE, "tls"), (ALICE, "direct"), (BOB, "link"),
-    )))
+    all_at_once(
+        *(
+            lambda uid=uid, cluster=cluster: complete(at, uid, cluster)
+            for uid, cluster in (  # type: ignore[misc]
+                (ALICE, "link"),
+                (ALICE, "tls"),
+                (ALICE, "direct"),
+                (BOB, "link"),
+            )
+        )
+    )
 
 
 def signed(at: Stand, uid: str, cluster: str) -> None:
@@ -95,14 +168,24 @@ def signed(at: Stand, uid: str, cluster: str) -> None:
 
 
 def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(at: Stand) -> None:
-    """With `tls` the agent is there again by itself. With `ssh` nobody knows anything until its user has signed in; jobs go on and end meanwhile."""
+    """With `tls` the agent is there again by itself. With `ssh` nobody knows anything until its
+    user has signed in; jobs go on and end meanwhile.
+    """
     for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link")):
         signed(at, uid, cluster)
-    runs = {name: at.gated(uid, cluster, code) for name, uid, cluster, code in (
-        ("by itself", ALICE, "tls", 0), ("goes on", ALICE, "link", 0), ("ends meanwhile", BOB, "link", 3), ("is killed meanwhile", BOB, "link", 0),
-    )}
+    runs = {
+        name: at.gated(uid, cluster, code)
+        for name, uid, cluster, code in (
+            ("by itself", ALICE, "tls", 0),
+            ("goes on", ALICE, "link", 0),
+            ("ends meanwhile", BOB, "link", 3),
+            ("is killed meanwhile", BOB, "link", 0),
+        )
+    }
     jobs = {name: at.running(run, gate) for name, (run, gate) in runs.items()}
-    agents = {at.agent(uid, cluster) for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link"))}
+    agents = {
+        at.agent(uid, cluster) for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link"))
+    }
     at.kill()
     at.open(runs["ends meanwhile"][1])
     at.slurm.cancel(jobs["is killed meanwhile"])
@@ -115,16 +198,27 @@ def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
     at.unknown(runs["goes on"][0], "sign in to link")
     at.unknown(runs["ends meanwhile"][0], "sign in to link")
     assert at.status(runs["ends meanwhile"][0])["srException"]["params"]["cluster"] == "link"
-    until(lambda: time.time() > ended_at + 5, "some time passes, so that the end and the sign-in can be told apart")
+    until(
+        lambda: time.time() > ended_at + 5,
+        "some time passes, so that the end and the sign-in can be told apart",
+    )
     all_at_once(lambda: signed(at, ALICE, "link"), lambda: signed(at, BOB, "link"))
-    for name, state, how in (("ends meanwhile", "error", ("script", 3)), ("is killed meanwhile", "canceled", None)):
+    for name, state, how in (
+        ("ends meanwhile", "error", ("script", 3)),
+        ("is killed meanwhile", "canceled", None),
+    ):
         run, gate = runs[name]
         said = at.over(run, at.status(run)["state"] if how is None else state, gate)
         assert how is None or (said["exit"]["source"], said["exit"]["code"]) == how, said
-        assert said["exit"]["endedAt"] < ended_at + 1.5 and said["exit"]["batch"]["jobId"] == jobs[name], (said, ended_at)
+        assert (
+            said["exit"]["endedAt"] < ended_at + 1.5
+            and said["exit"]["batch"]["jobId"] == jobs[name]
+        ), (said, ended_at)
         assert at.site.output(run).body == (b"begun\nover\n" if how else b"begun\n")
     assert at.running(runs["goes on"][0]) == jobs["goes on"]
-    assert {at.agent(uid, cluster) for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link"))} == agents, "nobody had to be started anew"
+    assert {
+        at.agent(uid, cluster) for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link"))
+    } == agents, "nobody had to be started anew"
     for name in ("by itself", "goes on"):
         run, gate = runs[name]
         at.open(gate)
@@ -135,7 +229,8 @@ def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
 def test_what_is_killed_there_is_there_again(at: Stand) -> None:
     """Agent, keeper, connection, all of it. A code is asked for only where there is no other way."""
     all_at_once(
-        lambda: _agent_killed(at, ALICE, "tls"), lambda: _moved_and_frozen(at, ALICE, "two"),
+        lambda: _agent_killed(at, ALICE, "tls"),
+        lambda: _moved_and_frozen(at, ALICE, "two"),
         lambda: (_keeper_killed(at, BOB, "tls"), _connection_killed(at, BOB, "link"))[0],
     )
     _rebooted(at, ALICE, "link")
@@ -149,7 +244,11 @@ def _agent_killed(at: Stand, uid: str, cluster: str) -> None:
     for _ in range(2):
         before = at.agent(uid, cluster)
         os.kill(before, 9)
-        until(lambda: at.agents(uid, cluster) not in ([], [before]), "its keeper has started another one", SECS)  # noqa: B023
+        until(
+            lambda before=before: at.agents(uid, cluster) not in ([], [before]),  # type: ignore[misc]
+            "its keeper has started another one",
+            SECS,
+        )
     assert at.running(run) == job and at.keepers(uid, cluster) == keepers
     at.open(gate)
     at.over(run, gate=gate)
@@ -177,7 +276,9 @@ def _connection_killed(at: Stand, uid: str, cluster: str) -> None:
     at.login(uid, cluster)
     assert at.running(run) == job and at.agent(uid, cluster) == agent
     now = at.socket(uid, cluster)
-    assert now != path and now.is_socket() and not path.parent.exists(), "one at a time, and none where somebody could wait for it"
+    assert now != path and now.is_socket() and not path.parent.exists(), (
+        "one at a time, and none where somebody could wait for it"
+    )
     at.open(gate)
     at.over(run, gate=gate)
 
@@ -199,7 +300,9 @@ def _rebooted(at: Stand, uid: str, cluster: str) -> None:
 
 
 def _moved_and_frozen(at: Stand, uid: str, cluster: str) -> None:
-    """Two login nodes, one agent: it comes to where its user has signed in. (SOAK: also where the one on the other node hangs, and goes on later.)"""
+    """Two login nodes, one agent: it comes to where its user has signed in. (SOAK: also where the
+    one on the other node hangs, and goes on later.)
+    """
     assert at.far is not None
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
@@ -216,7 +319,11 @@ def _moved_and_frozen(at: Stand, uid: str, cluster: str) -> None:
     assert len(second) == 1 and second[0] not in at.far.processes()
     for pid in left if SOAK else ():
         os.kill(pid, signal.SIGCONT)
-    until(lambda: at.agents(uid, cluster) == second and len(at.keepers(uid, cluster)) == 1, "the one that was left behind ends", SECS)
+    until(
+        lambda: at.agents(uid, cluster) == second and len(at.keepers(uid, cluster)) == 1,
+        "the one that was left behind ends",
+        SECS,
+    )
     assert at.running(run) == job
     other, other_gate = at.gated(uid, cluster)
     at.running(other)
@@ -234,16 +341,31 @@ def test_one_sign_in_at_a_time_and_a_name_that_was_refused_is_repeated_nowhere(a
         at.sshd.sever("main", "bob")
         until(lambda: not at.ready(BOB, "tls"), "he is signed out", SECS)
     said = at.login(BOB, "tls", code=401, username=secret, password="NotThePassword4711")
-    assert said["code"] == "signInRefused" and secret not in str(said) and secret.lower() not in str(said).lower()
+    assert (
+        said["code"] == "signInRefused"
+        and secret not in str(said)
+        and secret.lower() not in str(said).lower()
+    )
     # the answer may be here before its line is in the log
-    until(lambda: "did not accept the password of this user" in at.site.log() and "did not accept the password of this user" in at.site.logged(), "it is logged", SECS)
+    until(
+        lambda: (
+            "did not accept the password of this user" in at.site.log()
+            and "did not accept the password of this user" in at.site.logged()
+        ),
+        "it is logged",
+        SECS,
+    )
     assert "4711" not in at.site.log() + at.site.logged()
     at.sshd.freeze()
     with ThreadPoolExecutor(1) as pool:
         try:
             begun = at.site.log().count(f"api_sbatchLogin, {BOB}")
             first = pool.submit(at.login, BOB, "tls")
-            until(lambda: at.site.log().count(f"api_sbatchLogin, {BOB}") > begun, "it is under way", SECS)
+            until(
+                lambda: at.site.log().count(f"api_sbatchLogin, {BOB}") > begun,
+                "it is under way",
+                SECS,
+            )
             said = at.login(BOB, "tls", code=429, password="NotThePassword4711")
             assert "under way" in said["error"], said
         finally:

@@ -1,7 +1,9 @@
-"""What Sirepo's own tests of batch runs promise its users, through the front door and a login node that asks for password and code.
+"""What Sirepo's own tests of batch runs promise its users, through the front door and a login node
+that asks for password and code.
 
-Row 35: a run is in Slurm's queue once, and a cancel takes it out within 25 s. Row 36: a run is computed within 90 s, its frames and its file
-are there. (Row 37, how signing in goes, is in test_front_real.py.)
+Row 35: a run is in Slurm's queue once, and a cancel takes it out within 25 s. Row 36: a run is
+computed within 90 s, its frames and its file are there. (Row 37, how signing in goes, is in
+test_front_real.py.)
 """
 
 import importlib.util
@@ -24,7 +26,13 @@ from web_site import ANN, Browser, Web
 
 #: What these rows promise (seconds). Five times that on a busy machine.
 CANCEL_SECS, RUN_SECS, ROOM = 25.0, 90.0, 5.0
-BATCH = {"jobRunMode": "sbatch", "sbatchQueue": "batch", "sbatchHours": 0.1, "sbatchNodes": 1, "sbatchCores": 1}
+BATCH = {
+    "jobRunMode": "sbatch",
+    "sbatchQueue": "batch",
+    "sbatchHours": 0.1,
+    "sbatchNodes": 1,
+    "sbatchCores": 1,
+}
 NAME = "two"
 
 
@@ -34,17 +42,31 @@ def house(_cluster: tuple[Slurm, Users], _servers: Sshd) -> Iterator[tuple[Brows
     slurm, users = _cluster
     with sites(slurm, users, lambda: _servers) as made:
         modules = users.place / "modules"
-        clusters = {"lab": {"access": "ssh", "link": "direct", "setup": f"export PYTHONPATH={modules}"}}
+        clusters = {
+            "lab": {"access": "ssh", "link": "direct", "setup": f"export PYTHONPATH={modules}"}
+        }
         site = made.make(clusters=clusters).start()
         web = Web(str(site.root))
         try:
             lay_numpy(modules)
             browser = web.as_(ANN)
-            said = browser.said("/sbatch-login", {
-                **wish("rows0000"), "sbatchCredentials": {"username": users[NAME], "password": users.password, "otp": users.code(NAME)},
-            })
+            said = browser.said(
+                "/sbatch-login",
+                {
+                    **wish("rows0000"),
+                    "sbatchCredentials": {
+                        "username": users[NAME],
+                        "password": users.password,
+                        "otp": users.code(NAME),
+                    },
+                },
+            )
             assert said["loginSuccess"], said
-            until(lambda: browser.said("/sbatch-login-status", wish("rows0000"))["ready"], "signed in", 100)
+            until(
+                lambda: browser.said("/sbatch-login-status", wish("rows0000"))["ready"],
+                "signed in",
+                100,
+            )
             yield browser, slurm, users
         finally:
             web.close()
@@ -52,21 +74,39 @@ def house(_cluster: tuple[Slurm, Users], _servers: Sshd) -> Iterator[tuple[Brows
 
 
 def lay_numpy(modules: Path) -> None:
-    """For users who may not read the interpreter of these tests, and whose own has none: that of the tests, if it fits."""
-    theirs = subprocess.run(["/usr/bin/python3", "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=True).stdout
+    """For users who may not read the interpreter of these tests, and whose own has none: that of
+    the tests, if it fits.
+    """
+    theirs = subprocess.run(
+        ["/usr/bin/python3", "-c", "import sys; print(*sys.version_info[:2])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     if theirs.split() != [str(n) for n in sys.version_info[:2]]:
-        pytest.skip("heat needs numpy on the nodes: apt-get install python3-numpy (that of these tests is for another Python)")
+        pytest.skip(
+            "heat needs numpy on the nodes: apt-get install python3-numpy (that of these tests is for another Python)"
+        )
     spec = importlib.util.find_spec("numpy")
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).parent
     for folder in (source, source.with_name("numpy.libs")):
         if folder.is_dir():
-            shutil.copytree(folder, modules / folder.name, ignore=shutil.ignore_patterns("tests", "__pycache__", "*.pyi"))
+            shutil.copytree(
+                folder,
+                modules / folder.name,
+                ignore=shutil.ignore_patterns("tests", "__pycache__", "*.pyi"),
+            )
 
 
 def wish(sid: str, **values: Any) -> dict[str, Any]:
     model = {"size": 12, "steps": 1, **values}
-    return {"simulationType": "heat", "simulationId": sid, "report": "heatAnimation", "models": {"heatAnimation": {**BATCH, **model}}}
+    return {
+        "simulationType": "heat",
+        "simulationId": sid,
+        "report": "heatAnimation",
+        "models": {"heatAnimation": {**BATCH, **model}},
+    }
 
 
 def state(browser: Browser, first: dict[str, Any]) -> dict[str, Any]:
@@ -80,20 +120,29 @@ def started(browser: Browser, sim: dict[str, Any]) -> dict[str, Any]:
     return first
 
 
-def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(house: tuple[Browser, Slurm, Users]) -> None:
+def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(
+    house: tuple[Browser, Slurm, Users],
+) -> None:
     browser, slurm, users = house
     assert slurm.queued(user=users[NAME]) == []
     sim = wish("rows0035", frames=4000, paceSecs=0.2)
     first = started(browser, sim)
     # that it runs its own script says, on which nodes Slurm, a little later
     running = until(
-        lambda: (s := state(browser, first))["state"] == "running" and s["batch"].get("nodes") and s, "it runs, and where", RUN_SECS * ROOM,
+        lambda: (
+            (s := state(browser, first))["state"] == "running" and s["batch"].get("nodes") and s
+        ),
+        "it runs, and where",
+        RUN_SECS * ROOM,
     )
     assert running["nextRequest"]["computeJobStart"], running
     (job,) = slurm.queued(user=users[NAME])
     assert (job.id, job.state) == (running["batch"]["jobId"], "RUNNING")
     # asked for again it is the same one
-    assert browser.said("/run-simulation", sim)["state"] == "running" and len(slurm.queued(user=users[NAME])) == 1
+    assert (
+        browser.said("/run-simulation", sim)["state"] == "running"
+        and len(slurm.queued(user=users[NAME])) == 1
+    )
     began = time.monotonic()
     assert browser.said("/run-cancel", first["nextRequest"])["state"] == "canceled"
     until(lambda: slurm.queued(user=users[NAME]) == [], "the queue is empty", CANCEL_SECS * ROOM)
@@ -105,13 +154,25 @@ def test_36_a_run_has_its_frames_and_its_file(house: tuple[Browser, Slurm, Users
     browser, slurm, users = house
     began = time.monotonic()
     first = started(browser, wish("rows0036", frames=5))
-    done = until(lambda: (s := state(browser, first))["state"] not in ("pending", "running") and s, "it is over", RUN_SECS * ROOM)
+    done = until(
+        lambda: (s := state(browser, first))["state"] not in ("pending", "running") and s,
+        "it is over",
+        RUN_SECS * ROOM,
+    )
     print(f"computed in {time.monotonic() - began:.1f} s")
-    assert done["state"] == "completed" and done["frameCount"] == 5 and done["percentComplete"] == 100, (done["error"], done)
+    assert (
+        done["state"] == "completed" and done["frameCount"] == 5 and done["percentComplete"] == 100
+    ), (done["error"], done)
     assert slurm.until_state(done["batch"]["jobId"]).user == users[NAME]
     for index in (0, 4):
         id_ = f"{index}*heatAnimation*rows0036*heat*{first['nextRequest']['computeJobHash']}*{done['computeJobSerial']}"
         frame = browser.get(f"/simulation-frame/{id_}")
-        assert frame.status_code == 200 and frame.get_json()["frameIndex"] == index, frame.get_data(as_text=True)[:500]
+        assert frame.status_code == 200 and frame.get_json()["frameIndex"] == index, frame.get_data(
+            as_text=True
+        )[:500]
     got = browser.get("/download-run-file/heat/rows0036/heatAnimation/-1?suffix=csv")
-    assert got.status_code == 200 and got.data.count(b"\n") == 6 and "attachment" in got.headers["Content-Disposition"], got.headers
+    assert (
+        got.status_code == 200
+        and got.data.count(b"\n") == 6
+        and "attachment" in got.headers["Content-Disposition"]
+    ), got.headers

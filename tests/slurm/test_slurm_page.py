@@ -1,4 +1,6 @@
-"""docs/debugging-the-system.md, "On a cluster", walked: its commands are executed on a real Slurm, and its lines are looked for in what is real."""
+"""docs/debugging-the-system.md, "On a cluster", walked: its commands are executed on a real Slurm,
+and its lines are looked for in what is real.
+"""
 
 import itertools
 import shutil
@@ -20,12 +22,24 @@ from walking import Logs, Walker
 
 UID, SECTION = "qsOpzxM9", "On a cluster"
 #: The example ids of the section, with the form that a real one has.
-PAGE = Page("debugging-the-system.md", {
-    "mutYI5WuFkIg0WJjNhkpbNHN": r"[A-Za-z0-9]{24}", "Tq6mHw3Z": r"[A-Za-z0-9]{8}", "k3v9x2ab": r"[a-z0-9]{8}", "1795306987": r"\d{10}",
-    "LfXACk": r"[A-Za-z0-9]{6}", "SMVs": r"[A-Za-z0-9]{4}", **dict.fromkeys(("4711", "4712", "4713"), r"\d+"),
-}, deep=True)
+PAGE = Page(
+    "debugging-the-system.md",
+    {
+        "mutYI5WuFkIg0WJjNhkpbNHN": r"[A-Za-z0-9]{24}",
+        "Tq6mHw3Z": r"[A-Za-z0-9]{8}",
+        "k3v9x2ab": r"[a-z0-9]{8}",
+        "1795306987": r"\d{10}",
+        "LfXACk": r"[A-Za-z0-9]{6}",
+        "SMVs": r"[A-Za-z0-9]{4}",
+        **dict.fromkeys(("4711", "4712", "4713"), r"\d+"),
+    },
+    deep=True,
+)
 
-pytestmark = pytest.mark.skipif(shutil.which("jq") is None, reason="the page's commands need jq; etc/engines/command.sh installs it")
+pytestmark = pytest.mark.skipif(
+    shutil.which("jq") is None,
+    reason="the page's commands need jq; etc/engines/command.sh installs it",
+)
 
 
 class Walk:
@@ -34,12 +48,21 @@ class Walk:
     def __init__(self, at: Ground) -> None:
         self.at, self.scratch = at, at.users.home("alice") / "scratch"
         self.walker = Walker(
-            PAGE, at.site.place, at.site.root, socket.gethostname(), self.logs, at.slurm.env, {"/scratch/ann": str(self.scratch)},
+            PAGE,
+            at.site.place,
+            at.site.root,
+            socket.gethostname(),
+            self.logs,
+            at.slurm.env,
+            {"/scratch/ann": str(self.scratch)},
         )
 
     def logs(self) -> Logs:
         """Lines of the supervisor's, and of keepers and agents on the cluster."""
-        paths = [self.at.site.root / "log" / "supervisor.log", *self.scratch.glob("jobscribe-*/job_agent.log")]
+        paths = [
+            self.at.site.root / "log" / "supervisor.log",
+            *self.scratch.glob("jobscribe-*/job_agent.log"),
+        ]
         return {p: p.read_text(encoding="utf-8").splitlines() for p in paths if p.exists()}
 
     @property
@@ -56,14 +79,19 @@ class Walk:
         self.walker.section(f"{SECTION}: {part}" if part else SECTION)
 
     def submit(self, sid: str, *command: str, **fields: object) -> dict[str, object]:
-        run = {**spec(command, UID, batch={"memoryMb": 50, "account": "research", **fields}), "simulationId": sid}
+        run = {
+            **spec(command, UID, batch={"memoryMb": 50, "account": "research", **fields}),
+            "simulationId": sid,
+        }
         self.at.site.submit(run)
         return run
 
 
 @pytest.fixture(scope="module")
 def walk(_cluster: tuple[Slurm, Users]) -> Iterator[Walk]:
-    with ground(_cluster, clusters={"hpc": {"directives": ["exclusive"]}}, people={UID: "alice"}) as at:
+    with ground(
+        _cluster, clusters={"hpc": {"directives": ["exclusive"]}}, people={UID: "alice"}
+    ) as at:
         yield Walk(at)
 
 
@@ -72,18 +100,29 @@ def test_every_block_is_checked_by_somebody() -> None:
     assert {b.kind for b in blocks} == {"sh", "text", "log"}
     source = Path(__file__).read_text()
     parts = {b.section.removeprefix(SECTION).removeprefix(": ") for b in blocks}
-    assert [p for p in parts if f'.section({f"{chr(34)}{p}{chr(34)}" if p else ""})' not in source] == []
+    assert [
+        p for p in parts if f".section({f'{chr(34)}{p}{chr(34)}' if p else ''})" not in source
+    ] == []
     for before, block in itertools.pairwise(blocks):
-        assert block.kind != "text" or (before.kind, before.section) == ("sh", block.section), f"line {block.line}: output of nothing"
+        assert block.kind != "text" or (before.kind, before.section) == ("sh", block.section), (
+            f"line {block.line}: output of nothing"
+        )
 
 
 def test_one_request_is_followed_through_every_log(walk: Walk) -> None:
     walk.section()
-    until(lambda: [j.state for j in walk.at.slurm.accounted(job=walk.number)] == ["COMPLETED"], "accounting knows it", 60, 0.2)
+    until(
+        lambda: [j.state for j in walk.at.slurm.accounted(job=walk.number)] == ["COMPLETED"],
+        "accounting knows it",
+        60,
+        0.2,
+    )
     walk.section("From any end of it")
     # what a trace cannot have is said: that log is not in this root
     gaps = walk.at.site.post("trace", id=walk.jid, logs=True)["gaps"]
-    assert f"the log of its agent is on the cluster hpc: jobscribe agent logs {walk.jid}" in gaps, gaps
+    assert f"the log of its agent is on the cluster hpc: jobscribe agent logs {walk.jid}" in gaps, (
+        gaps
+    )
 
 
 def test_one_that_waits(walk: Walk) -> None:
@@ -92,7 +131,9 @@ def test_one_that_waits(walk: Walk) -> None:
     try:
         walk.at.running(holder)
         waits = walk.submit("Ja5nV0rC", "true", **everywhere)
-        walk.at.until(waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is the next")
+        walk.at.until(
+            waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is the next"
+        )
         walk.section("One that waits in Slurm's queue")
     finally:
         walk.at.slurm.cancel_all()
@@ -101,5 +142,9 @@ def test_one_that_waits(walk: Walk) -> None:
 def test_one_that_slurm_killed(walk: Walk) -> None:
     if "CGROUP=0" in (walk.at.slurm.place / "parameters").read_text():
         pytest.skip("memory is held by cgroups v1 only, which this machine does not have")
-    walk.at.over(walk.submit("Pk8dTs2M", "sh", "-c", "sleep 1; head -c 300M /dev/zero | tail"), "error", "scheduler")
+    walk.at.over(
+        walk.submit("Pk8dTs2M", "sh", "-c", "sleep 1; head -c 300M /dev/zero | tail"),
+        "error",
+        "scheduler",
+    )
     walk.section("One that Slurm killed")

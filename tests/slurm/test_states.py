@@ -1,7 +1,8 @@
-"""Every way in which Slurm can end a run, or keep it waiting, is told as what it is: by status, reason, exit, `job why`, record and trace.
+"""Every way in which Slurm can end a run, or keep it waiting, is told as what it is: by status,
+reason, exit, `job why`, record and trace.
 
-All of them are played at once on one cluster. While they are, the records are read again and again, and Slurm is asked at each change
-whether that was so.
+All of them are played at once on one cluster. While they are, the records are read again and again,
+and Slurm is asked at each change whether that was so.
 """
 
 import contextlib
@@ -22,7 +23,8 @@ from slurm_yard import Slurm, sites
 
 from jobscribe.drivers.deployment_name import deployment
 
-#: Many small jobs at once on the first two nodes. Those that an operator changes are of one play each.
+#: Many small jobs at once on the first two nodes. Those that an operator changes are of one play
+#: each.
 PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow", "held")
 #: What keeps a job in the queue until an operator lets it go.
 LATER = {"directives": ["begin=now+1hour"]}
@@ -36,7 +38,11 @@ def play(function: Play) -> Play:
 
 def python_with(place: Path, name: str, text: str) -> str:
     """A Python of the cluster that has this module besides its own."""
-    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(place)], check=True, timeout=CALL_SECS)
+    subprocess.run(
+        ["/usr/bin/python3", "-m", "venv", "--without-pip", str(place)],
+        check=True,
+        timeout=CALL_SECS,
+    )
     (place / "apps").mkdir(exist_ok=True)
     (place / "apps" / f"{name}.py").write_text(text)
     (site_packages,) = place.glob("lib/python*/site-packages")
@@ -48,17 +54,27 @@ def python_with(place: Path, name: str, text: str) -> str:
 def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
     slurm, users = _cluster
     first, second, _ = slurm.nodes
-    partitions = [f"PartitionName={name} Nodes={first},{second} OverSubscribe=FORCE:32 DefaultTime=5 MaxTime=60" for name in PARTITIONS]
+    partitions = [
+        f"PartitionName={name} Nodes={first},{second} OverSubscribe=FORCE:32 DefaultTime=5 MaxTime=60"
+        for name in PARTITIONS
+    ]
     epilog = slurm.place / "epilog"
     held = f'n=0; until [ -e {slurm.place}/finish-"$SLURM_JOB_ID" ] || [ "$n" -ge 900 ]; do sleep 0.1; n=$((n + 1)); done'
-    epilog.write_text(f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != slow ] || sleep 5\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n')
+    epilog.write_text(
+        f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != slow ] || sleep 5\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n'
+    )
     epilog.chmod(0o755)
     slurm.script("reconfigure", EXTRA="\n".join([*partitions, f"Epilog={epilog}"]))
     try:
         with sites(slurm, users, lambda: pytest.fail("nobody signs in here")) as made:
-            fields = {"directives": ["nodelist", "begin", "exclusive"], "pythons": [python_with(slurm.place / "python", "squares_app", APP)]}
+            fields = {
+                "directives": ["nodelist", "begin", "exclusive"],
+                "pythons": [python_with(slurm.place / "python", "squares_app", APP)],
+            }
             apps = f"{PYTHON_PATH}:{slurm.place}/python/apps"
-            site = made.make(SETTING, clusters={"lab": fields}, people=PEOPLE, env={"PYTHONPATH": apps}).start()
+            site = made.make(
+                SETTING, clusters={"lab": fields}, people=PEOPLE, env={"PYTHONPATH": apps}
+            ).start()
             yield Stage(site, slurm, users, "crowd")
     finally:
         slurm.script("reconfigure", EXTRA="")
@@ -68,7 +84,11 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
-    tests = [i for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_what_slurm_does"]
+    tests = [
+        i
+        for i in request.session.items
+        if isinstance(i, pytest.Function) and i.originalname == "test_what_slurm_does"
+    ]
     chosen = {i.callspec.params["name"] for i in tests if i.get_closest_marker("skip") is None}
     with played(stage, {name: PLAYS[name] for name in PLAYS if name in chosen}) as going:
         yield going
@@ -81,17 +101,34 @@ def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Fu
 def completed(stage: Stage) -> None:
     run = stage.run("echo hello; sleep 2")
     stage.site.submit(run)
-    said = stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None), sentence=["completed with exit code 0"])
+    said = stage.over(
+        run,
+        "completed",
+        "exit",
+        "COMPLETED",
+        exit=("script", 0, None),
+        sentence=["completed with exit code 0"],
+    )
     assert said["exit"]["startedAt"] < said["exit"]["endedAt"] and said["error"] is None
     assert stage.site.output(run).body == b"hello\n"
-    assert 0 < said["batch"]["submittedAt"] <= said["exit"]["startedAt"] + 1 and said["batch"]["nodes"] in stage.slurm.nodes
+    assert (
+        0 < said["batch"]["submittedAt"] <= said["exit"]["startedAt"] + 1
+        and said["batch"]["nodes"] in stage.slurm.nodes
+    )
 
 
 @play
 def exit_code(stage: Stage) -> None:
     run = stage.run("echo oops >&2; exit 7")
     stage.site.submit(run)
-    said = stage.over(run, "error", "exit", "FAILED", exit=("script", 7, None), sentence=["ended by itself with exit code 7"])
+    said = stage.over(
+        run,
+        "error",
+        "exit",
+        "FAILED",
+        exit=("script", 7, None),
+        sentence=["ended by itself with exit code 7"],
+    )
     assert stage.why(run)["lastLines"] == "oops" and said["diagnosis"] is not None
 
 
@@ -99,7 +136,15 @@ def exit_code(stage: Stage) -> None:
 def segfault(stage: Stage) -> None:
     run = stage.run("kill -SEGV $$")
     stage.site.submit(run)
-    stage.over(run, "error", "signal", "FAILED", exit=("script", None, signal.SIGSEGV), sentence=["SIGSEGV"], never=["JobLaunchFailure", "could not be started"])
+    stage.over(
+        run,
+        "error",
+        "signal",
+        "FAILED",
+        exit=("script", None, signal.SIGSEGV),
+        sentence=["SIGSEGV"],
+        never=["JobLaunchFailure", "could not be started"],
+    )
 
 
 @play
@@ -112,7 +157,16 @@ def the_batch_script_itself_is_killed(stage: Stage) -> None:
     started = dict(line.partition(" ")[::2] for line in mark.read_text().splitlines())
     until(lambda: naps(nap), "it sleeps")
     os.kill(int(started["pid"]), signal.SIGSEGV)
-    stage.over(run, "error", "signal", "FAILED", exit=("scheduler", None, signal.SIGSEGV), nap=nap, sentence=["SIGSEGV"], never=["could not be started"])
+    stage.over(
+        run,
+        "error",
+        "signal",
+        "FAILED",
+        exit=("scheduler", None, signal.SIGSEGV),
+        nap=nap,
+        sentence=["SIGSEGV"],
+        never=["could not be started"],
+    )
 
 
 @play
@@ -121,7 +175,15 @@ def out_of_memory(stage: Stage) -> None:
         pytest.skip("memory is held by cgroups v1 only, which this machine does not have")
     run = stage.run("sleep 1; head -c 300M /dev/zero | tail")
     stage.site.submit(run)
-    said = stage.over(run, "error", "scheduler", "OUT_OF_MEMORY", sentence=["memory"], tries=["memory"], never=["could not be started"])
+    said = stage.over(
+        run,
+        "error",
+        "scheduler",
+        "OUT_OF_MEMORY",
+        sentence=["memory"],
+        tries=["memory"],
+        never=["could not be started"],
+    )
     assert said["exit"]["outOfMemory"] is True
 
 
@@ -132,7 +194,15 @@ def cannot_be_launched(stage: Stage) -> None:
     stage.waits_for(run, "BeginTime")
     (stage.evidence(run) / "batch.log").mkdir()
     let_go(stage, run)
-    stage.over(run, "error", "startFailed", "FAILED", exit=("start", None, None), nap=nap, sentence=["could not be started", "file system"])
+    stage.over(
+        run,
+        "error",
+        "startFailed",
+        "FAILED",
+        exit=("start", None, None),
+        nap=nap,
+        sentence=["could not be started", "file system"],
+    )
 
 
 # ---- at a limit
@@ -142,10 +212,25 @@ def cannot_be_launched(stage: Stage) -> None:
 def its_limit_in_full_minutes(stage: Stage) -> None:
     """To the end: Slurm ends it, and says so in its accounting."""
     run, nap = stage.naps("trap '' TERM; sleep NAP & sleep NAP", timeLimitSecs=3)
-    said = stage.over(run, "canceled", "timeLimit", "TIMEOUT", nap=nap, sentence=["its time limit of 3 s"], evidence=["full minutes: 60 s"],
-                      tries=["longer time limit"], never=["outside this system", "unix user"])
+    said = stage.over(
+        run,
+        "canceled",
+        "timeLimit",
+        "TIMEOUT",
+        nap=nap,
+        sentence=["its time limit of 3 s"],
+        evidence=["full minutes: 60 s"],
+        tries=["longer time limit"],
+        never=["outside this system", "unix user"],
+    )
     assert said["exit"]["stopReason"] == "timeLimit" and said["canceledAfterSecs"] == 3
-    (job,) = until(lambda: [j for j in stage.slurm.accounted(job=said["batch"]["jobId"]) if j.state == "TIMEOUT"], "accounting has it", SECS)
+    (job,) = until(
+        lambda: [
+            j for j in stage.slurm.accounted(job=said["batch"]["jobId"]) if j.state == "TIMEOUT"
+        ],
+        "accounting has it",
+        SECS,
+    )
     assert job.state == "TIMEOUT"
 
 
@@ -154,8 +239,24 @@ def slurms_limit(stage: Stage) -> None:
     run, nap = stage.naps(timeLimitSecs=300)
     job = stage.running(run)
     # Slurm does not take it in the second in which the job begins
-    until(lambda: "Invalid" not in stage.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None), "its time is over", SECS, 1.0)
-    said = stage.over(run, "canceled", "timeLimit", "TIMEOUT", nap=nap, sentence=["its time limit"], evidence=["time limit"])
+    until(
+        lambda: (
+            "Invalid"
+            not in stage.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None)
+        ),
+        "its time is over",
+        SECS,
+        1.0,
+    )
+    said = stage.over(
+        run,
+        "canceled",
+        "timeLimit",
+        "TIMEOUT",
+        nap=nap,
+        sentence=["its time limit"],
+        evidence=["time limit"],
+    )
     assert said["exit"]["stopReason"] == "timeLimit"
 
 
@@ -172,7 +273,15 @@ def canceled_in_the_queue(stage: Stage) -> None:
     run, nap = stage.naps(batch=LATER)
     stage.waits_for(run, "BeginTime")
     stage.slurm.cancel(stage.job(run))
-    said = stage.over(run, "error", "scheduler", "CANCELLED", nap=nap, ran=False, sentence=["canceled by unix user", "before it had started"])
+    said = stage.over(
+        run,
+        "error",
+        "scheduler",
+        "CANCELLED",
+        nap=nap,
+        ran=False,
+        sentence=["canceled by unix user", "before it had started"],
+    )
     assert said["batch"]["canceledBy"] == "root" and said["exit"]["startedAt"] is None
 
 
@@ -185,10 +294,25 @@ def canceled_by_an_operator(stage: Stage) -> None:
     assert "denied" in stage.users.run("bob", "scancel", job, env=stage.slurm.env, code=None)
     stage.slurm.ask("sacctmgr", "-iQ", "modify", "user", bob, "set", "adminlevel=operator")
     try:
-        until(lambda: "denied" not in stage.users.run("bob", "scancel", job, env=stage.slurm.env, code=None), "he is an operator now", SECS)
+        until(
+            lambda: (
+                "denied"
+                not in stage.users.run("bob", "scancel", job, env=stage.slurm.env, code=None)
+            ),
+            "he is an operator now",
+            SECS,
+        )
     finally:
         stage.slurm.ask("sacctmgr", "-iQ", "modify", "user", bob, "set", "adminlevel=none")
-    said = stage.over(run, "error", "scheduler", "CANCELLED", nap=nap, sentence=["canceled by unix user", "outside this system"], never=["before it had started"])
+    said = stage.over(
+        run,
+        "error",
+        "scheduler",
+        "CANCELLED",
+        nap=nap,
+        sentence=["canceled by unix user", "outside this system"],
+        never=["before it had started"],
+    )
     assert said["batch"]["canceledBy"] == bob, said["batch"]
     assert f"canceled in Slurm by unix user {bob}" in stage.why(run)["evidence"]
 
@@ -198,12 +322,19 @@ def held_and_let_go(stage: Stage) -> None:
     run = stage.run("exit 0", batch=LATER)
     stage.site.submit(run)
     said = stage.waits_for(run, "BeginTime")
-    assert said["batch"]["startsAt"] > said["batch"]["submittedAt"] + 3000 and "its time to begin" in said["jobStatusMessage"]
+    assert (
+        said["batch"]["startsAt"] > said["batch"]["submittedAt"] + 3000
+        and "its time to begin" in said["jobStatusMessage"]
+    )
     stage.slurm.hold(job := stage.job(run))
     said = stage.waits_for(run, "JobHeldAdmin")
     assert "holds it back" in said["jobStatusMessage"]
     why = stage.why(run)
-    assert why["cause"] == "slurm" and "ask the operators" in why["try"][0] and f"Slurm job {job}" in why["evidence"][0]
+    assert (
+        why["cause"] == "slurm"
+        and "ask the operators" in why["try"][0]
+        and f"Slurm job {job}" in why["evidence"][0]
+    )
     stage.slurm.release(job)
     stage.waits_for(run, "BeginTime")
     let_go(stage, run)
@@ -212,15 +343,24 @@ def held_and_let_go(stage: Stage) -> None:
 
 @play
 def put_into_the_queue_again(stage: Stage) -> None:
-    """Nothing is run a second time, whatever an operator does. What it did before is not known to have been all."""
+    """Nothing is run a second time, whatever an operator does. What it did before is not known to
+    have been all.
+    """
     run, nap = stage.naps("echo once; exec sleep NAP")
     job = stage.running(run)
     until(lambda: naps(nap), "it sleeps")
     assert "disabled" in stage.slurm.ask("scontrol", "requeue", job, code=1)
     stage.slurm.ask("scontrol", "update", f"jobid={job}", "requeue=1")
     stage.slurm.requeue(job)
-    said = stage.over(run, "error", "scheduler", "CANCELLED", nap=nap, sentence=["queue again after it had started", "nothing is run a second time"],
-                      never=["unix user", "outside this system"])
+    said = stage.over(
+        run,
+        "error",
+        "scheduler",
+        "CANCELLED",
+        nap=nap,
+        sentence=["queue again after it had started", "nothing is run a second time"],
+        never=["unix user", "outside this system"],
+    )
     assert stage.site.output(run).body == b"once\n" and said["batch"]["restarts"] == 1, said
 
 
@@ -231,7 +371,9 @@ def suspended_and_resumed(stage: Stage) -> None:
     stage.site.submit(run)
     job = stage.running(run)
     stage.slurm.ask("scontrol", "suspend", job)
-    said = stage.until(run, lambda said: said["batch"]["state"] == "SUSPENDED" and said, "it is suspended")
+    said = stage.until(
+        run, lambda said: said["batch"]["state"] == "SUSPENDED" and said, "it is suspended"
+    )
     assert (said["state"], said["known"]) == ("running", True)
     assert "SUSPENDED" in "\n".join(stage.why(run)["evidence"])
     stage.slurm.ask("scontrol", "resume", job)
@@ -247,18 +389,39 @@ def completing_for_long(stage: Stage) -> None:
     stage.site.submit(run)
     job = stage.job(run)
     stage.until_state(job, "COMPLETING")
-    said = stage.until(run, lambda said: said["batch"].get("state") == "COMPLETING" and said, "Slurm's word is known")
-    assert (said["state"], said["over"]) == ("running", False) and (stage.evidence(run) / "exit-code").exists()
+    said = stage.until(
+        run,
+        lambda said: said["batch"].get("state") == "COMPLETING" and said,
+        "Slurm's word is known",
+    )
+    assert (said["state"], said["over"]) == ("running", False) and (
+        stage.evidence(run) / "exit-code"
+    ).exists()
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
 
 
 def ending(stage: Stage, run: dict[str, object], code: int, slurm: str) -> str:
     """Its command has ended, and Slurm has not finished it; it is canceled then. Returns its job."""
-    said = stage.until(run, lambda said: said["queueState"] == "ending" and said["batch"].get("state") == slurm and said, "its exit is known")
-    assert (said["state"], said["over"], said["exited"]["code"], said["exited"]["stopReason"]) == ("running", False, code, None), said
-    assert said["jobStatusMessage"].startswith(f"its command ended: exit code {code}; waiting for Slurm to finish the job")
+    said = stage.until(
+        run,
+        lambda said: (
+            said["queueState"] == "ending" and said["batch"].get("state") == slurm and said
+        ),
+        "its exit is known",
+    )
+    assert (said["state"], said["over"], said["exited"]["code"], said["exited"]["stopReason"]) == (
+        "running",
+        False,
+        code,
+        None,
+    ), said
+    assert said["jobStatusMessage"].startswith(
+        f"its command ended: exit code {code}; waiting for Slurm to finish the job"
+    )
     why = stage.why(run)
-    assert why["cause"] == "ending" and "epilog" in why["sentence"] and " since " in why["sentence"], why
+    assert (
+        why["cause"] == "ending" and "epilog" in why["sentence"] and " since " in why["sentence"]
+    ), why
     late = stage.site.cancel(run)
     assert (late["state"], late["lateStop"]["reason"]) == ("running", "cancel"), late
     return str(said["batch"]["jobId"])
@@ -267,24 +430,39 @@ def ending(stage: Stage, run: dict[str, object], code: int, slurm: str) -> str:
 @play
 def exits_before_a_cancel(stage: Stage) -> None:
     """Its epilog takes long, and it is canceled meanwhile: it had ended by itself."""
-    runs = {code: stage.run(f"exit {code}", batch={"partition": "held"}, retry={"count": 2}) for code in (0, 3)}
+    runs = {
+        code: stage.run(f"exit {code}", batch={"partition": "held"}, retry={"count": 2})
+        for code in (0, 3)
+    }
     for run in runs.values():
         stage.site.submit(run)
     for code, run in runs.items():
         job = ending(stage, run, code, "COMPLETING")
         (stage.slurm.place / f"finish-{job}").touch()
         status, word = ("completed", "COMPLETED") if code == 0 else ("error", "FAILED")
-        said = stage.over(run, status, "exit", word, exit=("script", code, None), evidence=["did not change the result"], never=["canceled by anyone"])
+        said = stage.over(
+            run,
+            status,
+            "exit",
+            word,
+            exit=("script", code, None),
+            evidence=["did not change the result"],
+            never=["canceled by anyone"],
+        )
         assert said["attempt"] == 1 and said["lateStop"]["by"] == ALICE, said
 
 
 @play
 def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
     go, began = (stage.users.home("alice") / name for name in ("go-on", "began"))
-    run = stage.run(f"touch {began}; until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"})
+    run = stage.run(
+        f"touch {began}; until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"}
+    )
     stage.site.submit(run)
     job = stage.running(run)
-    until(began.exists, "its command runs", SECS)  # Slurm calls it running before that, and a slurmstepd that is stopped starts nothing
+    until(
+        began.exists, "its command runs", SECS
+    )  # Slurm calls it running before that, and a slurmstepd that is stopped starts nothing
     (stage.slurm.place / f"finish-{job}").touch()
     stepd = until(lambda: processes(f"slurmstepd: [{job}.batch]"), "its slurmstepd is there", SECS)
     for pid in stepd:
@@ -295,7 +473,14 @@ def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
     finally:
         for pid in stepd:
             os.kill(pid, signal.SIGCONT)
-    stage.over(run, "error", "exit", "FAILED", exit=("script", 3, None), evidence=["did not change the result"])
+    stage.over(
+        run,
+        "error",
+        "exit",
+        "FAILED",
+        exit=("script", 3, None),
+        evidence=["did not change the result"],
+    )
 
 
 def processes(title: str) -> list[int]:
@@ -312,9 +497,22 @@ def processes(title: str) -> list[int]:
 
 
 def never(stage: Stage, run: dict[str, object], nap: str, reason: str, *sentence: str) -> None:
-    said = stage.over(run, "error", "startFailed", "CANCELLED", last="PENDING", exit=("start", None, None), nap=nap, ran=False,
-                      sentence=["it would wait for ever", reason, *sentence], tries=["jobscribe cluster list"], never=["canceled by"])
-    assert said["exit"]["fault"] == "neverPossible" and said["batch"]["reason"].startswith(reason), said
+    said = stage.over(
+        run,
+        "error",
+        "startFailed",
+        "CANCELLED",
+        last="PENDING",
+        exit=("start", None, None),
+        nap=nap,
+        ran=False,
+        sentence=["it would wait for ever", reason, *sentence],
+        tries=["jobscribe cluster list"],
+        never=["canceled by"],
+    )
+    assert said["exit"]["fault"] == "neverPossible" and said["batch"]["reason"].startswith(
+        reason
+    ), said
 
 
 @play
@@ -323,7 +521,13 @@ def dependency_never_satisfied(stage: Stage) -> None:
     stage.waits_for(run, "BeginTime")
     failed = stage.slurm.submit(stage.users, "alice", "exit 1\n", "-p", "crowd", "--mem=20")
     stage.until_state(failed, "FAILED")
-    stage.slurm.ask("scontrol", "update", f"jobid={stage.job(run)}", f"dependency=afterok:{failed}", "starttime=now")
+    stage.slurm.ask(
+        "scontrol",
+        "update",
+        f"jobid={stage.job(run)}",
+        f"dependency=afterok:{failed}",
+        "starttime=now",
+    )
     never(stage, run, nap, "DependencyNeverSatisfied", "did not end as it had to")
 
 
@@ -332,18 +536,25 @@ def no_node_is_like_that_any_more(stage: Stage) -> None:
     run, nap = stage.naps(batch={**LATER, "constraint": "new", "partition": "crowd"})
     stage.waits_for(run, "BeginTime")
     nodes = ",".join(stage.slurm.nodes[1:])
-    stage.slurm.ask("scontrol", "update", f"nodename={nodes}", "availablefeatures=newer", "activefeatures=newer")
+    stage.slurm.ask(
+        "scontrol", "update", f"nodename={nodes}", "availablefeatures=newer", "activefeatures=newer"
+    )
     try:
         let_go(stage, run)
         never(stage, run, nap, "BadConstraints", "no node has what it asks for")
     finally:
-        stage.slurm.ask("scontrol", "update", f"nodename={nodes}", "availablefeatures=new", "activefeatures=new")
+        stage.slurm.ask(
+            "scontrol", "update", f"nodename={nodes}", "availablefeatures=new", "activefeatures=new"
+        )
 
 
-# by the moment Slurm says PartitionTimeLimit, PartitionNodeLimit, or PartitionConfig, of the same job
+# by the moment Slurm says PartitionTimeLimit, PartitionNodeLimit, or PartitionConfig, of the same
+# job
 
 
-def changed(stage: Stage, partition: str, *settings: str, **wishes: object) -> tuple[dict[str, object], str]:
+def changed(
+    stage: Stage, partition: str, *settings: str, **wishes: object
+) -> tuple[dict[str, object], str]:
     """A run that waits when an operator changes the partition."""
     run, nap = stage.naps(batch={**LATER, "partition": partition, **wishes}, timeLimitSecs=1800)
     stage.waits_for(run, "BeginTime")
@@ -364,12 +575,22 @@ def the_partition_gives_fewer_nodes(stage: Stage) -> None:
 
 @play
 def the_partition_has_fewer_nodes(stage: Stage) -> None:
-    never(stage, *changed(stage, "shrunk", f"nodes={stage.slurm.nodes[0]}", nodes=2), "Partition", "partition")
+    never(
+        stage,
+        *changed(stage, "shrunk", f"nodes={stage.slurm.nodes[0]}", nodes=2),
+        "Partition",
+        "partition",
+    )
 
 
 @play
 def the_partition_takes_others_only(stage: Stage) -> None:
-    never(stage, *changed(stage, "barred", "allowaccounts=chem"), "", "its account may not use that partition")
+    never(
+        stage,
+        *changed(stage, "barred", "allowaccounts=chem"),
+        "",
+        "its account may not use that partition",
+    )
 
 
 @play
@@ -390,7 +611,9 @@ def the_partition_is_down_for_a_while(stage: Stage) -> None:
 
 @play
 def the_third_node(stage: Stage) -> None:
-    """It is drained while one runs there and one waits for it; then it is needed for others; then it is set down; then it has a power cut."""
+    """It is drained while one runs there and one waits for it; then it is needed for others; then
+    it is set down; then it has a power cut.
+    """
     slurm, node = stage.slurm, stage.slurm.nodes[2]
     there = {"partition": "batch", "directives": [f"nodelist={node}"]}
     flag = stage.users.home("alice") / "drained"
@@ -410,14 +633,26 @@ def the_third_node(stage: Stage) -> None:
 
     low, nap = stage.naps(batch={**there, "qos": "scavenger", "cores": 4})
     stage.running(low)
-    before = slurm.submit(stage.users, "bob", "sleep 1\n", "--qos=high", "-p", "batch", "-w", node, "-c4", "-t1")
-    stage.over(low, "error", "scheduler", "PREEMPTED", nap=nap, sentence=["a job that goes before it"], never=["canceled by unix user"])
+    before = slurm.submit(
+        stage.users, "bob", "sleep 1\n", "--qos=high", "-p", "batch", "-w", node, "-c4", "-t1"
+    )
+    stage.over(
+        low,
+        "error",
+        "scheduler",
+        "PREEMPTED",
+        nap=nap,
+        sentence=["a job that goes before it"],
+        never=["canceled by unix user"],
+    )
     stage.until_state(before, "COMPLETED")
 
     down, nap = stage.naps(batch=there)
     stage.running(down)
     slurm.set_down(node)
-    stage.over(down, "error", "scheduler", "NODE_FAIL", sentence=["a node that it ran on failed", node])
+    stage.over(
+        down, "error", "scheduler", "NODE_FAIL", sentence=["a node that it ran on failed", node]
+    )
     until(lambda: naps(nap) == [], "the node has cleared it away")
     slurm.resume(node)
 
@@ -428,7 +663,14 @@ def the_third_node(stage: Stage) -> None:
     assert stage.said(lost)["state"] == "running", "nobody has told yet"
     if not os.environ.get("SOAK"):
         slurm.set_down(node)
-    stage.over(lost, "error", "scheduler", "NODE_FAIL", nap=nap, sentence=["a node that it ran on failed", node])
+    stage.over(
+        lost,
+        "error",
+        "scheduler",
+        "NODE_FAIL",
+        nap=nap,
+        sentence=["a node that it ran on failed", node],
+    )
     slurm.boot(node)
     slurm.resume(node)
 
@@ -453,7 +695,11 @@ def test_no_record_ever_said_what_was_not_so(stage: Stage, going: dict[str, Futu
 def test_the_log_knows_of_no_fault(stage: Stage, going: dict[str, Future[None]]) -> None:
     for done in going.values():
         done.exception(2 * SECS)
-    own = deployment((stage.site.root / "secret" / "agents").read_text().strip().encode())  # other supervisors of these tests have theirs there
-    told = stage.site.log() + (Path(stage.users.home("alice")) / "scratch" / f"jobscribe-{own}" / "job_agent.log").read_text(errors="replace")
+    own = deployment(
+        (stage.site.root / "secret" / "agents").read_text().strip().encode()
+    )  # other supervisors of these tests have theirs there
+    told = stage.site.log() + (
+        Path(stage.users.home("alice")) / "scratch" / f"jobscribe-{own}" / "job_agent.log"
+    ).read_text(errors="replace")
     assert "Traceback" not in told, told[-5000:]
     assert ALICE in told

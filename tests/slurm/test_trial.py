@@ -1,6 +1,8 @@
-"""The trial of docs/sbatch.md, typed: each block of commands runs as it stands, in one of two shells that have an empty environment.
+"""The trial of docs/sbatch.md, typed: each block of commands runs as it stands, in one of two
+shells that have an empty environment.
 
-Only places, ports and users differ from the page, so that a trial that somebody has on this machine is left alone.
+Only places, ports and users differ from the page, so that a trial that somebody has on this machine
+is left alone.
 """
 
 import contextlib
@@ -26,19 +28,33 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def blocks() -> list[str]:
     """The blocks of commands of the section, in order."""
-    section = PAGE.read_text(encoding="utf-8").partition("\n## Trying it out\n")[2].partition("\n## ")[0]
+    section = (
+        PAGE.read_text(encoding="utf-8").partition("\n## Trying it out\n")[2].partition("\n## ")[0]
+    )
     return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 class Terminal:
-    """A shell of root's, as after `env -i`, in the repository. The first command that fails ends it."""
+    """A shell of root's, as after `env -i`, in the repository. The first command that fails ends
+    it.
+    """
 
     def __init__(self, place: Path, name: str) -> None:
         self.said = place / f"{name}.out"
         with self.said.open("wb") as out:
             self.shell = subprocess.Popen(
-                ["bash", "-e", "-o", "pipefail", "-s"], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
-                env={"PATH": PATH, "HOME": str(place / "home"), "TERM": "dumb", "LC_ALL": "C.UTF-8"},
+                ["bash", "-e", "-o", "pipefail", "-s"],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                start_new_session=True,
+                env={
+                    "PATH": PATH,
+                    "HOME": str(place / "home"),
+                    "TERM": "dumb",
+                    "LC_ALL": "C.UTF-8",
+                },
             )
         self._read = self._typed = 0
 
@@ -51,8 +67,12 @@ class Terminal:
         self.shell.stdin.write(f"{text}\necho {mark}\n".encode())
         self.shell.stdin.flush()
         deadline = time.monotonic() + BLOCK_SECS
-        while until not in (new := self.said.read_text(encoding="utf-8", errors="replace")[self._read :]):
-            assert self.shell.poll() is None, f"{text}\nended with {self.shell.returncode}:\n{new[-4000:]}"
+        while until not in (
+            new := self.said.read_text(encoding="utf-8", errors="replace")[self._read :]
+        ):
+            assert self.shell.poll() is None, (
+                f"{text}\nended with {self.shell.returncode}:\n{new[-4000:]}"
+            )
             assert time.monotonic() < deadline, f"{text}\nis not done:\n{new[-4000:]}"
             time.sleep(0.05)
         self._read += len(new)
@@ -60,7 +80,9 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Ctrl-C, for the command in front."""
-        front = subprocess.run(["pgrep", "-P", str(self.shell.pid)], capture_output=True, text=True).stdout.split()
+        front = subprocess.run(
+            ["pgrep", "-P", str(self.shell.pid)], capture_output=True, text=True
+        ).stdout.split()
         for pid in front:
             os.kill(int(pid), signal.SIGINT)
         deadline = time.monotonic() + BLOCK_SECS
@@ -90,8 +112,13 @@ class Trial:
             "etc/engines/sshd.sh": f"DIR={self.place}/sshd PORT={sshd} PREFIX={self.users} etc/engines/sshd.sh",
         }
         self.others = {
-            "/var/tmp/jobscribe-slurm": f"{self.place}/slurm", "/var/tmp/jobscribe-sshd": f"{self.place}/sshd", "/var/tmp/jobscribe-trial": f"{self.place}/trial",
-            "16950": str(sshd), "js-alice": f"{self.users}-alice", "js-two": f"{self.users}-two", "jobscribe up ": "jobscribe up --port 0 ",
+            "/var/tmp/jobscribe-slurm": f"{self.place}/slurm",
+            "/var/tmp/jobscribe-sshd": f"{self.place}/sshd",
+            "/var/tmp/jobscribe-trial": f"{self.place}/trial",
+            "16950": str(sshd),
+            "js-alice": f"{self.users}-alice",
+            "js-two": f"{self.users}-two",
+            "jobscribe up ": "jobscribe up --port 0 ",
         }
         self.first, self.second = Terminal(self.place, "first"), Terminal(self.place, "second")
 
@@ -101,15 +128,24 @@ class Trial:
 
     def left(self) -> list[str]:
         """Pid and command line of processes of this trial."""
-        lines = subprocess.run(["ps", "-e", "-o", "pid=,args="], capture_output=True, text=True).stdout.splitlines()
+        lines = subprocess.run(
+            ["ps", "-e", "-o", "pid=,args="], capture_output=True, text=True
+        ).stdout.splitlines()
         return [line for line in lines if str(self.place) in line or f"{self.users}-" in line]
 
     def close(self) -> None:
         for terminal in (self.first, self.second):
             terminal.close()
         for name in ("sshd", "slurm"):
-            subprocess.run(["bash", "-c", f"{self.engines[f'etc/engines/{name}.sh']} clean"], cwd=ROOT, capture_output=True, timeout=BLOCK_SECS)
-        for line in self.left():  # agents and keepers on `lab`, where the trial did not come to their end
+            subprocess.run(
+                ["bash", "-c", f"{self.engines[f'etc/engines/{name}.sh']} clean"],
+                cwd=ROOT,
+                capture_output=True,
+                timeout=BLOCK_SECS,
+            )
+        for (
+            line
+        ) in self.left():  # agents and keepers on `lab`, where the trial did not come to their end
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)
@@ -135,7 +171,10 @@ def test_the_trial_of_the_page_works_as_it_stands(trial: Trial) -> None:
     said = trial.first.type(describe, until="jobscribe ready at")
     assert "0 problems in 1 cluster" in said, said
     said = trial.second.type(on_lab)
-    assert sorted(re.findall(rf"^{trial.users}n[12]$", said, re.MULTILINE)) == [f"{trial.users}n1", f"{trial.users}n2"], said
+    assert sorted(re.findall(rf"^{trial.users}n[12]$", said, re.MULTILINE)) == [
+        f"{trial.users}n1",
+        f"{trial.users}n2",
+    ], said
     said = trial.second.type(sign_in)
     assert "(sign_in)" in said and f"signed in to far as {trial.users}-alice" in said, said
     assert re.search(rf"^{trial.users}-alice$", said, re.MULTILINE), said
@@ -145,7 +184,11 @@ def test_the_trial_of_the_page_works_as_it_stands(trial: Trial) -> None:
     assert re.search(rf"^{trial.users}-two$", said, re.MULTILINE), said
     assert "has ended" in trial.second.type(stop)
     trial.first.interrupt()
-    assert not [line for line in trial.left() if "jobscribe agent" in line or "jobscribe keeper" in line], "the page says how they are ended"
+    assert not [
+        line for line in trial.left() if "jobscribe agent" in line or "jobscribe keeper" in line
+    ], "the page says how they are ended"
     trial.first.type(remove)
     until(lambda: trial.left() == [], "nothing of it runs")
-    assert [str(p) for name in ("slurm", "sshd", "trial") for p in (trial.place / name).rglob("*")] == []
+    assert [
+        str(p) for name in ("slurm", "sshd", "trial") for p in (trial.place / name).rglob("*")
+    ] == []

@@ -1,7 +1,9 @@
-"""What a person reads at night of runs that failed, or wait, on a real Slurm: cause, how sure that is, and a text that alone says what to do.
+"""What a person reads at night of runs that failed, or wait, on a real Slurm: cause, how sure that
+is, and a text that alone says what to do.
 
-What Slurm does by itself to a run (its memory, its time, its nodes, an operator's hand) is played and read in test_states.py, what it
-refuses in test_refusals.py, that it is silent in test_outages.py. Here is what the run itself does, who kills it, and what it waits for.
+What Slurm does by itself to a run (its memory, its time, its nodes, an operator's hand) is played
+and read in test_states.py, what it refuses in test_refusals.py, that it is silent in
+test_outages.py. Here is what the run itself does, who kills it, and what it waits for.
 """
 
 import os
@@ -48,7 +50,11 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
-    tests = [i for i in request.session.items if isinstance(i, pytest.Function) and i.originalname == "test_why"]
+    tests = [
+        i
+        for i in request.session.items
+        if isinstance(i, pytest.Function) and i.originalname == "test_why"
+    ]
     chosen = {i.callspec.params["name"] for i in tests if i.get_closest_marker("skip") is None}
     with played(stage, {name: PLAYS[name] for name in PLAYS if name in chosen}) as going:
         yield going
@@ -57,8 +63,12 @@ def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Fu
 # ---- what is asked, and read
 
 
-def read(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:
-    """This is why, so sure; the text as it is typed has these words, and tells a reader what to try, this among it."""
+def read(
+    stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = ""
+) -> None:
+    """This is why, so sure; the text as it is typed has these words, and tells a reader what to
+    try, this among it.
+    """
     answer, text = readable.settled(lambda: stage.why(run), lambda: _typed(stage, run))
     assert (answer["cause"], answer["confidence"]) == (cause, confidence), text
     readable.check(answer, text)
@@ -73,7 +83,9 @@ def _typed(stage: Stage, run: Mapping[str, Any]) -> str:
     return text
 
 
-def ended(stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = "") -> None:
+def ended(
+    stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = ""
+) -> None:
     stage.site.wait(dict(run), SECS)
     read(stage, run, cause, confidence, *words, tries=tries)
 
@@ -95,8 +107,21 @@ def it_exits_with_137(stage: Stage) -> None:
 
 @play
 def python_raises(stage: Stage) -> None:
-    run = submitted(stage, stage.run("exec python3 -c 'def mesh():\n    raise ValueError(\"cell 7 is inside out\")\nmesh()'"))
-    ended(stage, run, "traceback", "likely", "ValueError: cell 7 is inside out", ":2 in mesh", tries="Read the exception")
+    run = submitted(
+        stage,
+        stage.run(
+            "exec python3 -c 'def mesh():\n    raise ValueError(\"cell 7 is inside out\")\nmesh()'"
+        ),
+    )
+    ended(
+        stage,
+        run,
+        "traceback",
+        "likely",
+        "ValueError: cell 7 is inside out",
+        ":2 in mesh",
+        tries="Read the exception",
+    )
 
 
 @play
@@ -115,14 +140,35 @@ def it_cannot_be_executed(stage: Stage) -> None:
 def a_module_is_missing(stage: Stage) -> None:
     """The shell's word for it, that there is no command `module`, is not what is told."""
     run = submitted(stage, stage.run("echo ran", batch={"modules": ["nosuch/1.0"]}))
-    ended(stage, run, "setupFailed", "likely", "this module cannot be loaded: nosuch/1.0", "module not loaded", tries="module avail")
-    assert stage.why(run)["diagnosis"]["hint"] == "module not loaded" and stage.site.output(run).body == b""
+    ended(
+        stage,
+        run,
+        "setupFailed",
+        "likely",
+        "this module cannot be loaded: nosuch/1.0",
+        "module not loaded",
+        tries="module avail",
+    )
+    assert (
+        stage.why(run)["diagnosis"]["hint"] == "module not loaded"
+        and stage.site.output(run).body == b""
+    )
 
 
 @play
 def its_setup_fails(stage: Stage) -> None:
-    run = submitted(stage, stage.run("echo ran", batch={"setup": "cat /nosuch/environment || exit 5"}))
-    ended(stage, run, "setupFailed", "likely", "/nosuch/environment", "set-up on the node ended with 5", tries="the lines of set-up")
+    run = submitted(
+        stage, stage.run("echo ran", batch={"setup": "cat /nosuch/environment || exit 5"})
+    )
+    ended(
+        stage,
+        run,
+        "setupFailed",
+        "likely",
+        "/nosuch/environment",
+        "set-up on the node ended with 5",
+        tries="the lines of set-up",
+    )
 
 
 # ---- by somebody
@@ -134,7 +180,16 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
     stage.running(run)
     (pid,) = until(lambda: naps(nap), "it sleeps")
     os.kill(pid, signal.SIGKILL)
-    ended(stage, run, "killed", "unknown", "SIGKILL", "by whom is not known", "the kernel log of its node cannot be seen from here", tries="look for what kills")
+    ended(
+        stage,
+        run,
+        "killed",
+        "unknown",
+        "SIGKILL",
+        "by whom is not known",
+        "the kernel log of its node cannot be seen from here",
+        tries="look for what kills",
+    )
 
 
 @play
@@ -142,18 +197,36 @@ def its_user_cancels_it_past_us(stage: Stage) -> None:
     run, nap = stage.naps()
     job = stage.running(run)
     stage.users.run("alice", "scancel", job, env=stage.slurm.env)
-    ended(stage, run, "slurmCanceledByUser", "certain", stage.users["alice"], "canceled by anyone here", tries=f"sacct -j {job}")
+    ended(
+        stage,
+        run,
+        "slurmCanceledByUser",
+        "certain",
+        stage.users["alice"],
+        "canceled by anyone here",
+        tries=f"sacct -j {job}",
+    )
     assert naps(nap) == []
 
 
 @play
 def its_users_login_hangs_on_the_node(stage: Stage) -> None:
-    """Slurm has the node's `su` find out what a login sets, waits for its batch script to begin, and calls the node failed."""
+    """Slurm has the node's `su` find out what a login sets, waits for its batch script to begin,
+    and calls the node failed.
+    """
     profile = stage.users.home("bob") / ".profile"
     profile.write_text("if grep -q getenv /proc/$PPID/cmdline; then sleep 300; fi\n")
     try:
         run = submitted(stage, stage.run("echo ran", uid=BOB))
-        ended(stage, run, "nodeFail", "certain", "had not begun there", "a login of its user takes longer", tries="time bash -l -c true")
+        ended(
+            stage,
+            run,
+            "nodeFail",
+            "certain",
+            "had not begun there",
+            "a login of its user takes longer",
+            tries="time bash -l -c true",
+        )
         assert stage.site.output(run).body == b""
     finally:
         profile.unlink()
@@ -170,7 +243,13 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
     for run in (first, second):
         stage.waits_for(run, "BeginTime")
     read(stage, second, "slurm", "certain", "BeginTime", tries="nothing needs to be done")
-    stage.slurm.ask("scontrol", "update", f"jobid={stage.job(second)}", f"dependency=afterok:{stage.job(first)}", "starttime=now")
+    stage.slurm.ask(
+        "scontrol",
+        "update",
+        f"jobid={stage.job(second)}",
+        f"dependency=afterok:{stage.job(first)}",
+        "starttime=now",
+    )
     stage.waits_for(second, "Dependency")
     read(stage, second, "slurm", "certain", "(Dependency)", tries="behind Dependency=")
     stage.users.run("alice", "scontrol", "hold", stage.job(first), env=stage.slurm.env)
@@ -195,9 +274,32 @@ def others_are_before_it(stage: Stage) -> None:
     stage.waits_for(next_one, "Resources")
     stage.site.submit(last)
     stage.waits_for(last, "Priority")
-    read(stage, next_one, "slurm", "certain", "(Resources)", "it is the next", tries="nothing needs to be done")
-    read(stage, last, "slurm", "certain", "(Priority)", "others are before it", tries="nothing needs to be done")
-    read(stage, holder, "running", "certain", f"as Slurm job {stage.job(holder)}", tries="scontrol show job")
+    read(
+        stage,
+        next_one,
+        "slurm",
+        "certain",
+        "(Resources)",
+        "it is the next",
+        tries="nothing needs to be done",
+    )
+    read(
+        stage,
+        last,
+        "slurm",
+        "certain",
+        "(Priority)",
+        "others are before it",
+        tries="nothing needs to be done",
+    )
+    read(
+        stage,
+        holder,
+        "running",
+        "certain",
+        f"as Slurm job {stage.job(holder)}",
+        tries="scontrol show job",
+    )
     for run in (last, next_one, holder):
         stage.site.cancel(run)
         stage.site.wait(run, SECS)

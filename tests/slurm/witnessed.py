@@ -1,7 +1,9 @@
-"""Runs on the real cluster that are witnessed, a supervisor that is asked about them all the time, and the hands that kill.
+"""Runs on the real cluster that are witnessed, a supervisor that is asked about them all the time,
+and the hands that kill.
 
-The oracle is that of tests/faults: what jobs stamped to disk; and Slurm's own word, asked past the product. Nodes of this cluster have
-hosts' names of their own, and this machine's processes: who stamped can be looked at.
+The oracle is that of tests/faults: what jobs stamped to disk; and Slurm's own word, asked past the
+product. Nodes of this cluster have hosts' names of their own, and this machine's processes: who
+stamped can be looked at.
 """
 
 import contextlib
@@ -24,14 +26,15 @@ from hpc import Users
 from loop_lag import check_lag
 from places import ROOM
 from real_site import Site, jid_of, req_id, until
-from witness import Witness
 from slurm_yard import Job, Slurm, sites
+from witness import Witness
 
 from jobscribe.runtime import processes
 
 ALICE, BOB = "WitAlice", "WitBobby"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
-#: Slurm is asked at least so often. What has ended is told so long after that; a status is true again so long after a restart (seconds).
+#: Slurm is asked at least so often. What has ended is told so long after that; a status is true
+#: again so long after a restart (seconds).
 POLL_SECS = 1.0
 TOLD_SECS, TRUE_SECS = (POLL_SECS + 30) * ROOM, 5 * ROOM
 #: A canceled job is gone so long after its grace.
@@ -43,7 +46,8 @@ PROGRAMS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "sacctm
 
 _gates = itertools.count(1)
 
-#: In front of Slurm's programs: each call is written down, and the first sbatch of a job may be played a trick. $PPID is the agent.
+#: In front of Slurm's programs: each call is written down, and the first sbatch of a job may be
+#: played a trick. $PPID is the agent.
 _PROGRAM = """#!/bin/sh
 real=/usr/bin/{name}
 read -r up _ </proc/uptime
@@ -87,9 +91,16 @@ class House:
         return time.monotonic()
 
     def reboot(self) -> float:
-        """A power cut of the machine where supervisor, keepers and agents are; it is another boot then. (See `houses`.)"""
+        """A power cut of the machine where supervisor, keepers and agents are; it is another boot
+        then. (See `houses`.)
+        """
         assert self.site.process is not None
-        self.kill(self.site.process.pid, *self.agents(), *self.agents(what="keeper"), *self.site.titled("relay"))
+        self.kill(
+            self.site.process.pid,
+            *self.agents(),
+            *self.agents(what="keeper"),
+            *self.site.titled("relay"),
+        )
         self.site.stop(signal.SIGKILL)
         _boot(self.place, 2)
         self.site.start()
@@ -101,7 +112,12 @@ class House:
         """Pids of agents (keepers) that run, of this user or of all."""
         names = [PEOPLE[uid]] if uid else sorted(set(PEOPLE.values()))
         title = f"jobscribe {what} ".encode()
-        return [pid for name in names for pid in self.users.processes(name) if _line(pid).startswith(title)]
+        return [
+            pid
+            for name in names
+            for pid in self.users.processes(name)
+            if _line(pid).startswith(title)
+        ]
 
     def agent(self, uid: str) -> int:
         return int(until(lambda: self.agents(uid), f"the agent of {uid} runs", 60)[0])
@@ -116,7 +132,10 @@ class House:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid, ticks in known:
-            until(lambda pid=pid, ticks=ticks: ticks is None or not processes.alive(pid, ticks), f"{pid} is gone")  # type: ignore[misc]
+            until(
+                lambda pid=pid, ticks=ticks: ticks is None or not processes.alive(pid, ticks),
+                f"{pid} is gone",
+            )  # type: ignore[misc]
 
     # ---- Slurm's programs
 
@@ -136,9 +155,15 @@ class House:
 
     def check(self) -> str:
         """Everything is over: books, witness, watch and loop. Returns what was looked at."""
-        for job in self.site.post("job-list", active=True)["jobs"]:  # of a test that has failed: they are not the next one's
+        for job in self.site.post("job-list", active=True)[
+            "jobs"
+        ]:  # of a test that has failed: they are not the next one's
             self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
-        until(lambda: not self.site.post("job-list", active=True)["jobs"], "nothing is pending or running", TOLD_SECS)
+        until(
+            lambda: not self.site.post("job-list", active=True)["jobs"],
+            "nothing is pending or running",
+            TOLD_SECS,
+        )
         check_books(self.site)
         assert not self.watch.lies, self.watch.lies
         said = self.witness.check(killed=frozenset(self.killed))
@@ -148,14 +173,27 @@ class House:
 
 
 class Case:
-    """A run that is witnessed. text: what it does; nothing: it waits at a gate of its own, and ends with `code`."""
+    """A run that is witnessed. text: what it does; nothing: it waits at a gate of its own, and ends
+    with `code`.
+    """
 
-    def __init__(self, house: House, text: str = "", *, uid: str = ALICE, code: int = CODE, deaf: bool = False, **fields: Any) -> None:
+    def __init__(
+        self,
+        house: House,
+        text: str = "",
+        *,
+        uid: str = ALICE,
+        code: int = CODE,
+        deaf: bool = False,
+        **fields: Any,
+    ) -> None:
         """deaf: nothing of it ends by SIGTERM."""
         self.house, self.uid, self.gate = house, uid, f"gate-{next(_gates)}"
         fields = {"graceSecs": 1.0, "batch": {}, **fields}
         w = house.witness
-        self.run = w.job(text, uid=uid, **fields) if text else w.gated(code, self.gate, uid=uid, **fields)
+        self.run = (
+            w.job(text, uid=uid, **fields) if text else w.gated(code, self.gate, uid=uid, **fields)
+        )
         if deaf:
             self.run["command"][2] = "trap '' TERM HUP INT\n" + self.run["command"][2]
         self.jid = jid_of(self.run)
@@ -195,14 +233,18 @@ class Case:
     @property
     def jobs(self) -> list[Job]:
         """What Slurm has of it, over or not."""
-        return [j for j in self.house.slurm.queued(active=False) if j.name.startswith(f"js-{self.jid}-")]
+        return [
+            j for j in self.house.slurm.queued(active=False) if j.name.startswith(f"js-{self.jid}-")
+        ]
 
     def __str__(self) -> str:
         return self.jid
 
 
 class Watch(threading.Thread):
-    """A client of its own: asks for every run and reads its record, over and over. lies: what was said and not so."""
+    """A client of its own: asks for every run and reads its record, over and over. lies: what was
+    said and not so.
+    """
 
     def __init__(self, house: House) -> None:
         super().__init__(daemon=True)
@@ -249,10 +291,14 @@ class Watch(threading.Thread):
         self.looks += 1
         with contextlib.suppress(FileNotFoundError):  # it is written soon after the answer
             record = json.loads((site.root / "supervisor-job" / f"{case.jid}.json").read_text())
-            self._own.heard({
-                "computeJid": f"record of {case.jid}", "computeJobSerial": record["computeJobSerial"], "state": record["status"],
-                "reason": record.get("reason"),
-            })
+            self._own.heard(
+                {
+                    "computeJid": f"record of {case.jid}",
+                    "computeJobSerial": record["computeJobSerial"],
+                    "state": record["status"],
+                    "reason": record.get("reason"),
+                }
+            )
 
     def ever(self, case: Case, true: Callable[[dict[str, Any]], bool]) -> bool:
         return any(true(status) for _, status in self.said.get(case.jid, []))
@@ -272,7 +318,9 @@ def _line(pid: int) -> bytes:
     return b""
 
 
-def ended(cases: Iterable[Case], secs: float = TOLD_SECS, go: bool = True) -> dict[Case, dict[str, Any]]:
+def ended(
+    cases: Iterable[Case], secs: float = TOLD_SECS, go: bool = True
+) -> dict[Case, dict[str, Any]]:
     """All over; go: let go."""
     said: dict[Case, dict[str, Any]] = {}
     waits = list(cases)
@@ -285,7 +333,9 @@ def ended(cases: Iterable[Case], secs: float = TOLD_SECS, go: bool = True) -> di
             if status["over"]:
                 said[case] = status
                 waits.remove(case)
-        assert time.monotonic() < deadline, f"not over within {secs:g} s: {[(str(c), c.status(), c.jobs) for c in waits]}"
+        assert time.monotonic() < deadline, (
+            f"not over within {secs:g} s: {[(str(c), c.status(), c.jobs) for c in waits]}"
+        )
         time.sleep(0.05)
     return said
 
@@ -307,8 +357,15 @@ def well_ended(said: dict[Case, dict[str, Any]], code: int = CODE) -> None:
     """Each by its own exit code and last line, however it was told."""
     for case, status in said.items():
         exit_ = status["exit"]
-        assert (status["state"], status["reason"]) == (("error" if code else "completed"), "exit"), (str(case), status)
-        assert (exit_["code"], exit_["source"], exit_["lastLines"] if code else "the last line") == (code, "script", "the last line"), (str(case), status)
+        assert (status["state"], status["reason"]) == (
+            ("error" if code else "completed"),
+            "exit",
+        ), (str(case), status)
+        assert (
+            exit_["code"],
+            exit_["source"],
+            exit_["lastLines"] if code else "the last line",
+        ) == (code, "script", "the last line"), (str(case), status)
         assert case.starts == 1, str(case)
 
 
@@ -317,8 +374,16 @@ def _boot(place: Path, number: int) -> None:
 
 
 @contextlib.contextmanager
-def houses(slurm: Slurm, users: Users, *sets: str, sshd: Any = None, fields: dict[str, Any] | None = None, **options: Any) -> Iterator[House]:
-    """A supervisor that runs, on a machine whose boots count for it and its agents alone; nothing of it is left afterwards.
+def houses(
+    slurm: Slurm,
+    users: Users,
+    *sets: str,
+    sshd: Any = None,
+    fields: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[House]:
+    """A supervisor that runs, on a machine whose boots count for it and its agents alone; nothing
+    of it is left afterwards.
 
     fields: of the cluster `lab`.
     """
@@ -339,10 +404,22 @@ def houses(slurm: Slurm, users: Users, *sets: str, sshd: Any = None, fields: dic
     (place / "python").write_text(_ON_THIS_BOOT.format(boot=place / "boot", python=sys.executable))
     (place / "python").chmod(0o755)
     environment = {**slurm.env, "PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"}
-    cluster = {"environment": environment, "pollMaxSecs": POLL_SECS, "callSecs": CALL_SECS, **(fields or {})}
+    cluster = {
+        "environment": environment,
+        "pollMaxSecs": POLL_SECS,
+        "callSecs": CALL_SECS,
+        **(fields or {}),
+    }
     slurm.well()
     with sites(slurm, users, lambda: sshd) as made:
-        site = made.make("limits.agent_start_secs=60", *sets, clusters={"lab": cluster}, people=PEOPLE, python=str(place / "python"), **options)
+        site = made.make(
+            "limits.agent_start_secs=60",
+            *sets,
+            clusters={"lab": cluster},
+            people=PEOPLE,
+            python=str(place / "python"),
+            **options,
+        )
         house = House(site, slurm, users, place)
         site.start()
         house.watch.start()

@@ -1,7 +1,9 @@
-"""A stage for the pure core: it feeds inputs to `decide`, keeps every event in a log of its own, and distrusts each decision.
+"""A stage for the pure core: it feeds inputs to `decide`, keeps every event in a log of its own,
+and distrusts each decision.
 
-After every decision it checks what must always hold: expected versions, fold of the log equal to the world, sound slots,
-no two live attempts of one job, and of what is true only now (queues, holds, followers, tallies) nothing that belongs to nobody.
+After every decision it checks what must always hold: expected versions, fold of the log equal to
+the world, sound slots, no two live attempts of one job, and of what is true only now (queues,
+holds, followers, tallies) nothing that belongs to nobody.
 """
 
 import gc
@@ -14,21 +16,43 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from jobscribe.db.events.agent_fold import evolve_agent
 from jobscribe.db.events.events import RunRequested, TaskPlaced, TaskStarted, agent_stream
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import AgentRecord, Job
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.wire.messages import Alive, Execution, PortsProbed, RunStatusUpdate, Snapshot
 from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import After, TaskRole
-from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.resources import gang_allocator as rooms, concurrency_limits as slots
-from jobscribe.supervisor.core.state import task_counts as tallies
+from jobscribe.protocol.wire.messages import (
+    Alive,
+    Execution,
+    PortsProbed,
+    RunStatusUpdate,
+    Snapshot,
+)
 from jobscribe.supervisor.core.decide import Decision, decide
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid, Cancel, DriverFound, DriverStarted, Now, Release, Restarted, Submit, TimerFired, cancel_receipt, jids
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentSaid,
+    Cancel,
+    DriverFound,
+    DriverStarted,
+    Now,
+    Release,
+    Restarted,
+    Submit,
+    TimerFired,
+    cancel_receipt,
+    jids,
+)
+from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
 from jobscribe.supervisor.core.resources.gang_allocator import Node
+from jobscribe.supervisor.core.state import task_counts as tallies
 from jobscribe.supervisor.core.state.world import Policy, World
 
 # what tests of this folder share lies beside this file
@@ -40,7 +64,12 @@ WALL = 1_700_000_000.0
 
 def spec(n: int = 1, uid: str = UID, **fields: Any) -> RunSpec:
     """A run of simulation number `n` of this user."""
-    return RunSpec(uid=uid, simulation_id=f"sim{n:05d}", command=fields.pop("command", ("true",)), **{"driver": "local", **fields})
+    return RunSpec(
+        uid=uid,
+        simulation_id=f"sim{n:05d}",
+        command=fields.pop("command", ("true",)),
+        **{"driver": "local", **fields},
+    )
 
 
 def jid_of(n: int = 1, uid: str = UID) -> str:
@@ -56,7 +85,9 @@ def role(name: str = "a", tasks: int = 1, **fields: Any) -> TaskRole:
 
 
 def node(host: str = "localhost", cpu: int = 4, **fields: Any) -> Node:
-    return Node(**{"host": host, "address": f"{host}.example", "cpu": cpu, "memory_mb": 4000, **fields})
+    return Node(
+        **{"host": host, "address": f"{host}.example", "cpu": cpu, "memory_mb": 4000, **fields}
+    )
 
 
 def after(*ns: int, on: str = "ok", uid: str = UID) -> tuple[After, ...]:
@@ -64,12 +95,27 @@ def after(*ns: int, on: str = "ok", uid: str = UID) -> tuple[After, ...]:
 
 
 def alive(key: AgentKey, **fields: Any) -> Alive:
-    return Alive(agent_id="a" * 32, agent_key=key, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9, **fields)
+    return Alive(
+        agent_id="a" * 32,
+        agent_key=key,
+        version="1",
+        host="node1",
+        boot_id="boot1",
+        pid=10,
+        keeper_pid=9,
+        **fields,
+    )
 
 
 def running(token: Token, pid: int = 100, elapsed: float | None = 0.0) -> Execution:
     return Execution(
-        token=token, state="running", op_id=op_id(token, "run"), pid=pid, start_ticks=pid * 7, started_at=WALL, elapsed_secs=elapsed,
+        token=token,
+        state="running",
+        op_id=op_id(token, "run"),
+        pid=pid,
+        start_ticks=pid * 7,
+        started_at=WALL,
+        elapsed_secs=elapsed,
     )
 
 
@@ -79,12 +125,21 @@ def starting(token: Token) -> Execution:
 
 def ended(token: Token, code: int | None = 0, *, pid: int | None = 100, **exit_: Any) -> Execution:
     info = ExitInfo(code=code, started_at=WALL if pid else None, ended_at=WALL + 1, **exit_)
-    return Execution(token=token, state="ended", op_id=op_id(token, "run"), pid=pid, start_ticks=pid and pid * 7, exit=info)
+    return Execution(
+        token=token,
+        state="ended",
+        op_id=op_id(token, "run"),
+        pid=pid,
+        start_ticks=pid and pid * 7,
+        exit=info,
+    )
 
 
 def ending(token: Token, code: int | None = 0, *, pid: int = 100, **exit_: Any) -> Execution:
     """Its command has ended, and something of it is still there."""
-    return msgspec.structs.replace(running(token, pid), exit=ExitInfo(code=code, started_at=WALL, ended_at=WALL + 1, **exit_))
+    return msgspec.structs.replace(
+        running(token, pid), exit=ExitInfo(code=code, started_at=WALL, ended_at=WALL + 1, **exit_)
+    )
 
 
 class Stage:
@@ -109,10 +164,17 @@ class Stage:
     # ---- the door
 
     def now(self) -> Now:
-        return Now(wall=self.wall, mono=self.mono, boot_id=self.boot_id, entropy=next(self._moments).to_bytes(16, "big"))
+        return Now(
+            wall=self.wall,
+            mono=self.mono,
+            boot_id=self.boot_id,
+            entropy=next(self._moments).to_bytes(16, "big"),
+        )
 
     def tell(self, *inputs: Any) -> Decision:
-        """Decide these together, then check what must always hold. The effects are in `self.effects`."""
+        """Decide these together, then check what must always hold. The effects are in
+        `self.effects`.
+        """
         for input_ in inputs:
             jids(input_)
             if isinstance(input_, TimerFired):
@@ -125,7 +187,9 @@ class Stage:
         return decision
 
     def _keep(self, decision: Decision) -> None:
-        assert len({w.stream for w in decision.writes}) == len(decision.writes), "one write a stream"
+        assert len({w.stream for w in decision.writes}) == len(decision.writes), (
+            "one write a stream"
+        )
         for write in decision.writes:
             assert write.events
             assert write.expected_version == sum(s == write.stream for s, _ in self.log)
@@ -148,7 +212,9 @@ class Stage:
             assert rooms.broken(room) == []
         for jid, job in decision.touched.items():
             assert self.world.jobs[jid] == job == self.folded(jid)
-            assert len({(t.token.serial, t.token.attempt) for t in job.live_tasks()}) <= 1, "two live attempts of one job"
+            assert len({(t.token.serial, t.token.attempt) for t in job.live_tasks()}) <= 1, (
+                "two live attempts of one job"
+            )
         for w in decision.writes:
             if w.stream.startswith("agent/"):
                 view = next(v for k, v in self.world.agents.items() if agent_stream(k) == w.stream)
@@ -164,10 +230,16 @@ class Stage:
         for jid, job in world.jobs.items():
             for task in job.live_tasks():
                 live.setdefault((jid, task.token.serial), []).append(task)
-        assert {t: tally.live for t, tally in world.tallies.items()} == {t: len(tasks) for t, tasks in live.items()}
+        assert {t: tally.live for t, tally in world.tallies.items()} == {
+            t: len(tasks) for t, tasks in live.items()
+        }
         for ticket, tally in world.tallies.items():
             run = world.jobs[ticket[0]].run
-            assert run is None or run.serial != ticket[1] or tally == tallies.of(run.attempts[-1].tasks)
+            assert (
+                run is None
+                or run.serial != ticket[1]
+                or tally == tallies.of(run.attempts[-1].tasks)
+            )
         queued = {t: k for k, v in world.agents.items() for t in v.queued}
         asking = {t for v in world.agents.values() for t in v.asking}
         assert asking <= queued.keys() and not queued.keys() & live.keys()
@@ -175,8 +247,12 @@ class Stage:
             job = world.jobs[jid]
             assert job.run and job.run.serial == serial and job.run.active and not job.run.waits_for
         for v in world.agents.values():
-            assert list(v.gangs.items()) == [(t, n) for t, n in v.queued.items() if world.jobs[t[0]].run.spec.roles]
-        assert world.slots.claims.keys() == asking | live.keys(), "slots belong to who asks or lives"
+            assert list(v.gangs.items()) == [
+                (t, n) for t, n in v.queued.items() if world.jobs[t[0]].run.spec.roles
+            ]
+        assert world.slots.claims.keys() == asking | live.keys(), (
+            "slots belong to who asks or lives"
+        )
         claims = {t: c for room in world.rooms.values() for t, c in room.claims.items()}
         assert claims.keys() <= asking | live.keys(), "rooms belong to who asks or lives"
         for ticket, tasks in live.items():
@@ -185,10 +261,19 @@ class Stage:
                 assert ticket not in claims, "a cluster is nobody's room"
                 continue
             if (run is not None and run.serial == ticket[1] and run.spec.roles) or ticket in claims:
-                assert {(t.token.role, t.token.index) for t in tasks} == claims[ticket].seats.keys(), "a task holds what it asked for"
-        queued_by_others = {t for t in world.holds if world.jobs[t[0]].run.spec.driver in self.policy.batch}
-        assert world.holds.keys() - queued_by_others == {t for t, c in claims.items() if c.seats} - live.keys(), "who has everything is on its way"
-        assert world.batch.keys() <= {t.token for tasks in live.values() for t in tasks}, "what schedulers say is kept of what lives"
+                assert {(t.token.role, t.token.index) for t in tasks} == claims[
+                    ticket
+                ].seats.keys(), "a task holds what it asked for"
+        queued_by_others = {
+            t for t in world.holds if world.jobs[t[0]].run.spec.driver in self.policy.batch
+        }
+        assert (
+            world.holds.keys() - queued_by_others
+            == {t for t, c in claims.items() if c.seats} - live.keys()
+        ), "who has everything is on its way"
+        assert world.batch.keys() <= {t.token for tasks in live.values() for t in tasks}, (
+            "what schedulers say is kept of what lives"
+        )
         assert not world.held_off.keys() & claims.keys() and world.held_off.keys() <= asking
         holding: dict[AgentKey, set[Any]] = {}
         for ticket, hold in world.holds.items():
@@ -203,19 +288,37 @@ class Stage:
         waits: dict[str, dict[int, dict[Any, None]]] = {}
         for jid, job in world.jobs.items():
             for a in job.run.waits_for if job.run is not None and job.run.active else ():
-                waits.setdefault(a.compute_jid, {}).setdefault(a.compute_job_serial, {})[jid, job.run.serial] = None
+                waits.setdefault(a.compute_jid, {}).setdefault(a.compute_job_serial, {})[
+                    jid, job.run.serial
+                ] = None
         assert world.followers == waits
 
     def left(self) -> dict[str, Any]:
         """Everything that ought to be gone when nothing is owed any more; {} where it is."""
         world = self.world
         # the driver's avoided ports are looked at again whether or not anybody waits
-        timers = [t for t in self.clock if not t[0].startswith("agent-") and t[0] not in ("sync", "room")]
-        books = [b for room in world.rooms.values() for b in room.books.values() if b.cpu or b.memory_mb or b.gpus or b.ports]
+        timers = [
+            t for t in self.clock if not t[0].startswith("agent-") and t[0] not in ("sync", "room")
+        ]
+        books = [
+            b
+            for room in world.rooms.values()
+            for b in room.books.values()
+            if b.cpu or b.memory_mb or b.gpus or b.ports
+        ]
         kept = {
-            "busy": [j for j, job in world.jobs.items() if job.busy], "pools": world.slots.pools, "claims": world.slots.claims,
-            "rooms": [r for r in world.rooms.values() if r.claims or r.queue], "books": books, "holds": world.holds,
-            "held off": world.held_off, "followers": world.followers, "tallies": world.tallies, "began": world.began, "timers": timers, "batch": world.batch,
+            "busy": [j for j, job in world.jobs.items() if job.busy],
+            "pools": world.slots.pools,
+            "claims": world.slots.claims,
+            "rooms": [r for r in world.rooms.values() if r.claims or r.queue],
+            "books": books,
+            "holds": world.holds,
+            "held off": world.held_off,
+            "followers": world.followers,
+            "tallies": world.tallies,
+            "began": world.began,
+            "timers": timers,
+            "batch": world.batch,
             "needed": [k for k, v in world.agents.items() if v.needed],
         }
         return {what: value for what, value in kept.items() if value}
@@ -249,7 +352,9 @@ class Stage:
                 requested[stream.removeprefix("job/")] = position
         jobs = [(self.folded(jid), n) for jid, n in requested.items()]
         world = World(self.policy)
-        world.restore([(j, n) for j, n in jobs if j.busy], [self.record(k) for k in self.world.agents])
+        world.restore(
+            [(j, n) for j, n in jobs if j.busy], [self.record(k) for k in self.world.agents]
+        )
         return world
 
     def restart(self) -> None:
@@ -270,19 +375,59 @@ class Stage:
         self.wall += secs
         self.mono += secs
 
-    def submission(self, run: RunSpec, *, req_id: str | None = None, serial: int = 0, force: bool = False) -> Submit:
+    def submission(
+        self, run: RunSpec, *, req_id: str | None = None, serial: int = 0, force: bool = False
+    ) -> Submit:
         handle = next(self._handles)
-        request = RunSimulation(req_id=req_id or f"submit-{handle:06d}", run=run, force_run=force, compute_job_serial=serial)
-        return Submit(handle, request, f"/users/{run.simulation_id}", **self._known(run.uid, request.req_id, cancel_receipt(request.req_id)))
+        request = RunSimulation(
+            req_id=req_id or f"submit-{handle:06d}",
+            run=run,
+            force_run=force,
+            compute_job_serial=serial,
+        )
+        return Submit(
+            handle,
+            request,
+            f"/users/{run.simulation_id}",
+            **self._known(run.uid, request.req_id, cancel_receipt(request.req_id)),
+        )
 
-    def submit(self, n: int = 1, *, uid: str = UID, req_id: str | None = None, serial: int = 0, force: bool = False, **fields: Any) -> Decision:
-        return self.tell(self.submission(spec(n, uid, **fields), req_id=req_id, serial=serial, force=force))
+    def submit(
+        self,
+        n: int = 1,
+        *,
+        uid: str = UID,
+        req_id: str | None = None,
+        serial: int = 0,
+        force: bool = False,
+        **fields: Any,
+    ) -> Decision:
+        return self.tell(
+            self.submission(spec(n, uid, **fields), req_id=req_id, serial=serial, force=force)
+        )
 
-    def cancel(self, n: int = 1, *, uid: str = UID, by: str | None = None, serial: int = 0, req_id: str | None = None) -> Decision:
+    def cancel(
+        self,
+        n: int = 1,
+        *,
+        uid: str = UID,
+        by: str | None = None,
+        serial: int = 0,
+        req_id: str | None = None,
+    ) -> Decision:
         handle = next(self._handles)
         by = by or uid
-        request = RunCancel(req_id=req_id or f"cancel-{handle:06d}", uid=by, compute_jid=jid_of(n, uid), compute_job_serial=serial)
-        return self.tell(Cancel(handle, request, **self._known(by, cancel_receipt(request.req_id), request.req_id)))
+        request = RunCancel(
+            req_id=req_id or f"cancel-{handle:06d}",
+            uid=by,
+            compute_jid=jid_of(n, uid),
+            compute_job_serial=serial,
+        )
+        return self.tell(
+            Cancel(
+                handle, request, **self._known(by, cancel_receipt(request.req_id), request.req_id)
+            )
+        )
 
     def gang(self, *roles: TaskRole, n: int = 1, uid: str = UID, **fields: Any) -> Decision:
         """Submit a run with these roles."""
@@ -293,9 +438,16 @@ class Stage:
         while self.probes:
             probe = self.probes.pop(0)
             if self.world.agent(probe.key).phase == "up":
-                self.says(PortsProbed(op_id=probe.op_id, busy=tuple(sorted(set(busy) & set(probe.ports)))), probe.key)
+                self.says(
+                    PortsProbed(
+                        op_id=probe.op_id, busy=tuple(sorted(set(busy) & set(probe.ports)))
+                    ),
+                    probe.key,
+                )
 
-    def placed(self, *roles: TaskRole, n: int = 1, hosts: tuple[str, ...] = ("localhost",), **fields: Any) -> list[Token]:
+    def placed(
+        self, *roles: TaskRole, n: int = 1, hosts: tuple[str, ...] = ("localhost",), **fields: Any
+    ) -> list[Token]:
         """A gang that was placed just now; its tokens, in order."""
         self.gang(*roles, n=n, **fields)
         for host in hosts:
@@ -315,7 +467,9 @@ class Stage:
         assert task is not None
         self.reports(ended(token, code, **exit_), key=task.agent_key)
 
-    def release(self, n: int = 1, *, uid: str = UID, by: str | None = None, **fields: Any) -> Decision:
+    def release(
+        self, n: int = 1, *, uid: str = UID, by: str | None = None, **fields: Any
+    ) -> Decision:
         request = RunRelease(uid=by or uid, compute_jid=jid_of(n, uid), **fields)
         return self.tell(Release(next(self._handles), request))
 
@@ -338,7 +492,9 @@ class Stage:
         self.tell(DriverStarted(key, self.world.agent(key).record.attempt, {"pid": 9}))
 
     def connect(self, key: AgentKey | None = None, *executions: Execution) -> None:
-        """The agent connects, and its first snapshot says these; the second as well, where it is asked again."""
+        """The agent connects, and its first snapshot says these; the second as well, where it is
+        asked again.
+        """
         key = key or key_of()
         self.open(key)
         self.snapshot(key, *executions)
@@ -350,7 +506,9 @@ class Stage:
         self.tell(AgentConnected(key, self.epochs[key], alive(key)))
 
     def snapshot(self, key: AgentKey, *executions: Execution) -> None:
-        self.says(Snapshot(number=next(self._snapshots), page=0, last=True, executions=executions), key)
+        self.says(
+            Snapshot(number=next(self._snapshots), page=0, last=True, executions=executions), key
+        )
 
     def says(self, message: Any, key: AgentKey | None = None) -> None:
         key = key or key_of()
@@ -405,8 +563,22 @@ class Stage:
 
 
 _KIT = SimpleNamespace(
-    Stage=Stage, spec=spec, jid_of=jid_of, key_of=key_of, alive=alive, running=running, starting=starting, ended=ended, ending=ending,
-    role=role, node=node, after=after, UID=UID, OTHER_UID=OTHER_UID, WALL=WALL, replace=msgspec.structs.replace,
+    Stage=Stage,
+    spec=spec,
+    jid_of=jid_of,
+    key_of=key_of,
+    alive=alive,
+    running=running,
+    starting=starting,
+    ended=ended,
+    ending=ending,
+    role=role,
+    node=node,
+    after=after,
+    UID=UID,
+    OTHER_UID=OTHER_UID,
+    WALL=WALL,
+    replace=msgspec.structs.replace,
 )
 
 
@@ -434,5 +606,7 @@ def stage() -> Stage:
 @pytest.fixture
 def wide() -> Stage:
     """Room for many runs at once."""
-    return Stage(cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
-                 op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50})
+    return Stage(
+        cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
+        op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
+    )

@@ -1,4 +1,6 @@
-"""A cluster's login nodes as a test has them: who may come in, with what, and what is said to everybody else. And the API in front of it."""
+"""A cluster's login nodes as a test has them: who may come in, with what, and what is said to
+everybody else. And the API in front of it.
+"""
 
 import asyncio
 import threading
@@ -8,26 +10,34 @@ from unittest.mock import MagicMock
 
 import tornado.httpserver
 import tornado.testing
+from office import Office
+
 from jobscribe.drivers.contracts import Capabilities
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.clusters.inventory import ClusterBoard
-from jobscribe.supervisor.clusters.sign_in import SignIns
 from jobscribe.supervisor.api import routes
 from jobscribe.supervisor.api.transport.request_handler import Services
 from jobscribe.supervisor.api.transport.response_limits import Unsent
-from office import Office
+from jobscribe.supervisor.clusters.inventory import ClusterBoard
+from jobscribe.supervisor.clusters.sign_in import SignIns
 
 HOST = LoginHost(host="login.example.org", keys=("ssh-ed25519 AAAA",))
-CLUSTERS = Clusters(clusters=(
-    Cluster(name="alpha", access="ssh", login=(HOST,)), Cluster(name="beta", access="ssh", login=(LoginHost(host="beta.example.org", keys=("k",)),)),
-    Cluster(name="gamma", access="account"),
-))
+CLUSTERS = Clusters(
+    clusters=(
+        Cluster(name="alpha", access="ssh", login=(HOST,)),
+        Cluster(
+            name="beta", access="ssh", login=(LoginHost(host="beta.example.org", keys=("k",)),)
+        ),
+        Cluster(name="gamma", access="account"),
+    )
+)
 
 
 class Doors:
-    """`accounts`: name to (password, code). `tried`: what was sent, each time. `answer`: raised instead, made of the credentials."""
+    """`accounts`: name to (password, code). `tried`: what was sent, each time. `answer`: raised
+    instead, made of the credentials.
+    """
 
     def __init__(self) -> None:
         self.accounts = {"joe": ("correct horse", "123456"), "ann": ("battery staple", None)}
@@ -56,7 +66,10 @@ class Doors:
         if self.answer is not None:
             raise self.answer(credentials)
         if self.accounts.get(credentials.user) != (credentials.password, credentials.code):
-            raise Refusal("signInRefused", f"login.example.org has not accepted the password of {credentials.user}")
+            raise Refusal(
+                "signInRefused",
+                f"login.example.org has not accepted the password of {credentials.user}",
+            )
         self.inside[AgentKey("sbatch", "parallel", uid, str(cluster))] = credentials.user
 
     async def sign_out(self, key: AgentKey, handle: Any, dismiss: Any) -> bool:
@@ -65,9 +78,13 @@ class Doors:
 
 
 class Api:
-    """The supervisor's API listener, with an office behind it and doors beside it, on a loop in a thread of its own."""
+    """The supervisor's API listener, with an office behind it and doors beside it, on a loop in a
+    thread of its own.
+    """
 
-    def __init__(self, secret: str = "secret", *, has_clusters: bool = True, **options: Any) -> None:
+    def __init__(
+        self, secret: str = "secret", *, has_clusters: bool = True, **options: Any
+    ) -> None:
         self.doors, self.mono = Doors(), 1000.0
         self._secret, self._has_clusters, self._options = secret, has_clusters, options
         self._loop = asyncio.new_event_loop()
@@ -81,17 +98,32 @@ class Api:
     async def _open(self) -> None:
         self.office = Office()
         desk: Any = self.office.desk
-        desk.drivers["sbatch"] = SimpleNamespace(capabilities=Capabilities(tasks="keeper", same_machine=False))
+        desk.drivers["sbatch"] = SimpleNamespace(
+            capabilities=Capabilities(tasks="keeper", same_machine=False)
+        )
         self.sign_ins = SignIns(
-            CLUSTERS, self.doors, self.office.log.redactor, self.office.counters, self.office.log, now=lambda: self.mono,
+            CLUSTERS,
+            self.doors,
+            self.office.log.redactor,
+            self.office.counters,
+            self.office.log,
+            now=lambda: self.mono,
             **{"linger_secs": 0.0, **self._options},
         )
         here = {
-            "desk": desk, "calls": self.office.calls, "live": self.office.live, "secret": self._secret, "unsent": Unsent(), "monitoring": MagicMock(),
-            "sign_ins": self.sign_ins if self._has_clusters else None, "clusters": ClusterBoard(CLUSTERS if self._has_clusters else None),
+            "desk": desk,
+            "calls": self.office.calls,
+            "live": self.office.live,
+            "secret": self._secret,
+            "unsent": Unsent(),
+            "monitoring": MagicMock(),
+            "sign_ins": self.sign_ins if self._has_clusters else None,
+            "clusters": ClusterBoard(CLUSTERS if self._has_clusters else None),
         }
         socket, port = tornado.testing.bind_unused_port()
-        self._server = tornado.httpserver.HTTPServer(routes.application(Services(**{**dict.fromkeys(Services._fields), **here})))
+        self._server = tornado.httpserver.HTTPServer(
+            routes.application(Services(**{**dict.fromkeys(Services._fields), **here}))
+        )
         self._server.add_sockets([socket])
         self.url = f"http://127.0.0.1:{port}"
 

@@ -1,32 +1,67 @@
-"""A play for runs with roles: two users, agents on two hosts, machines that obey crudely, and a way to bring everything to its end."""
+"""A play for runs with roles: two users, agents on two hosts, machines that obey crudely, and a way
+to bring everything to its end.
+"""
 
 import copy
 
-from jobscribe.protocol.wire.messages import PortsProbed
 from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.protocol.wire.messages import PortsProbed
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.interface.inputs import AgentGap, DriverFailed, DriverFound, DriverStarted, DriverStopped
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentGap,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+)
 
 ACTIONS = (
-    "gang", "gang", "plain", "cancel", "release", *("connect",) * 3, "disconnect", *("probe",) * 3, *("step",) * 10, "driver", "timer",
-    "timer", "gap", "time", "lose", "late", "late",
+    "gang",
+    "gang",
+    "plain",
+    "cancel",
+    "release",
+    *("connect",) * 3,
+    "disconnect",
+    *("probe",) * 3,
+    *("step",) * 10,
+    "driver",
+    "timer",
+    "timer",
+    "gap",
+    "time",
+    "lose",
+    "late",
+    "late",
 )
 #: Timers that only passing time may set off: they end what would go on.
 _ENDS = ("queue", "limit", "debug")
 
 
 class GangPlay:
-    """`act` is one thing that may happen; `finish` lets all agents come back and everything end well."""
+    """`act` is one thing that may happen; `finish` lets all agents come back and everything end
+    well.
+    """
 
     def __init__(self, kit, **policy):
         self.kit = kit
-        nodes = (kit.node(cpu=4, first_port=30_000, last_port=30_011), kit.node("node2", cpu=4, first_port=30_000, last_port=30_011))
+        nodes = (
+            kit.node(cpu=4, first_port=30_000, last_port=30_011),
+            kit.node("node2", cpu=4, first_port=30_000, last_port=30_011),
+        )
         self.stage = kit.Stage(
-            nodes={"local": nodes}, hold_secs=8.0, hold_again_secs=5.0, debug_secs=50.0,
-            cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2, ("local", "parallel"): 2}, **policy,
+            nodes={"local": nodes},
+            hold_secs=8.0,
+            hold_again_secs=5.0,
+            debug_secs=50.0,
+            cpu_slots={("local", "sequential"): 2},
+            op_run_slots={("local", "sequential"): 2, ("local", "parallel"): 2},
+            **policy,
         )
         uids = (kit.UID, kit.OTHER_UID)
-        self.keys = [kit.key_of(u) for u in uids] + [kit.key_of(u, "parallel", h) for u in uids for h in ("localhost", "node2")]
+        self.keys = [kit.key_of(u) for u in uids] + [
+            kit.key_of(u, "parallel", h) for u in uids for h in ("localhost", "node2")
+        ]
         self.machines = {k: {} for k in self.keys}
         self.stopped = {}
         self.owed = []
@@ -38,8 +73,12 @@ class GangPlay:
     def roles(self, n):
         role = self.kit.role
         return (
-            (role("a", 2),), (role("a", 3, cpu=2, min_succeeded=1), role("b", min_failed=None)), (role("a", 2, min_failed=2, min_succeeded=2),),
-            (role("a", 3), role("b", 3)), (role("a", 4, min_failed=None),), (role("a", cpu=4),),
+            (role("a", 2),),
+            (role("a", 3, cpu=2, min_succeeded=1), role("b", min_failed=None)),
+            (role("a", 2, min_failed=2, min_succeeded=2),),
+            (role("a", 3), role("b", 3)),
+            (role("a", 4, min_failed=None),),
+            (role("a", cpu=4),),
         )[n % 6]
 
     def act(self, what, n, m):
@@ -53,11 +92,27 @@ class GangPlay:
                 more = {"retry": Retry(count=1, platform=2)} if n % 3 else {}
                 more |= {"debug_secs": 40.0} if m % 2 else {}
                 more |= {"queue_limit_secs": 5.0} if n % 5 == 0 else {}
-                self.submit(m % 3, uid, command=(), roles=self.roles(n + m), job_run_mode="parallel", at_once=1 if m == 3 else None, **more)
+                self.submit(
+                    m % 3,
+                    uid,
+                    command=(),
+                    roles=self.roles(n + m),
+                    job_run_mode="parallel",
+                    at_once=1 if m == 3 else None,
+                    **more,
+                )
             case "plain":
                 known = [j for j in range(6) if kit.jid_of(j, uid) in stage.world.jobs]
-                waits = tuple(a for j in known[: n % 3] for a in kit.after(j, uid=uid, on=("ok", "any", "failed")[m % 3]))
-                self.submit(3 + m % 3, uid, after=tuple(a for a in waits if a.compute_jid != kit.jid_of(3 + m % 3, uid)))
+                waits = tuple(
+                    a
+                    for j in known[: n % 3]
+                    for a in kit.after(j, uid=uid, on=("ok", "any", "failed")[m % 3])
+                )
+                self.submit(
+                    3 + m % 3,
+                    uid,
+                    after=tuple(a for a in waits if a.compute_jid != kit.jid_of(3 + m % 3, uid)),
+                )
             case "cancel":
                 stage.cancel(m, uid=uid) if kit.jid_of(m, uid) in stage.world.jobs else None
             case "release":
@@ -69,13 +124,23 @@ class GangPlay:
             case "gap" if up:
                 stage.tell(AgentGap(key, stage.epochs[key]))
             case "probe" if stage.probes:
-                self.probed(stage.probes.pop(m % len(stage.probes)), (30_000 + m, 30_003) if n == 1 else ())
+                self.probed(
+                    stage.probes.pop(m % len(stage.probes)), (30_000 + m, 30_003) if n == 1 else ()
+                )
             case "step" if there:
                 self.step(there[n % len(there)], m, n)
-            case "late" if self.said and stage.world.agent((said := self.said[-1 - (6 * m + n) % len(self.said)])[0]).phase == "up":
+            case "late" if (
+                self.said
+                and stage.world.agent(
+                    (said := self.said[-1 - (6 * m + n) % len(self.said)])[0]
+                ).phase
+                == "up"
+            ):
                 stage.reports(said[1], key=said[0])
             case "lose" if self.machines[key] and not up:
-                self.machines[key].pop(sorted(self.machines[key], key=str)[m % len(self.machines[key])])
+                self.machines[key].pop(
+                    sorted(self.machines[key], key=str)[m % len(self.machines[key])]
+                )
             case "driver" if self.owed:
                 self.answered(m)
             case "timer" if stage.clock:
@@ -97,14 +162,19 @@ class GangPlay:
 
     def probed(self, probe, busy=()):
         if self.stage.world.agent(probe.key).phase == "up":
-            self.stage.says(PortsProbed(op_id=probe.op_id, busy=tuple(p for p in busy if p in probe.ports)), probe.key)
+            self.stage.says(
+                PortsProbed(op_id=probe.op_id, busy=tuple(p for p in busy if p in probe.ports)),
+                probe.key,
+            )
 
     def answered(self, m):
         asked = self.owed.pop(0)
         match asked:
             case fx.StartAgent():
                 self.stage.tell(
-                    DriverFailed(asked.key, asked.attempt, "no") if m % 3 == 0 else DriverStarted(asked.key, asked.attempt, {"pid": 9}),
+                    DriverFailed(asked.key, asked.attempt, "no")
+                    if m % 3 == 0
+                    else DriverStarted(asked.key, asked.attempt, {"pid": 9}),
                 )
             case fx.FindAgent():
                 self.stage.tell(DriverFound(asked.key, ("alive", "gone", "unknown")[m % 3], "x"))
@@ -119,7 +189,13 @@ class GangPlay:
             e = self.kit.running(token, pid=50 + m)
         elif e.state != "ended":
             how = {"signal": 9} if n == 5 else {}
-            e = self.kit.ended(token, None if how else int(n % 3 != 1), pid=e.pid, stop_reason=self.stopped.get(token), **how)
+            e = self.kit.ended(
+                token,
+                None if how else int(n % 3 != 1),
+                pid=e.pid,
+                stop_reason=self.stopped.get(token),
+                **how,
+            )
         self.machines[key][token] = e
         self.said.append((key, e))
         if self.stage.world.agent(key).phase == "up":
@@ -166,7 +242,11 @@ class GangPlay:
     def report(self, token, code=None, **exit_):
         """It runs; with a code, it has ended."""
         key = self.stage.world.task(token).agent_key
-        e = self.kit.running(token) if code is None and not exit_ else self.kit.ended(token, code, **exit_)
+        e = (
+            self.kit.running(token)
+            if code is None and not exit_
+            else self.kit.ended(token, code, **exit_)
+        )
         self.machines[key][token] = e
         self.stage.reports(e, key=key)
         self.obey()
@@ -176,7 +256,8 @@ class GangPlay:
     def restarted(self):
         """The same play, met by a supervisor that knows only the log."""
         other = copy.deepcopy(self)
-        # whoever was told to stop goes on to; nobody is connected, and no driver answers who is gone
+        # whoever was told to stop goes on to; nobody is connected, and no driver answers who is
+        # gone
         other.owed = []
         other.stage.restarted()
         other.obey()
@@ -209,7 +290,9 @@ class GangPlay:
                     self.obey()
         self.all_probed()
         stage.pass_time(10.0)
-        held = [t for job in stage.world.jobs.values() for t in job.live_tasks() if t.held is not None]
+        held = [
+            t for job in stage.world.jobs.values() for t in job.live_tasks() if t.held is not None
+        ]
         for timer in list(stage.clock):
             if timer[0] not in _ENDS or (timer[0] == "debug" and held):
                 stage.fire(*timer) if timer in stage.clock else None

@@ -1,4 +1,6 @@
-"""Somebody who is told, as tests need him: a real HTTP server in threads, which answers as it is bid, with TLS of its own if it should."""
+"""Somebody who is told, as tests need him: a real HTTP server in threads, which answers as it is
+bid, with TLS of its own if it should.
+"""
 
 import contextlib
 import datetime
@@ -23,7 +25,9 @@ def ok(handler: http.server.BaseHTTPRequestHandler) -> None:
     reply(handler, 200, b"thank you")
 
 
-def reply(handler: http.server.BaseHTTPRequestHandler, code: int, body: bytes = b"", **headers: str) -> None:
+def reply(
+    handler: http.server.BaseHTTPRequestHandler, code: int, body: bytes = b"", **headers: str
+) -> None:
     handler.send_response(code)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():
         handler.send_header(name.replace("_", "-"), value)
@@ -32,7 +36,9 @@ def reply(handler: http.server.BaseHTTPRequestHandler, code: int, body: bytes = 
 
 
 class Receiver:
-    """answer: what it does with each request, after it was noted. got: headers and bodies, in order."""
+    """answer: what it does with each request, after it was noted. got: headers and bodies, in
+    order.
+    """
 
     def __init__(self, answer: Answer = ok, tls: tuple[Path, Path] | None = None) -> None:
         self.answer = answer
@@ -86,19 +92,38 @@ def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
     """A certificate for 127.0.0.1 with its key, and the authority that made it."""
     now = datetime.datetime.now(datetime.UTC)
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("of this test", "127.0.0.1")]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        for name in ("of this test", "127.0.0.1")
+    ]
     files = []
     for n in range(2):
         builder = (
-            x509.CertificateBuilder().subject_name(names[n]).issuer_name(names[0]).public_key(keys[n].public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1)).add_extension(x509.BasicConstraints(ca=n == 0, path_length=None), critical=True)
+            x509.CertificateBuilder()
+            .subject_name(names[n])
+            .issuer_name(names[0])
+            .public_key(keys[n].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=n == 0, path_length=None), critical=True)
         )
         if n:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+                critical=False,
+            )
         file = folder / f"{('ca', 'cert')[n]}.pem"
-        file.write_bytes(builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        file.write_bytes(
+            builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
         files.append(file)
     key = folder / "key.pem"
-    key.write_bytes(keys[1].private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    key.write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return files[0], (files[1], key)

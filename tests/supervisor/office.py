@@ -1,4 +1,6 @@
-"""An office: real engine, hub, desk and what they serve, on a store in memory; the agents are played by the test, on fake sockets."""
+"""An office: real engine, hub, desk and what they serve, on a store in memory; the agents are
+played by the test, on fake sockets.
+"""
 
 import asyncio
 import itertools
@@ -6,28 +8,29 @@ import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from jobscribe.db.store.memory_store import MemoryStore
+
 from jobscribe.db.events.state import Job
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.drivers.contracts import Capabilities
-from jobscribe.protocol.wire.codec import Decoder, Encoder
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token, op_id
-from jobscribe.protocol.wire.messages import Alive, Execution, RunReport, RunStatusUpdate, Snapshot
-from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import Alive, Execution, RunReport, RunStatusUpdate, Snapshot
 from jobscribe.runtime.log.logger import Log
 from jobscribe.supervisor.agents.calls import Calls
+from jobscribe.supervisor.connections.hub import Connection, Hub
+from jobscribe.supervisor.connections.progress import Progress
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Now
 from jobscribe.supervisor.core.state.world import Policy
-from jobscribe.supervisor.runs.service import Desk
 from jobscribe.supervisor.engine.decision_loop import Engine
 from jobscribe.supervisor.engine.event_feed import Feed
-from jobscribe.supervisor.connections.hub import Connection, Hub
-from jobscribe.supervisor.streams.live_updates import Live
 from jobscribe.supervisor.process.counters import Counters
 from jobscribe.supervisor.runs.output_reader import Outputs
-from jobscribe.supervisor.connections.progress import Progress
+from jobscribe.supervisor.runs.service import Desk
+from jobscribe.supervisor.streams.live_updates import Live
 from jobscribe.supervisor.usage.samples import Metering
 
 UID, OTHER = "user0001", "user0002"
@@ -46,7 +49,13 @@ async def until(true: Callable[[], Any], what: str, secs: float = 10.0) -> Any:
 
 def running(token: Token) -> Execution:
     return Execution(
-        token=token, state="running", op_id=op_id(token, "run"), pid=100, start_ticks=7, started_at=WALL, elapsed_secs=0.0,
+        token=token,
+        state="running",
+        op_id=op_id(token, "run"),
+        pid=100,
+        start_ticks=7,
+        started_at=WALL,
+        elapsed_secs=0.0,
     )
 
 
@@ -84,14 +93,26 @@ class Agent:
         self.decoder, self._encoder = Decoder("to_agent"), Encoder()
         self.socket = Socket(self)
         self.connection = Connection(office.hub, self.socket, key, office.hub.next_epoch())  # type: ignore[arg-type]
-        self.say(Alive(agent_id="a" * 32, agent_key=key, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9))
+        self.say(
+            Alive(
+                agent_id="a" * 32,
+                agent_key=key,
+                version="1",
+                host="node1",
+                boot_id="boot1",
+                pid=10,
+                keeper_pid=9,
+            )
+        )
 
     def say(self, *messages: Any) -> None:
         for frame in self._encoder.frames(messages):
             self.connection.receive(frame)
 
     def synced(self, *executions: Execution) -> "Agent":
-        self.say(Snapshot(number=next(self.office.numbers), page=0, last=True, executions=executions))
+        self.say(
+            Snapshot(number=next(self.office.numbers), page=0, last=True, executions=executions)
+        )
         return self
 
     def gone(self) -> None:
@@ -102,14 +123,29 @@ class Agent:
 
     async def asked(self, kind: type[Any], n: int = 1) -> Any:
         """The n-th message of this kind, as soon as it has come."""
-        return (await until(lambda: self.of(kind) if len(self.of(kind)) >= n else None, f"{kind.__name__} {n}"))[n - 1]
+        return (
+            await until(
+                lambda: self.of(kind) if len(self.of(kind)) >= n else None, f"{kind.__name__} {n}"
+            )
+        )[n - 1]
 
     def running(self, token: Token) -> None:
         self.say(RunStatusUpdate(execution=running(token)))
 
     def ended(self, token: Token, code: int = 0, **exit_: Any) -> None:
         info = ExitInfo(code=code, started_at=WALL, ended_at=WALL + 1, **exit_)
-        self.say(RunStatusUpdate(execution=Execution(token=token, state="ended", op_id=op_id(token, "run"), pid=100, start_ticks=7, exit=info)))
+        self.say(
+            RunStatusUpdate(
+                execution=Execution(
+                    token=token,
+                    state="ended",
+                    op_id=op_id(token, "run"),
+                    pid=100,
+                    start_ticks=7,
+                    exit=info,
+                )
+            )
+        )
 
     def report(self, token: Token, **report: Any) -> None:
         self.say(RunReport(token=token, report=report, at=WALL))
@@ -118,26 +154,59 @@ class Agent:
 class Office:
     """The engine's ports are here. `started`: agents whose start was asked for; `launched`: tasks."""
 
-    def __init__(self, *, call_secs: float = 5.0, per_user: int = 4, agent_start_secs: float = 10.0, live: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        call_secs: float = 5.0,
+        per_user: int = 4,
+        agent_start_secs: float = 10.0,
+        live: dict[str, float] | None = None,
+    ) -> None:
         self.numbers = itertools.count(1)
         self.mono = 1000.0
         self.counters, self.lines = Counters(), Lines()
         self.log = Log("supervisor", Redactor(), self.lines)
         self.store = MemoryStore(lambda call: call())
         wide = {("local", "sequential"): 500, ("local", "parallel"): 500}
-        policy = Policy(agent_start_secs=agent_start_secs, agent_start_tries=1, cpu_slots=wide, op_run_slots=wide)
+        policy = Policy(
+            agent_start_secs=agent_start_secs,
+            agent_start_tries=1,
+            cpu_slots=wide,
+            op_run_slots=wide,
+        )
         self.engine = Engine(policy, self.store, self)
         self.progress = Progress(self.engine, self.counters)
         self.metering = Metering(self.engine, self.counters, lambda: self.mono)
-        self.hub = Hub(self.engine, self.progress, self.metering, self.log, self.counters, lambda key: "a" * 32, 1)
-        drivers: Any = {"local": SimpleNamespace(capabilities=Capabilities(tasks="keeper", same_machine=True))}
+        self.hub = Hub(
+            self.engine,
+            self.progress,
+            self.metering,
+            self.log,
+            self.counters,
+            lambda key: "a" * 32,
+            1,
+        )
+        drivers: Any = {
+            "local": SimpleNamespace(capabilities=Capabilities(tasks="keeper", same_machine=True))
+        }
         self.desk = Desk(
-            self.engine, Feed(self.store), Outputs(self.hub, {}, os.urandom), self.progress, self.counters, self.log, self.now,
-            user_root="/users", apps=APPS, drivers=drivers, evidence_root="/evidence",
+            self.engine,
+            Feed(self.store),
+            Outputs(self.hub, {}, os.urandom),
+            self.progress,
+            self.counters,
+            self.log,
+            self.now,
+            user_root="/users",
+            apps=APPS,
+            drivers=drivers,
+            evidence_root="/evidence",
         )
         self.live = Live(self.desk, **(live or {}))
         self.progress.heard = self.live.progressed
-        self.calls = Calls(self.desk, self.hub, self.counters, os.urandom, call_secs=call_secs, per_user=per_user)
+        self.calls = Calls(
+            self.desk, self.hub, self.counters, os.urandom, call_secs=call_secs, per_user=per_user
+        )
         self.started: list[fx.StartAgent] = []
         self.launched: list[Token] = []
         self.engine.start()
@@ -192,7 +261,9 @@ class Office:
         """A run that is durable; returns its computeJid."""
         fields = {"command": ("true",), **fields}
         spec = RunSpec(uid=uid, simulation_id=f"sim{n:05d}", **fields)
-        reply = await self.desk.submit(RunSimulation(req_id=f"request-{next(self.numbers)}", run=spec, force_run=True))
+        reply = await self.desk.submit(
+            RunSimulation(req_id=f"request-{next(self.numbers)}", run=spec, force_run=True)
+        )
         return str(reply["computeJid"])
 
     async def running(self, agent: Agent, n: int = 1, **fields: Any) -> tuple[str, Token]:

@@ -1,13 +1,22 @@
-"""The lives of agents: who starts them, what a failure means, and what is never concluded from silence."""
+"""The lives of agents: who starts them, what a failure means, and what is never concluded from
+silence.
+"""
 
 import pytest
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
-from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.agents.lifecycle import GIVEN_UP, PATIENT_SECS, RETRY_SECS
+
 from jobscribe.protocol.wire.messages import KeeperReport
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, DriverFailed, DriverStarted, DriverStopped, Restarted
-from jobscribe.supervisor.core.status.run_status import knowledge, waiting
+from jobscribe.supervisor.core.agents.lifecycle import GIVEN_UP, PATIENT_SECS, RETRY_SECS
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    DriverFailed,
+    DriverStarted,
+    DriverStopped,
+    Restarted,
+)
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.state.world import token_hash
+from jobscribe.supervisor.core.status.run_status import knowledge, waiting
 
 
 def fail(stage, kit, reason="no room", key=None):
@@ -41,7 +50,9 @@ def test_an_agent_is_started_once_for_many_runs(stage, kit):
 
 
 def test_an_agent_has_its_time_from_when_its_driver_started_it_where_starts_take_their_turn(kit):
-    """Fifty users at once on one host: the last of them is not given up because the others came first."""
+    """Fifty users at once on one host: the last of them is not given up because the others came
+    first.
+    """
     stage = kit.Stage(driver_start_secs={"local": 600.0})
     stage.submit(1)
     assert stage.timers()["agent-start", kit.key_of(), 1] == 600.0
@@ -67,7 +78,9 @@ def test_the_log_has_the_hash_of_the_token_and_never_the_token(stage, kit):
 
 
 def test_each_start_has_a_token_of_its_own(stage, kit):
-    decision = stage.tell(stage.submission(kit.spec(1)), stage.submission(kit.spec(1, kit.OTHER_UID)))
+    decision = stage.tell(
+        stage.submission(kit.spec(1)), stage.submission(kit.spec(1, kit.OTHER_UID))
+    )
     tokens = {e.token for e in decision.effects if isinstance(e, fx.StartAgent)}
     assert len(tokens) == 2
 
@@ -241,7 +254,9 @@ def test_started_but_not_connected_is_ended_and_counts_as_failed(stage, kit):
 
 
 def test_one_that_is_being_ended_gets_no_work(stage, kit):
-    """It connects in the moment it is stopped: what was placed there now would be killed, and nobody would know why."""
+    """It connects in the moment it is stopped: what was placed there now would be killed, and
+    nobody would know why.
+    """
     stage.submit()
     stage.started()
     stage.fire("agent-start", kit.key_of(), 1)
@@ -310,7 +325,9 @@ def test_gone_lets_a_new_one_start_and_its_snapshot_adopts(kit):
     stage.disconnect()
     stage.found("gone")
     assert stage.agent_events()[-2:] == ["AgentGone", "AgentStartRequested"]
-    assert len(stage.record(kit.key_of()).token_hashes) == 2, "the driver may be wrong, and the next start finds the old one"
+    assert len(stage.record(kit.key_of()).token_hashes) == 2, (
+        "the driver may be wrong, and the next start finds the old one"
+    )
     stage.started()
     stage.connect(None, kit.running(token))
     assert stage.state() == ("running", None)
@@ -335,7 +352,9 @@ def test_gone_and_not_needed_any_more_starts_nothing(stage, kit):
 def test_anything_but_gone_means_wait_and_ask_again(kit, said):
     stage = busy(kit)
     for _ in range(5):
-        stage.disconnect() if stage.world.agent(kit.key_of()).phase == "up" else stage.fire("agent-return", kit.key_of())
+        stage.disconnect() if stage.world.agent(kit.key_of()).phase == "up" else stage.fire(
+            "agent-return", kit.key_of()
+        )
         assert len(stage.asked(fx.FindAgent)) == 1
         stage.found(said)
         assert stage.timers() == {("agent-return", kit.key_of()): stage.policy.agent_return_secs}
@@ -397,8 +416,12 @@ def test_a_second_connection_ends_the_older_and_is_counted(kit):
     assert stage.job(2).run.attempts
 
 
-def test_a_second_connection_takes_its_queued_runs_out_of_the_queue_until_it_has_said_everything(stage, kit):
-    """Else a slot that comes free meanwhile is given to an agent of which nobody knows what it runs."""
+def test_a_second_connection_takes_its_queued_runs_out_of_the_queue_until_it_has_said_everything(
+    stage, kit
+):
+    """Else a slot that comes free meanwhile is given to an agent of which nobody knows what it
+    runs.
+    """
     mine, other = kit.key_of(), kit.key_of(kit.OTHER_UID)
     stage.submit(1, uid=kit.OTHER_UID)
     stage.up(other)
@@ -415,7 +438,9 @@ def test_a_second_connection_takes_its_queued_runs_out_of_the_queue_until_it_has
 def test_an_older_connection_does_not_replace_a_newer(kit, epoch):
     stage = busy(kit)
     stage.tell(AgentConnected(kit.key_of(), epoch, kit.alive(kit.key_of())))
-    assert [(e.epoch, e.reason) for e in stage.asked(fx.EndConnection)] == [(epoch, "an older connection")]
+    assert [(e.epoch, e.reason) for e in stage.asked(fx.EndConnection)] == [
+        (epoch, "an older connection")
+    ]
     assert stage.world.agent(kit.key_of()).epoch == 1
     assert stage.world.agent(kit.key_of()).synced
 
@@ -478,10 +503,14 @@ def test_after_a_restart_the_agents_that_are_needed_are_looked_for(kit):
     stage.restart()
     stage.tell(Restarted())
     assert [(e.key, e.handle) for e in stage.asked(fx.FindAgent)] == [(kit.key_of(), {"pid": 9})]
-    assert [(e.key, e.attempt) for e in stage.asked(fx.StartAgent)] == [(kit.key_of(kit.OTHER_UID), 2)]
+    assert [(e.key, e.attempt) for e in stage.asked(fx.StartAgent)] == [
+        (kit.key_of(kit.OTHER_UID), 2)
+    ]
     assert stage.world.agent(kit.key_of()).unknown_since == stage.wall
     stage.tell(Restarted())
-    assert [e for e in stage.effects if not isinstance(e, fx.SetTimer)] == [], "what is under way is not asked for twice"
+    assert [e for e in stage.effects if not isinstance(e, fx.SetTimer)] == [], (
+        "what is under way is not asked for twice"
+    )
 
 
 def test_after_a_restart_an_agent_that_is_there_already_is_left_alone(kit):
@@ -505,7 +534,7 @@ def test_giving_up_many_runs_leaves_room_for_others_in_between(kit):
     stage = kit.Stage(agent_start_tries=1)
     count = 2 * GIVEN_UP + 3
     stage.tell(*(stage.submission(kit.spec(n)) for n in range(count)))
-    ended = lambda: sum(stage.job(n).status == "error" for n in range(count))  # noqa: E731
+    ended = lambda: sum(stage.job(n).status == "error" for n in range(count))
     fail(stage, kit)
     assert ended() == GIVEN_UP
     next_: dict = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
@@ -528,7 +557,9 @@ def silent(**fields):
 
 
 def test_while_its_keeper_is_silent_an_agent_knows_nothing_and_gets_no_work(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 4}, op_run_slots={("local", "sequential"): 4})
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 4}, op_run_slots={("local", "sequential"): 4}
+    )
     stage.submit(1)
     stage.up()
     stage.reports(kit.running(stage.token()))
@@ -538,14 +569,20 @@ def test_while_its_keeper_is_silent_an_agent_knows_nothing_and_gets_no_work(kit)
     stage.submit(2)
     assert stage.asked(fx.LaunchTask) == [] and stage.state(2)[0] == "pending"
     queue, sentence = waiting(stage.world, stage.job(2), stage.job(2).run)
-    assert queue == "agent" and "its keeper, pid 9 on node1, does not answer" in sentence and "a signal has stopped it" in sentence
+    assert (
+        queue == "agent"
+        and "its keeper, pid 9 on node1, does not answer" in sentence
+        and "a signal has stopped it" in sentence
+    )
     stage.says(KeeperReport(answers=True))
     assert len(stage.asked(fx.LaunchTask)) == 1 and stage.job(2).run.attempts
     assert knowledge(stage.world, stage.job(), run) == (True, None)
 
 
 def test_who_asked_for_slots_of_an_agent_gives_them_to_others_when_its_keeper_falls_silent(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 4})
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 4}
+    )
     stage.submit(1)
     stage.up()
     stage.reports(kit.running(stage.token()))

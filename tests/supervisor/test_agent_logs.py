@@ -1,16 +1,19 @@
-"""Where an agent's log is read, by driver: here, through the agent, or the copies of its last start; and what is said where there is none."""
+"""Where an agent's log is read, by driver: here, through the agent, or the copies of its last
+start; and what is said where there is none.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from jobscribe.drivers.sbatch import log_archive as logs
+from jobscribe.protocol.api.requests import AgentLogs
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.wire.messages import FileChunk, ReadFile
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.api.requests import AgentLogs
+from jobscribe.protocol.wire.messages import FileChunk, ReadFile
 from jobscribe.supervisor.agents.logs import AgentBooks
 
 UID, SECRET = "qsOpzxM9", "averylongsecretvalue42"
@@ -33,15 +36,27 @@ class Hub:
         self.asked.append(op)
         if op.name != "agent.log":
             raise Refusal("notFound", "no such file")
-        return FileChunk(op_id=op.op_id, data=self._text[op.offset : op.offset + op.limit], size=len(self._text), mtime_ns=0)
+        return FileChunk(
+            op_id=op.op_id,
+            data=self._text[op.offset : op.offset + op.limit],
+            size=len(self._text),
+            mtime_ns=0,
+        )
 
 
 def books(root: Path, hub: Hub) -> AgentBooks:
-    record = SimpleNamespace(handle={"folder": "/home/ann/agent/x", "name": "srj-x"}, last_failure=None)
-    views = {key: SimpleNamespace(phase="away", since=None, record=record, placed=set()) for key in (FAR, BOXED)}
+    record = SimpleNamespace(
+        handle={"folder": "/home/ann/agent/x", "name": "srj-x"}, last_failure=None
+    )
+    views = {
+        key: SimpleNamespace(phase="away", since=None, record=record, placed=set())
+        for key in (FAR, BOXED)
+    }
     engine = SimpleNamespace(world=SimpleNamespace(agents=views), agent_record=lambda key: record)
     log = SimpleNamespace(redactor=Redactor([SECRET]))
-    desk = SimpleNamespace(evidence_root=str(root / "agent"), user_root=str(root / "user"), engine=engine, log=log)
+    desk = SimpleNamespace(
+        evidence_root=str(root / "agent"), user_root=str(root / "user"), engine=engine, log=log
+    )
     return AgentBooks(desk, hub)  # type: ignore[arg-type]
 
 
@@ -54,7 +69,9 @@ async def test_on_a_cluster_it_comes_through_the_agent_bounded_and_redacted(tmp_
     hub.connections[FAR] = SimpleNamespace(alive=None)
     piece = await books(tmp_path, hub).read(FAR, wish(FAR, tail=28))
     assert piece.text == " <REDACTED> end\n" and (piece.offset, piece.next_offset) == (50, 78)
-    assert piece.where == "main:/home/ann/agent/x/agent.log" and {op.run_dir for op in hub.asked} == {"/home/ann/agent/x"}
+    assert piece.where == "main:/home/ann/agent/x/agent.log" and {
+        op.run_dir for op in hub.asked
+    } == {"/home/ann/agent/x"}
 
 
 async def test_no_piece_ends_within_a_line_or_a_secret(tmp_path: Path) -> None:
@@ -71,19 +88,32 @@ async def test_no_piece_ends_within_a_line_or_a_secret(tmp_path: Path) -> None:
 
 async def test_while_it_is_away_the_copy_of_its_last_start_is_shown(tmp_path: Path) -> None:
     for n in (1, 2):
-        logs.keep(str(tmp_path / "user"), UID, "main", f"life {n} {SECRET}\n".encode(), b"", Redactor(), now=1_795_300_000.0 + n)
+        logs.keep(
+            str(tmp_path / "user"),
+            UID,
+            "main",
+            f"life {n} {SECRET}\n".encode(),
+            b"",
+            Redactor(),
+            now=1_795_300_000.0 + n,
+        )
     piece = await books(tmp_path, Hub(b"")).read(FAR, wish(FAR))
     assert piece.text == "life 2 <REDACTED>\n" and piece.where.endswith("-remote.log")
     assert (await books(tmp_path, Hub(b"")).read(FAR, wish(FAR, previous=True))).text == piece.text
 
 
-@pytest.mark.parametrize(("key", "fields", "says"), [
-    (FAR, {}, "it is not connected, and no copy was made yet"),
-    (BOXED, {}, "on host h1 type: docker logs srj-x"),
-    (BOXED, {"part": "keeper"}, "a keeper writes only when something went wrong"),
-    (BOXED, {"previous": True}, "there is no earlier life of"),
-])
-async def test_where_there_is_none_it_is_said(tmp_path: Path, key: AgentKey, fields: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "fields", "says"),
+    [
+        (FAR, {}, "it is not connected, and no copy was made yet"),
+        (BOXED, {}, "on host h1 type: docker logs srj-x"),
+        (BOXED, {"part": "keeper"}, "a keeper writes only when something went wrong"),
+        (BOXED, {"previous": True}, "there is no earlier life of"),
+    ],
+)
+async def test_where_there_is_none_it_is_said(
+    tmp_path: Path, key: AgentKey, fields: dict[str, Any], says: str
+) -> None:
     piece = await books(tmp_path, Hub(b"")).read(key, wish(key, **fields))
     assert piece.text == "" and says in piece.sentence
 
@@ -99,9 +129,15 @@ async def test_a_link_in_an_agents_folder_leads_nowhere(tmp_path: Path) -> None:
 def test_an_agent_is_found_by_its_id_if_that_is_of_one(tmp_path: Path) -> None:
     found = books(tmp_path, Hub(b""))
     assert found.find("AAA2", UID) == BOXED and found.find(str(FAR), None) == FAR
-    more = found._hub.agent_id(BOXED)[:5]  # more than logs show is a secret, which nobody finds out by asking
+    more = found._hub.agent_id(BOXED)[
+        :5
+    ]  # more than logs show is a secret, which nobody finds out by asking
     for name, uid, code in (
-        ("AAA3", UID, "notFound"), ("AAA2", "qsOpzxM8", "notFound"), (str(FAR), "qsOpzxM8", "notFound"), ("?", UID, "badRequest"), (more, UID, "badRequest"),
+        ("AAA3", UID, "notFound"),
+        ("AAA2", "qsOpzxM8", "notFound"),
+        (str(FAR), "qsOpzxM8", "notFound"),
+        ("?", UID, "badRequest"),
+        (more, UID, "badRequest"),
     ):
         with pytest.raises(Refusal) as e:
             found.find(name, uid)
@@ -111,7 +147,9 @@ def test_an_agent_is_found_by_its_id_if_that_is_of_one(tmp_path: Path) -> None:
         found.find("AAAA", UID)
 
 
-def test_the_list_names_a_log_only_where_there_is_one_and_the_cluster_that_it_is_on(tmp_path: Path) -> None:
+def test_the_list_names_a_log_only_where_there_is_one_and_the_cluster_that_it_is_on(
+    tmp_path: Path,
+) -> None:
     hub = Hub(b"")
     hub.agent_id = lambda key: "WUt4" + "b" * 28  # type: ignore[attr-defined]
 

@@ -1,7 +1,8 @@
-"""Attempts: what the end of a task leads to, whatever comes in between, and nothing is left behind of any of them.
+"""Attempts: what the end of a task leads to, whatever comes in between, and nothing is left behind
+of any of them.
 
-Long plays go through everything at random; wherever the supervisor is killed in them, what it folds from the log comes to the same
-end. Beside them stand the cases that have a name.
+Long plays go through everything at random; wherever the supervisor is killed in them, what it folds
+from the log comes to the same end. Beside them stand the cases that have a name.
 """
 
 import os
@@ -9,11 +10,20 @@ from random import Random
 
 import pytest
 from gang_play import ACTIONS, GangPlay
-from jobscribe.db.events.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded, TaskHeld, TaskPlaced, TaskStarted
+
+from jobscribe.db.events.events import (
+    AttemptDecided,
+    AttemptEnded,
+    RunEnded,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+)
 from jobscribe.db.events.job_fold import ATTEMPTS_KEPT, ATTEMPTS_WHOLE, evolve
 from jobscribe.db.events.state import Retrying
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Restarted
@@ -26,7 +36,9 @@ LENGTH = 120
 @pytest.fixture
 def stage(kit):
     """Two hosts of four cores each."""
-    return kit.Stage(nodes={"local": (kit.node(), kit.node("node2"))}, op_run_slots={("local", "parallel"): 4})
+    return kit.Stage(
+        nodes={"local": (kit.node(), kit.node("node2"))}, op_run_slots={("local", "parallel"): 4}
+    )
 
 
 def of(stage, type_, n=1):
@@ -36,7 +48,12 @@ def of(stage, type_, n=1):
 def held(world):
     """Who holds what of those whose tasks may live: slots, cores, memory, GPUs and ports."""
     slots = {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in world.tallies}
-    seats = {t: c.seats for room in world.rooms.values() for t, c in room.claims.items() if t in world.tallies}
+    seats = {
+        t: c.seats
+        for room in world.rooms.values()
+        for t, c in room.claims.items()
+        if t in world.tallies
+    }
     return slots, seats, world.tallies, world.followers
 
 
@@ -61,14 +78,41 @@ def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit)
         after_restart = play.restarted()
         ends = after_restart.finish()
         assert play.finish() == ends
-        seen |= play.seen | {(s, r) for all_ in ends.values() for _, s, r in all_} | {type(e).__name__ for _, e in play.stage.log}
-        seen |= {("retry", e.retry is not None, e.not_retried is not None) for _, e in play.stage.log if isinstance(e, AttemptEnded)}
-        seen |= {(e.agent_key.host, e.token.attempt > 1) for _, e in play.stage.log if isinstance(e, TaskPlaced)}
-        seen |= {("decided", e.succeeded) for _, e in play.stage.log if isinstance(e, AttemptDecided)}
+        seen |= (
+            play.seen
+            | {(s, r) for all_ in ends.values() for _, s, r in all_}
+            | {type(e).__name__ for _, e in play.stage.log}
+        )
+        seen |= {
+            ("retry", e.retry is not None, e.not_retried is not None)
+            for _, e in play.stage.log
+            if isinstance(e, AttemptEnded)
+        }
+        seen |= {
+            (e.agent_key.host, e.token.attempt > 1)
+            for _, e in play.stage.log
+            if isinstance(e, TaskPlaced)
+        }
+        seen |= {
+            ("decided", e.succeeded) for _, e in play.stage.log if isinstance(e, AttemptDecided)
+        }
     assert seen >= {
-        ("completed", "exit"), ("error", "exit"), ("error", "signal"), ("canceled", "cancel"), ("canceled", "queueLimit"),
-        ("canceled", "dependency"), "TaskHeld", "DependencyEnded", "held off", ("retry", True, False),
-        ("up", True), ("starting", True), ("node2", False), ("localhost", True), ("decided", True), ("decided", False),
+        ("completed", "exit"),
+        ("error", "exit"),
+        ("error", "signal"),
+        ("canceled", "cancel"),
+        ("canceled", "queueLimit"),
+        ("canceled", "dependency"),
+        "TaskHeld",
+        "DependencyEnded",
+        "held off",
+        ("retry", True, False),
+        ("up", True),
+        ("starting", True),
+        ("node2", False),
+        ("localhost", True),
+        ("decided", True),
+        ("decided", False),
     }
 
 
@@ -79,7 +123,12 @@ def test_long_plays_in_which_agents_are_given_up_leave_nothing_behind(kit):
         random, play = Random(1_000 + seed), GangPlay(kit)
         for _ in range(LENGTH):
             act(play, random)
-        seen |= {(s, r) for p in (play.restarted(), play) for all_ in p.finish().values() for _, s, r in all_}
+        seen |= {
+            (s, r)
+            for p in (play.restarted(), play)
+            for all_ in p.finish().values()
+            for _, s, r in all_
+        }
     assert ("error", "agentStartFailed") in seen
 
 
@@ -260,7 +309,9 @@ def test_the_queue_limit_is_not_for_what_was_placed(kit, moment):
 
 @pytest.mark.parametrize("moment", [placed, running, decided, kept])
 def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit, moment):
-    """What the earlier run holds is held, also over a restart, and given back when its last task is over."""
+    """What the earlier run holds is held, also over a restart, and given back when its last task is
+    over.
+    """
     play = at(kit, moment)
     play.stage.cancel()
     play.obey()
@@ -310,7 +361,9 @@ def kit_ticket(stage):
 
 
 def test_a_host_that_is_lost_takes_the_whole_attempt_with_it(kit, stage):
-    tokens = stage.placed(kit.role("a", 3), kit.role("b", 3), hosts=("localhost", "node2"), retry=Retry(platform=1))
+    tokens = stage.placed(
+        kit.role("a", 3), kit.role("b", 3), hosts=("localhost", "node2"), retry=Retry(platform=1)
+    )
     here, there = (kit.key_of(kind="parallel", host=h) for h in ("localhost", "node2"))
     for token in tokens:
         stage.reports(kit.running(token), key=stage.world.task(token).agent_key)
@@ -318,7 +371,9 @@ def test_a_host_that_is_lost_takes_the_whole_attempt_with_it(kit, stage):
     stage.found("gone", there)
     stage.connect(there)
     lost = [e for e in of(stage, TaskEnded) if e.exit.source == "lost"]
-    assert {e.token for e in lost} == {t.token for a in stage.job().run.attempts for t in a.tasks if t.agent_key == there}
+    assert {e.token for e in lost} == {
+        t.token for a in stage.job().run.attempts for t in a.tasks if t.agent_key == there
+    }
     (decided_,) = of(stage, AttemptDecided)
     assert not decided_.succeeded
     left = stage.tokens()
@@ -326,7 +381,9 @@ def test_a_host_that_is_lost_takes_the_whole_attempt_with_it(kit, stage):
     for token in left:
         stage.end(token, None, signal=15, stop_reason="decided")
     (ended,) = of(stage, AttemptEnded)
-    assert ended.retry is not None and ended.retry.behavior == "transient" and ended.reason == "lost"
+    assert (
+        ended.retry is not None and ended.retry.behavior == "transient" and ended.reason == "lost"
+    )
     stage.fire("retry", *kit_ticket(stage))
     stage.answer()
     for token in stage.tokens():
@@ -346,7 +403,9 @@ def test_a_task_that_was_shut_down_did_not_succeed_whatever_it_exits_with(kit, s
 
 
 def test_a_time_limit_of_one_task_ends_the_run_and_is_not_tried_again(kit, stage):
-    tokens = stage.placed(kit.role("a", 2, min_failed=None), retry=Retry(count=-1, platform=-1), time_limit_secs=5.0)
+    tokens = stage.placed(
+        kit.role("a", 2, min_failed=None), retry=Retry(count=-1, platform=-1), time_limit_secs=5.0
+    )
     stage.end(tokens[0], 0, stop_reason="timeLimit")
     assert [(e.reason, e.token) for e in stage.asked(fx.StopTask)] == [("decided", tokens[1])]
     stage.end(tokens[1], None, signal=15, stop_reason="decided")
@@ -355,15 +414,22 @@ def test_a_time_limit_of_one_task_ends_the_run_and_is_not_tried_again(kit, stage
     assert ended.retry is None and stage.job().run.error is None
 
 
-@pytest.mark.parametrize(("roles", "codes", "state"), [
-    ([("a", 3, {"min_succeeded": 2})], [0, 0], ("completed", "exit")),
-    ([("a", 3, {})], [0, 1], ("error", "exit")),
-    ([("a", 3, {"min_failed": 2})], [1, 0, 1], ("error", "exit")),
-    ([("a", 3, {"min_failed": 2})], [1, 0, 0], ("completed", "exit")),
-    ([("a", 2, {"min_failed": None})], [1, 1], ("completed", "exit")),
-    ([("a", 2, {"min_succeeded": 1}), ("b", 1, {})], [0], ("completed", "exit")),
-    ([("a", 1, {"min_failed": None}), ("b", 2, {"min_succeeded": 2})], [5, 0, 0], ("completed", "exit")),
-])
+@pytest.mark.parametrize(
+    ("roles", "codes", "state"),
+    [
+        ([("a", 3, {"min_succeeded": 2})], [0, 0], ("completed", "exit")),
+        ([("a", 3, {})], [0, 1], ("error", "exit")),
+        ([("a", 3, {"min_failed": 2})], [1, 0, 1], ("error", "exit")),
+        ([("a", 3, {"min_failed": 2})], [1, 0, 0], ("completed", "exit")),
+        ([("a", 2, {"min_failed": None})], [1, 1], ("completed", "exit")),
+        ([("a", 2, {"min_succeeded": 1}), ("b", 1, {})], [0], ("completed", "exit")),
+        (
+            [("a", 1, {"min_failed": None}), ("b", 2, {"min_succeeded": 2})],
+            [5, 0, 0],
+            ("completed", "exit"),
+        ),
+    ],
+)
 def test_the_completion_policy_decides_at_the_right_end(kit, stage, roles, codes, state):
     tokens = stage.placed(*(kit.role(n, k, **more) for n, k, more in roles))
     for n, (token, code) in enumerate(zip(tokens, codes, strict=False)):
@@ -426,7 +492,10 @@ def test_retries_are_counted_over_a_restart_and_never_too_many(kit, stage):
         if n == 1:
             stage.restarted()
             stage.up(kit.key_of(kind="parallel"))
-            assert ("retry", *kit_ticket(stage)) in stage.timers() or ("retry", *kit_ticket(stage)) in stage.clock
+            assert ("retry", *kit_ticket(stage)) in stage.timers() or (
+                "retry",
+                *kit_ticket(stage),
+            ) in stage.clock
         if n < 3:
             stage.fire("retry", *kit_ticket(stage))
             stage.answer()
@@ -453,11 +522,17 @@ def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_
     stage.restarted()
     assert stage.clock["retry", *ticket] == pytest.approx(3.0)
     said = status(stage.world, stage.job(), 1, stage.now())
-    assert said["queueState"] == "retry_wait" and "attempt 4 ended" in said["jobStatusMessage"] and "attempt 5 follows" in said["jobStatusMessage"]
+    assert (
+        said["queueState"] == "retry_wait"
+        and "attempt 4 ended" in said["jobStatusMessage"]
+        and "attempt 5 follows" in said["jobStatusMessage"]
+    )
     assert stage.job().status == "pending"
     stage.boot_id, stage.mono = "boot1", 5.0
     stage.restarted()
-    assert stage.clock["retry", *ticket] == 0.0, "over a restart of the machine only the wall clock tells"
+    assert stage.clock["retry", *ticket] == 0.0, (
+        "over a restart of the machine only the wall clock tells"
+    )
 
 
 def test_a_retry_is_enqueued_once_however_often_its_timer_fires(kit, stage):
@@ -481,8 +556,16 @@ def many_attempts(kit, stage, count):
         token, at = Token(jid, serial, number, "a", 0), kit.WALL + number
         again_ = Retrying(at=at, delay_secs=1.0, behavior="unknown", reason="because")
         events += [
-            TaskPlaced(at=at, token=token, agent_key=key, op_id=op_id(token, "run"), ports={"http": (30_000,), "ssh": (30_001,)}),
-            TaskStarted(at=at, token=token, pid=5, start_ticks=6, started_at=at, host="h", boot_id="b"),
+            TaskPlaced(
+                at=at,
+                token=token,
+                agent_key=key,
+                op_id=op_id(token, "run"),
+                ports={"http": (30_000,), "ssh": (30_001,)},
+            ),
+            TaskStarted(
+                at=at, token=token, pid=5, start_ticks=6, started_at=at, host="h", boot_id="b"
+            ),
             TaskEnded(at=at, token=token, exit=ExitInfo(code=1)),
             AttemptEnded(at=at, serial=serial, attempt=number, reason="exit", retry=again_),
         ]

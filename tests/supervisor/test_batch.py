@@ -1,20 +1,23 @@
-"""Runs that a batch scheduler starts: what is on record, how long is waited for what, where they go, and how a gang is placed there."""
+"""Runs that a batch scheduler starts: what is on record, how long is waited for what, where they
+go, and how a gang is placed there.
+"""
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jobscribe.db.events.events import RunEnded, TaskPlaced, TaskStarted, TaskSubmitted
 from jobscribe.protocol.clusters.batch import BatchState, Wishes
-from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.wire.messages import RunTasks
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import Port, Retry
+from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.messages import RunTasks
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.interface.inputs import HostChanged, Restarted
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.status.run_status import status
 
 HPC, FAR = "hpc", "far"
@@ -54,7 +57,9 @@ def told(stage, n=1):
     return status(stage.world, job, 1, stage.now())
 
 
-@pytest.mark.parametrize(("there", "path"), [("/scratch/user/x", "/scratch/user/x"), ("", "/users/sim00001")])
+@pytest.mark.parametrize(
+    ("there", "path"), [("/scratch/user/x", "/scratch/user/x"), ("", "/users/sim00001")]
+)
 def test_the_run_directory_is_the_clusters_and_named_as_such(stage, kit, placed, there, path):
     stage.reports(with_batch(kit.starting(placed), said()), key=key())
     assert (told(stage)["runDir"], told(stage)["runDirOn"]) == (None, None), "it has not started"
@@ -68,7 +73,9 @@ def test_the_run_directory_is_the_clusters_and_named_as_such(stage, kit, placed,
 
 
 def test_the_number_of_its_job_is_on_record_once_and_the_rest_is_news(stage, kit, placed):
-    pending = with_batch(kit.starting(placed), said(None, "", sentence="Slurm's controller cannot be reached"))
+    pending = with_batch(
+        kit.starting(placed), said(None, "", sentence="Slurm's controller cannot be reached")
+    )
     stage.reports(pending, key=key())
     assert stage.events()[-1] == "TaskPlaced"
     first = said(reason="Resources", partition="debug")
@@ -77,7 +84,10 @@ def test_the_number_of_its_job_is_on_record_once_and_the_rest_is_news(stage, kit
         stage.reports(with_batch(kit.starting(placed), said(reason=reason)), key=key())
     assert stage.events()[1:] == ["TaskPlaced", "TaskSubmitted"]
     assert [e.batch for _, e in stage.log if isinstance(e, TaskSubmitted)] == [first]
-    assert stage.world.batch[placed].reason == "Resources" and stage.job().run.live_tasks[0].batch == first
+    assert (
+        stage.world.batch[placed].reason == "Resources"
+        and stage.job().run.live_tasks[0].batch == first
+    )
 
 
 @pytest.mark.parametrize("state", ["running", "ended"])
@@ -92,11 +102,18 @@ def test_the_number_of_its_job_is_on_record_before_what_came_with_it(stage, kit,
 def test_it_is_pending_until_it_runs_and_begins_when_slurm_alone_says_so(stage, kit, placed):
     stage.reports(with_batch(kit.starting(placed), said()), key=key())
     assert stage.state() == ("pending", None)
-    stage.reports(with_batch(kit.replace(kit.running(placed), pid=None, start_ticks=None), said(state="RUNNING")), key=key())
+    stage.reports(
+        with_batch(
+            kit.replace(kit.running(placed), pid=None, start_ticks=None), said(state="RUNNING")
+        ),
+        key=key(),
+    )
     assert stage.state() == ("running", None) and stage.job().run.live_tasks[0].pid == 0
 
 
-def test_what_its_scheduler_said_last_is_part_of_its_exit_and_nothing_of_it_stays(stage, kit, placed):
+def test_what_its_scheduler_said_last_is_part_of_its_exit_and_nothing_of_it_stays(
+    stage, kit, placed
+):
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING", nodes="n1")), key=key())
     stage.reports(kit.ended(placed, 3), key=key())
     assert stage.job().run.exit.batch == said(state="RUNNING", nodes="n1")
@@ -125,7 +142,9 @@ def test_what_is_known_to_be_in_a_queue_is_asked_for_seldom(stage, kit, placed):
     stage.reports(with_batch(kit.starting(placed), said(None, "")), key=key())
     assert stage.clock["op", placed] == 600.0, "also while it is being submitted: its agent has it"
     stage.fire("op", placed)
-    assert [type(e) for e in stage.effects] == [fx.FindTasks, fx.SetTimer] and stage.clock["op", placed] == 600.0
+    assert [type(e) for e in stage.effects] == [fx.FindTasks, fx.SetTimer] and stage.clock[
+        "op", placed
+    ] == 600.0
     stage.reports(kit.starting(placed), key=key())
     assert stage.clock["op", placed] == 600.0
 
@@ -151,7 +170,10 @@ def test_its_own_queue_limit_counts_on_in_the_queue_of_its_scheduler(stage, kit)
     stage.fire("queue", stage.job().jid, serial)
     assert stage.state() == ("canceled", "queueLimit")
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(token, "queueLimit")]
-    stage.reports(kit.ended(token, None, pid=None, source="start", detail="never", stop_reason="queueLimit"), key=key())
+    stage.reports(
+        kit.ended(token, None, pid=None, source="start", detail="never", stop_reason="queueLimit"),
+        key=key(),
+    )
     assert stage.left() == {}
 
 
@@ -176,7 +198,9 @@ def test_what_is_left_of_its_queue_limit_counts_after_a_restart(stage, kit):
 
 
 def test_the_queue_limit_of_the_house_ends_where_slurm_s_queue_begins(kit):
-    stage = kit.Stage(batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC),)}, queue_limit_secs=50.0)
+    stage = kit.Stage(
+        batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC),)}, queue_limit_secs=50.0
+    )
     stage.submit(driver="sbatch")
     queue = ("queue", stage.job().jid, stage.job().run.serial)
     assert stage.clock[queue] == 50.0
@@ -214,10 +238,16 @@ def test_a_cancel_in_the_queue_is_final_and_asked_for_until_it_is_gone(stage, ki
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(placed, "cancel")]
     # it began before it could be told
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING")), key=key())
-    assert [e.token for e in stage.asked(fx.StopTask)] == [placed] and stage.state() == ("canceled", "cancel")
+    assert [e.token for e in stage.asked(fx.StopTask)] == [placed] and stage.state() == (
+        "canceled",
+        "cancel",
+    )
     stage.fire("stop", placed)
     assert [e.token for e in stage.asked(fx.StopTask)] == [placed]
-    stage.reports(kit.ended(placed, None, signal=15, stop_reason="cancel", batch=said(state="CANCELLED")), key=key())
+    stage.reports(
+        kit.ended(placed, None, signal=15, stop_reason="cancel", batch=said(state="CANCELLED")),
+        key=key(),
+    )
     assert stage.state() == ("canceled", "cancel") and stage.left() == {}
 
 
@@ -226,22 +256,47 @@ def test_another_login_node_is_no_restart_of_its_machine(stage, kit, placed):
     stage.open(key())
     stage.world.agent(key()).boot_id = "another"
     stage.snapshot(key())
-    assert [e.token for e in stage.asked(fx.LaunchTask)] == [placed] and stage.state() == ("pending", None)
-    stage.reports(kit.ended(placed, None, pid=None, source="start", detail="d", fault="batchRefused"), key=key())
+    assert [e.token for e in stage.asked(fx.LaunchTask)] == [placed] and stage.state() == (
+        "pending",
+        None,
+    )
+    stage.reports(
+        kit.ended(placed, None, pid=None, source="start", detail="d", fault="batchRefused"),
+        key=key(),
+    )
     assert stage.state() == ("error", "startFailed"), "and what was refused is not lost"
 
 
 # ---- ends that are Slurm's
 
 
-@pytest.mark.parametrize(("exit_", "again", "expected"), [
-    ({"source": "start", "fault": "neverPossible", "detail": "PartitionTimeLimit"}, False, ("error", "startFailed")),
-    ({"source": "start", "fault": "batchRefused", "detail": "Invalid account"}, False, ("error", "startFailed")),
-    ({"source": "scheduler", "batch": said(state="CANCELLED", canceled_by="op")}, False, ("error", "scheduler")),
-    ({"source": "scheduler", "batch": said(state="NODE_FAIL")}, True, ("pending", None)),
-    ({"source": "scheduler", "batch": said(state="PREEMPTED")}, True, ("pending", None)),
-    ({"source": "scheduler", "batch": said(state="TIMEOUT"), "stop_reason": "timeLimit"}, False, ("canceled", "timeLimit")),
-])
+@pytest.mark.parametrize(
+    ("exit_", "again", "expected"),
+    [
+        (
+            {"source": "start", "fault": "neverPossible", "detail": "PartitionTimeLimit"},
+            False,
+            ("error", "startFailed"),
+        ),
+        (
+            {"source": "start", "fault": "batchRefused", "detail": "Invalid account"},
+            False,
+            ("error", "startFailed"),
+        ),
+        (
+            {"source": "scheduler", "batch": said(state="CANCELLED", canceled_by="op")},
+            False,
+            ("error", "scheduler"),
+        ),
+        ({"source": "scheduler", "batch": said(state="NODE_FAIL")}, True, ("pending", None)),
+        ({"source": "scheduler", "batch": said(state="PREEMPTED")}, True, ("pending", None)),
+        (
+            {"source": "scheduler", "batch": said(state="TIMEOUT"), "stop_reason": "timeLimit"},
+            False,
+            ("canceled", "timeLimit"),
+        ),
+    ],
+)
 def test_what_another_attempt_helps(stage, exit_, again, expected):
     stage.submit(driver="sbatch", retry=Retry(platform=3, count=0))
     stage.up(key())
@@ -263,7 +318,10 @@ def test_it_goes_to_the_cluster_it_names_and_else_to_the_first(stage):
     (asked,) = stage.asked(fx.LaunchTask)
     assert (asked.key, asked.spec.batch) == (key(FAR), Wishes(cluster=FAR, partition="debug"))
     stage.up(key(HPC))
-    assert [e.spec.batch for e in stage.asked(fx.LaunchTask)] == [Wishes(cluster=HPC), Wishes(cluster=HPC, nodes=2)]
+    assert [e.spec.batch for e in stage.asked(fx.LaunchTask)] == [
+        Wishes(cluster=HPC),
+        Wishes(cluster=HPC, nodes=2),
+    ]
 
 
 def test_a_run_elsewhere_asks_no_scheduler(kit):
@@ -286,7 +344,10 @@ def test_a_run_whose_cluster_is_not_configured_any_more_waits_and_is_told_so(sta
     stage.policy = kit.replace(stage.policy, places={"sbatch": (place(HPC),)})
     stage.restarted()
     reply = told(stage)
-    assert reply["queueState"] == "no_host" and "no cluster far here (there are: hpc)" in reply["jobStatusMessage"]
+    assert (
+        reply["queueState"] == "no_host"
+        and "no cluster far here (there are: hpc)" in reply["jobStatusMessage"]
+    )
     assert not stage.asked(fx.StartAgent)
     stage.cancel()
     assert stage.state() == ("canceled", "cancel") and stage.left() == {}
@@ -299,12 +360,17 @@ def test_what_runs_on_a_cluster_that_is_not_configured_any_more_is_told_so(stage
     stage.policy = kit.replace(stage.policy, places={"sbatch": (place(HPC),)})
     stage.restarted()
     reply = told(stage)
-    assert reply["queueState"] == "slurm" and "the cluster far is not configured any more" in reply["jobStatusMessage"]
+    assert (
+        reply["queueState"] == "slurm"
+        and "the cluster far is not configured any more" in reply["jobStatusMessage"]
+    )
     assert not reply["known"]
 
 
 def test_no_run_goes_to_another_cluster_by_itself(kit):
-    stage = kit.Stage(batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC, runs=1), place(FAR, runs=1))})
+    stage = kit.Stage(
+        batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC, runs=1), place(FAR, runs=1))}
+    )
     for n in (1, 2):
         stage.submit(n, driver="sbatch")
     stage.up(key(HPC))
@@ -312,14 +378,18 @@ def test_no_run_goes_to_another_cluster_by_itself(kit):
     stage.up(key(FAR))
     stage.end(stage.token(3))
     assert [t.agent_key.host for n in (1, 2, 3) for t in stage.job(n).live_tasks()] == [HPC]
-    assert told(stage, 2)["queueState"] == "cpu_slot" and "in the queue of hpc or run there" in told(stage, 2)["jobStatusMessage"]
+    assert (
+        told(stage, 2)["queueState"] == "cpu_slot"
+        and "in the queue of hpc or run there" in told(stage, 2)["jobStatusMessage"]
+    )
     stage.tell(HostChanged("sbatch", HPC, False, "x"))
     assert stage.world.agent(key(HPC)).queued and not stage.world.agent(key(FAR)).queued
 
 
 def test_each_cluster_counts_a_user_s_runs_for_itself(kit):
     stage = kit.Stage(
-        batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC, user_runs=1), place(FAR, user_runs=2))},
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (place(HPC, user_runs=1), place(FAR, user_runs=2))},
         op_run_slots={("sbatch", "parallel"): 7},
     )
     for n in range(1, 3):
@@ -334,7 +404,9 @@ def test_each_cluster_counts_a_user_s_runs_for_itself(kit):
 
 def test_where_a_cluster_has_no_number_of_its_own_the_driver_s_counts(kit):
     stage = kit.Stage(
-        batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC, user_runs=None),)}, op_run_slots={("sbatch", "parallel"): 2},
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (place(HPC, user_runs=None),)},
+        op_run_slots={("sbatch", "parallel"): 2},
     )
     for n in range(1, 4):
         stage.submit(n, driver="sbatch")
@@ -344,10 +416,14 @@ def test_where_a_cluster_has_no_number_of_its_own_the_driver_s_counts(kit):
 
 def test_calls_go_to_the_cluster_that_is_meant_else_to_one_that_is_there(stage):
     calls = stage.world.homes.for_calls
-    assert calls("sbatch", "user0001", FAR) == key(FAR) and calls("sbatch", "user0001", None) == key(HPC)
+    assert calls("sbatch", "user0001", FAR) == key(FAR) and calls(
+        "sbatch", "user0001", None
+    ) == key(HPC)
     stage.submit(driver="sbatch", batch=Wishes(cluster=FAR))
     stage.up(key(FAR))
-    assert calls("sbatch", "user0001", None) == key(FAR) and calls("sbatch", "user0001", "gone") == key(FAR)
+    assert calls("sbatch", "user0001", None) == key(FAR) and calls(
+        "sbatch", "user0001", "gone"
+    ) == key(FAR)
 
 
 # ---- gangs
@@ -361,29 +437,48 @@ def gang(stage, kit, *roles, n=1, **fields):
 
 
 def test_a_gang_fits_whatever_it_asks_for_and_nobody_is_asked_about_its_ports(stage, kit):
-    roles = (kit.role("ps", 2, cpu=900, memory_mb=10**6, gpu=8), kit.role("worker", 3, ports=(Port(label="data", count=2), Port(label="web", begin=8080))))
+    roles = (
+        kit.role("ps", 2, cpu=900, memory_mb=10**6, gpu=8),
+        kit.role("worker", 3, ports=(Port(label="data", count=2), Port(label="web", begin=8080))),
+    )
     tasks = gang(stage, kit, *roles)
     assert len(tasks) == 5 and not stage.probes
-    assert [t.address for t in tasks] == ["@ps-0@", "@ps-1@", "@worker-0@", "@worker-1@", "@worker-2@"]
+    assert [t.address for t in tasks] == [
+        "@ps-0@",
+        "@ps-1@",
+        "@worker-0@",
+        "@worker-1@",
+        "@worker-2@",
+    ]
     free = [p for t in tasks for label, ports in t.ports.items() if label != "web" for p in ports]
     assert len(set(free)) == len(free) == 2 * 2 + 3 * 4 and all(20_000 <= p <= 29_999 for p in free)
     assert [t.ports["web"] for t in tasks[2:]] == [(8080,)] * 3, "they may be on different nodes"
     (asked,) = stage.asked(fx.LaunchGang)
-    assert {t.spec.batch for t in asked.tasks} == {Wishes(cluster=HPC)} and {t.spec.ports for t in asked.tasks} == {()}
+    assert {t.spec.batch for t in asked.tasks} == {Wishes(cluster=HPC)} and {
+        t.spec.ports for t in asked.tasks
+    } == {()}
     assert asked.shared.env["PAI_TASK_ROLE_ps_HOST_LIST"].startswith("@ps-0@:")
 
 
 def test_gangs_that_may_share_nodes_begin_at_different_ports(stage, kit):
     first = gang(stage, kit, kit.role("a", 3))
     second = gang(stage, kit, kit.role("a", 3), n=2)
-    mine, yours = ({p for t in tasks for ports in t.ports.values() for p in ports} for tasks in (first, second))
+    mine, yours = (
+        {p for t in tasks for ports in t.ports.values() for p in ports} for tasks in (first, second)
+    )
     assert not mine & yours
 
 
 def test_more_ports_than_there_are_and_none_that_are_free(stage, kit):
     stage.policy = kit.replace(stage.policy, batch_ports=(8080, 8083))
     stage.restart()
-    tasks = gang(stage, kit, kit.role("a", 2, ports=(Port(label="web", begin=8080, count=4), Port(label="data", count=3))))
+    tasks = gang(
+        stage,
+        kit,
+        kit.role(
+            "a", 2, ports=(Port(label="web", begin=8080, count=4), Port(label="data", count=3))
+        ),
+    )
     assert len(tasks) == 2 and all(len(t.ports["data"]) == 3 for t in tasks)
 
 
@@ -400,18 +495,29 @@ def test_a_gang_comes_to_its_cluster_in_one_message_or_is_refused(stage, kit):
 
 
 @settings(max_examples=25, deadline=None)
-@given(tasks=st.integers(1, 140), labels=st.integers(0, 20), variables=st.integers(0, 150), value=st.sampled_from([0, 200]))
+@given(
+    tasks=st.integers(1, 140),
+    labels=st.integers(0, 20),
+    variables=st.integers(0, 150),
+    value=st.sampled_from([0, 200]),
+)
 def test_what_is_not_too_large_fits_into_one_message(kit, tasks, labels, variables, value):
     stage = kit.Stage(batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC),)})
     env = {f"V{n}": "x" * value for n in range(variables)}
-    stage.gang(kit.role("a", tasks, env=env, ports=tuple(Port(label=f"p{n}") for n in range(labels))), driver="sbatch", batch=Wishes(nodes=2))
+    stage.gang(
+        kit.role("a", tasks, env=env, ports=tuple(Port(label=f"p{n}") for n in range(labels))),
+        driver="sbatch",
+        batch=Wishes(nodes=2),
+    )
     if stage.asked(fx.ReplyRefusal):
         return
     stage.up(key())
     (asked,) = stage.asked(fx.LaunchGang)
     decoder = Decoder("to_agent")
     message = RunTasks(op_id="o" * 32, shared=asked.shared, tasks=asked.tasks)
-    assert [m for frame in Encoder().frames([message]) for m in decoder.messages(frame)] == [message]
+    assert [m for frame in Encoder().frames([message]) for m in decoder.messages(frame)] == [
+        message
+    ]
 
 
 def test_a_gang_is_known_again_after_a_restart_and_ends_without_a_trace(stage, kit):
@@ -439,11 +545,27 @@ def test_a_gang_holds_a_place_in_the_queue_of_its_cluster(kit):
 
 def test_where_it_is_in_the_queue_and_why(stage, kit, placed):
     reply = told(stage)
-    assert (reply["queueState"], "batch" in reply) == ("starting", False) and "submit it to hpc" in reply["jobStatusMessage"]
-    stage.reports(with_batch(kit.starting(placed), said(None, "", sentence="Slurm's controller cannot be reached")), key=key())
+    assert (reply["queueState"], "batch" in reply) == (
+        "starting",
+        False,
+    ) and "submit it to hpc" in reply["jobStatusMessage"]
+    stage.reports(
+        with_batch(
+            kit.starting(placed), said(None, "", sentence="Slurm's controller cannot be reached")
+        ),
+        key=key(),
+    )
     reply = told(stage)
-    assert (reply["queueState"], reply["jobStatusMessage"]) == ("slurm", "it is being submitted to hpc: Slurm's controller cannot be reached")
-    waits = said(reason="Resources", sentence="it waits for nodes", partition="debug", starts_at=kit.WALL + 60)
+    assert (reply["queueState"], reply["jobStatusMessage"]) == (
+        "slurm",
+        "it is being submitted to hpc: Slurm's controller cannot be reached",
+    )
+    waits = said(
+        reason="Resources",
+        sentence="it waits for nodes",
+        partition="debug",
+        starts_at=kit.WALL + 60,
+    )
     stage.reports(with_batch(kit.starting(placed), waits), key=key())
     reply = told(stage)
     assert reply["jobStatusMessage"] == (
@@ -451,15 +573,26 @@ def test_where_it_is_in_the_queue_and_why(stage, kit, placed):
     )
     assert reply["queueState"] == "slurm" and reply["state"] == "pending" and reply["known"] is True
     assert reply["batch"] == {
-        "cluster": HPC, "jobId": "17", "state": "PENDING", "reason": "Resources", "sentence": "it waits for nodes", "partition": "debug",
+        "cluster": HPC,
+        "jobId": "17",
+        "state": "PENDING",
+        "reason": "Resources",
+        "sentence": "it waits for nodes",
+        "partition": "debug",
         "startsAt": kit.WALL + 60,
     }
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING", nodes="n[1-2]")), key=key())
     reply = told(stage)
-    assert (reply["queueState"], reply["jobStatusMessage"]) == (None, "it runs on n[1-2] of hpc (Slurm job 17)")
+    assert (reply["queueState"], reply["jobStatusMessage"]) == (
+        None,
+        "it runs on n[1-2] of hpc (Slurm job 17)",
+    )
     again = said(reason="BeginTime", sentence="its time to begin has not come", restarts=1)
     stage.reports(with_batch(kit.running(placed), again), key=key())
-    assert told(stage)["jobStatusMessage"] == "Slurm has taken it back: it is in the queue of hpc, Slurm job 17: its time to begin has not come"
+    assert (
+        told(stage)["jobStatusMessage"]
+        == "Slurm has taken it back: it is in the queue of hpc, Slurm job 17: its time to begin has not come"
+    )
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING", nodes="n[1-2]")), key=key())
     stage.end(placed, 0)
     assert told(stage)["batch"]["nodes"] == "n[1-2]"
@@ -468,7 +601,9 @@ def test_where_it_is_in_the_queue_and_why(stage, kit, placed):
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_scheduler_that_does_not_answer_makes_nothing_known(stage, kit, placed, runs):
     word = kit.running(placed) if runs else kit.starting(placed)
-    stage.reports(with_batch(word, said(unknown_since=kit.WALL + 5, nodes="n1" if runs else "")), key=key())
+    stage.reports(
+        with_batch(word, said(unknown_since=kit.WALL + 5, nodes="n1" if runs else "")), key=key()
+    )
     reply = told(stage)
     assert (reply["known"], reply["since"]) == (False, kit.WALL + 5)
     assert reply["jobStatusMessage"].endswith(
@@ -481,11 +616,19 @@ def test_a_scheduler_that_does_not_answer_makes_nothing_known(stage, kit, placed
     assert told(stage)["known"] is True
 
 
-@pytest.mark.parametrize(("exit_", "held"), [
-    ({"code": 3, "source": "script", "batch": said(state="FAILED")}, True), ({"code": 3, "source": "scheduler", "batch": said(state="FAILED")}, True),
-    ({"code": 143, "source": "script", "batch": said(state="CANCELLED")}, False), ({"source": "scheduler", "batch": said(state="DEADLINE")}, False),
-    ({"source": "scheduler", "out_of_memory": True, "batch": said(state="OUT_OF_MEMORY")}, True),
-])
+@pytest.mark.parametrize(
+    ("exit_", "held"),
+    [
+        ({"code": 3, "source": "script", "batch": said(state="FAILED")}, True),
+        ({"code": 3, "source": "scheduler", "batch": said(state="FAILED")}, True),
+        ({"code": 143, "source": "script", "batch": said(state="CANCELLED")}, False),
+        ({"source": "scheduler", "batch": said(state="DEADLINE")}, False),
+        (
+            {"source": "scheduler", "out_of_memory": True, "batch": said(state="OUT_OF_MEMORY")},
+            True,
+        ),
+    ],
+)
 def test_kept_for_debugging_is_what_failed_by_itself(stage, exit_, held):
     stage.submit(driver="sbatch", debug_secs=60.0)
     stage.up(key())
@@ -494,7 +637,10 @@ def test_kept_for_debugging_is_what_failed_by_itself(stage, exit_, held):
 
 
 def test_what_is_on_record_is_told_after_a_restart_until_there_is_news(stage, kit, placed):
-    stage.reports(with_batch(kit.starting(placed), said(reason="Resources", unknown_since=kit.WALL)), key=key())
+    stage.reports(
+        with_batch(kit.starting(placed), said(reason="Resources", unknown_since=kit.WALL)),
+        key=key(),
+    )
     stage.restarted()
     reply = told(stage)
     assert reply["queueState"] == "slurm" and reply["batch"]["jobId"] == "17" and not reply["known"]
@@ -515,7 +661,10 @@ def test_other_runs_are_told_as_ever(kit):
 def test_a_run_that_is_being_stopped_while_its_scheduler_is_away(stage, kit, placed):
     stage.reports(with_batch(kit.starting(placed), said(unknown_since=kit.WALL)), key=key())
     stage.cancel()
-    assert "processes are being ended" in told(stage)["jobStatusMessage"] and "does not answer" in told(stage)["jobStatusMessage"]
+    assert (
+        "processes are being ended" in told(stage)["jobStatusMessage"]
+        and "does not answer" in told(stage)["jobStatusMessage"]
+    )
 
 
 def test_the_first_word_of_a_restart_asks_for_what_is_owed(stage, kit, placed):

@@ -1,4 +1,6 @@
-"""Calls of apps and reads of run files: who may, when, how long; and what becomes of those who wait when something goes wrong."""
+"""Calls of apps and reads of run files: who may, when, how long; and what becomes of those who wait
+when something goes wrong.
+"""
 
 import asyncio
 import json
@@ -6,26 +8,63 @@ from collections.abc import Awaitable
 from typing import Any, get_args
 
 import pytest
+from office import OTHER, UID, Agent, Office, until
 
-from jobscribe.protocol.wire.codec import MAX_FRAME
+from jobscribe.protocol.api.requests import (
+    BeginSession,
+    CallRequest,
+    JobLog,
+    RunCancel,
+    RunFile,
+    RunFiles,
+    RunRelease,
+)
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.wire.messages import REPLY_LIMIT, Call, CallReply, CancelCall, FileChunk, FileList, JobCmd, ListedFile, ListFiles, OpError, ReadFile, ReadLog
-from jobscribe.protocol.api.requests import BeginSession, CallRequest, JobLog, RunCancel, RunFile, RunFiles, RunRelease
+from jobscribe.protocol.wire.codec import MAX_FRAME
+from jobscribe.protocol.wire.messages import (
+    REPLY_LIMIT,
+    Call,
+    CallReply,
+    CancelCall,
+    FileChunk,
+    FileList,
+    JobCmd,
+    ListedFile,
+    ListFiles,
+    OpError,
+    ReadFile,
+    ReadLog,
+)
 from jobscribe.supervisor.agents import calls as calls_module
 from jobscribe.supervisor.agents.calls import API_NAMES, PIECE
 from jobscribe.supervisor.runs.request_validation import MAX_DATA
-from office import OTHER, UID, Agent, Office, until
 
-HEAT = {"simulation_type": "heat", "compute_model": "heatAnimation", "command": (), "data": {"models": {"heatAnimation": {"n": 3}}}}
+HEAT = {
+    "simulation_type": "heat",
+    "compute_model": "heatAnimation",
+    "command": (),
+    "data": {"models": {"heatAnimation": {"n": 3}}},
+}
 
 
 def stateless(uid: str = UID, **fields: Any) -> CallRequest:
-    fields = {"job_cmd": "stateless_compute", "simulation_type": "myapp", "method": "idealWeight", **fields}
+    fields = {
+        "job_cmd": "stateless_compute",
+        "simulation_type": "myapp",
+        "method": "idealWeight",
+        **fields,
+    }
     return CallRequest(uid=uid, **fields)
 
 
 def frame(jid: str, **fields: Any) -> CallRequest:
-    fields = {"uid": UID, "job_cmd": "get_simulation_frame", "simulation_type": "heat", "compute_jid": jid, **fields}
+    fields = {
+        "uid": UID,
+        "job_cmd": "get_simulation_frame",
+        "simulation_type": "heat",
+        "compute_jid": jid,
+        **fields,
+    }
     return CallRequest(**fields)
 
 
@@ -54,7 +93,13 @@ async def test_the_answer_of_an_app_is_handed_on_as_it_is() -> None:
     agent = office.agent()
     waiting = call(office, stateless(args={"height": 2}, deadline_secs=3.0))
     op = await agent.asked(Call)
-    assert (op.job_cmd, op.method, op.args, op.deadline_secs, op.reply_limit) == ("stateless_compute", "idealWeight", {"height": 2}, 3.0, REPLY_LIMIT)
+    assert (op.job_cmd, op.method, op.args, op.deadline_secs, op.reply_limit) == (
+        "stateless_compute",
+        "idealWeight",
+        {"height": 2},
+        3.0,
+        REPLY_LIMIT,
+    )
     assert (op.run_dir, op.lib_dir) == (None, f"/users/{UID}/myapp/lib")
     answer(agent, op, b'{"x":  [1, 2]}')
     assert await waiting == b'{"x":  [1, 2]}'
@@ -82,7 +127,9 @@ async def test_an_agent_that_is_not_there_is_started_first() -> None:
     assert [e.key for e in office.started] == [office.key()]
 
 
-async def test_an_agent_that_does_not_come_is_not_waited_for_longer_than_its_start_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_does_not_come_is_not_waited_for_longer_than_its_start_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("jobscribe.supervisor.runs.service._BETWEEN_STARTS_SECS", 0.05)
     office = Office(agent_start_secs=0.05)
     assert await code_of(call(office, stateless())) == "agentUnavailable"
@@ -109,7 +156,9 @@ async def test_a_newer_connection_answers_who_waits_on_the_older_at_once() -> No
     assert await code_of(waiting) == "agentUnavailable"
 
 
-async def test_a_call_that_is_not_answered_in_time_is_ended_here_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_is_not_answered_in_time_is_ended_here_and_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("jobscribe.supervisor.agents.calls.SLACK_SECS", 0.05)
     office = Office()
     agent = office.agent()
@@ -131,12 +180,16 @@ async def test_who_goes_away_cancels_the_call() -> None:
     assert agent.connection.asked == {}
 
 
-@pytest.mark.parametrize("code", ["appFailed", "appRefused", "deadline", "replyTooLarge", "notFound", "tooManyRequests"])
+@pytest.mark.parametrize(
+    "code", ["appFailed", "appRefused", "deadline", "replyTooLarge", "notFound", "tooManyRequests"]
+)
 async def test_what_the_agent_refuses_is_told_in_its_words(code: str) -> None:
     office = Office()
     agent = office.agent()
     waiting = call(office, stateless())
-    agent.say(OpError(op_id=(await agent.asked(Call)).op_id, code=code, error="plots[0].points[3] is NaN"))
+    agent.say(
+        OpError(op_id=(await agent.asked(Call)).op_id, code=code, error="plots[0].points[3] is NaN")
+    )
     with pytest.raises(Refusal) as e:
         await waiting
     assert (e.value.code, e.value.sentence) == (code, "plots[0].points[3] is NaN")
@@ -150,7 +203,9 @@ async def test_a_code_that_nobody_knows_is_no_trap() -> None:
     assert await code_of(waiting) == "internal"
 
 
-@pytest.mark.parametrize("reply", [b"", b"{", b"NaN", b'{"a": \xff}', b'"\xff"', b"1 2", b"x" * 100])
+@pytest.mark.parametrize(
+    "reply", [b"", b"{", b"NaN", b'{"a": \xff}', b'"\xff"', b"1 2", b"x" * 100]
+)
 async def test_what_is_not_json_does_not_reach_a_browser_as_json(reply: bytes) -> None:
     office = Office()
     agent = office.agent()
@@ -180,7 +235,10 @@ async def test_another_kind_of_answer_is_none() -> None:
 async def test_answers_to_nothing_are_counted_and_dropped() -> None:
     office = Office()
     agent = office.agent()
-    agent.say(CallReply(op_id="o" * 32, reply=b"1"), FileChunk(op_id="o" * 32, data=b"", size=0, mtime_ns=0))
+    agent.say(
+        CallReply(op_id="o" * 32, reply=b"1"),
+        FileChunk(op_id="o" * 32, data=b"", size=0, mtime_ns=0),
+    )
     assert office.counters.all()["unknownAnswer"] == 2
     assert agent.socket.closed is None
 
@@ -213,13 +271,22 @@ async def test_one_users_calls_are_bounded_and_other_users_are_not_kept_out() ->
     assert office.calls._in_flight == {}
 
 
-@pytest.mark.parametrize(("fields", "code"), [
-    ({"simulation_type": "nosuch"}, "unknownApp"), ({"driver": "docker"}, "badRequest"), ({"compute_jid": f"{UID}-sim00001-m"}, "badRequest"),
-    ({"job_cmd": "analysis_job"}, "badRequest"), ({"job_cmd": "sequential_result"}, "badRequest"),
-    ({"args": {"x": "y" * MAX_DATA}}, "tooLarge"), ({"data": {"x": "y" * MAX_DATA}}, "tooLarge"), ({"args": {"x": 2**70}}, "badRequest"),
-    ({"args": {"a": [[[[[[[[[[[1]]]]]]]]]]]}}, "tooDeep"), ({"args": {str(i): i for i in range(9000)}}, "tooLarge"),
-    ({"args": {"x": [0] * 95_000}}, "tooLarge"),
-])
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"simulation_type": "nosuch"}, "unknownApp"),
+        ({"driver": "docker"}, "badRequest"),
+        ({"compute_jid": f"{UID}-sim00001-m"}, "badRequest"),
+        ({"job_cmd": "analysis_job"}, "badRequest"),
+        ({"job_cmd": "sequential_result"}, "badRequest"),
+        ({"args": {"x": "y" * MAX_DATA}}, "tooLarge"),
+        ({"data": {"x": "y" * MAX_DATA}}, "tooLarge"),
+        ({"args": {"x": 2**70}}, "badRequest"),
+        ({"args": {"a": [[[[[[[[[[[1]]]]]]]]]]]}}, "tooDeep"),
+        ({"args": {str(i): i for i in range(9000)}}, "tooLarge"),
+        ({"args": {"x": [0] * 95_000}}, "tooLarge"),
+    ],
+)
 async def test_what_an_agent_should_not_even_be_told(fields: dict[str, Any], code: str) -> None:
     office = Office()
     agent = office.agent()
@@ -233,7 +300,12 @@ async def test_the_largest_input_that_is_accepted_gets_through_to_the_agent() ->
     deep: Any = 1
     for _ in range(9):
         deep = [deep]
-    for args in ({str(i): i for i in range(8000)}, {"x": [0] * 89_000}, {"x": deep}, {"x": "y" * (MAX_DATA - 10)}):
+    for args in (
+        {str(i): i for i in range(8000)},
+        {"x": [0] * 89_000},
+        {"x": deep},
+        {"x": "y" * (MAX_DATA - 10)},
+    ):
         waiting = call(office, stateless(args=args, data=args if len(args) < 10 else {}))
         op = await agent.asked(Call)
         agent.heard.clear()
@@ -274,7 +346,10 @@ async def test_a_frame_is_computed_from_the_run_it_is_of() -> None:
     jid, token = await office.running(agent, **HEAT)
     waiting = call(office, frame(jid, compute_job_serial=token.serial, args={"frameIndex": 2}))
     op = await agent.asked(Call)
-    assert (op.compute_model, op.run_dir) == ("heatAnimation", f"/users/{UID}/heat/sim00001/heatAnimation")
+    assert (op.compute_model, op.run_dir) == (
+        "heatAnimation",
+        f"/users/{UID}/heat/sim00001/heatAnimation",
+    )
     assert op.data == HEAT["data"], "the data it was computed from"
     answer(agent, op)
     await waiting
@@ -295,18 +370,26 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
     agent = office.agent()
     jid, _ = await office.running(agent, **HEAT)
     sentences = []
-    for request in (frame(jid, uid=OTHER), frame(jid.replace("sim00001", "sim00009"), uid=OTHER), frame(jid.replace("sim00001", "sim00009"))):
+    for request in (
+        frame(jid, uid=OTHER),
+        frame(jid.replace("sim00001", "sim00009"), uid=OTHER),
+        frame(jid.replace("sim00001", "sim00009")),
+    ):
         with pytest.raises(Refusal) as e:
             await office.calls.call(request, office.calls.new_op())
         sentences.append((e.value.code, e.value.sentence.replace("sim00009", "sim00001")))
     theirs, nobodys, own = sentences
     assert theirs == nobodys == ("notFound", f"there is no job {jid}")
-    assert own == ("notFound", f"there is no job {jid}; near it: {jid}"), "of one's own the near ones are told, and of nobody else's"
+    assert own == ("notFound", f"there is no job {jid}; near it: {jid}"), (
+        "of one's own the near ones are told, and of nobody else's"
+    )
     # what changes a run answers as what asks for one
     absent, given = jid.replace("sim00001", "sim00009"), []
     for uid, named in ((OTHER, jid), (OTHER, absent), (jid.split("-")[0], absent)):
         for change in (
-            office.desk.cancel(RunCancel(req_id=f"request-{len(given)}", uid=uid, compute_jid=named)),
+            office.desk.cancel(
+                RunCancel(req_id=f"request-{len(given)}", uid=uid, compute_jid=named)
+            ),
             office.desk.release(RunRelease(uid=uid, compute_jid=named)),
         ):
             with pytest.raises(Refusal) as e:
@@ -319,7 +402,10 @@ async def test_the_serial_is_checked_before_and_after() -> None:
     office = Office()
     agent = office.agent()
     jid, token = await office.running(agent, **HEAT)
-    assert await code_of(call(office, frame(jid, compute_job_serial=token.serial - 1))) == "staleSerial"
+    assert (
+        await code_of(call(office, frame(jid, compute_job_serial=token.serial - 1)))
+        == "staleSerial"
+    )
     waiting = call(office, frame(jid))
     op = await agent.asked(Call)
     agent.ended(token, 1)
@@ -334,7 +420,10 @@ async def test_a_run_that_has_not_started_has_nothing_to_read() -> None:
     with pytest.raises(Refusal) as e:
         await office.calls.call(frame(jid), office.calls.new_op())
     assert (e.value.code, e.value.body()["retry"]) == ("notReady", True)
-    assert await code_of(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x"))) == "notReady"
+    assert (
+        await code_of(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
+        == "notReady"
+    )
 
 
 async def test_a_job_of_another_app() -> None:
@@ -350,9 +439,15 @@ async def test_a_call_never_touches_the_run() -> None:
     jid, _ = await office.running(agent, **HEAT)
     head, status = office.store.head(), office.desk.describe(office.desk.job(UID, jid))["state"]
     waiting = call(office, frame(jid))
-    agent.say(OpError(op_id=(await agent.asked(Call)).op_id, code="appFailed", error="ended by signal 9"))
+    agent.say(
+        OpError(op_id=(await agent.asked(Call)).op_id, code="appFailed", error="ended by signal 9")
+    )
     assert await code_of(waiting) == "appFailed"
-    assert (office.store.head(), office.desk.describe(office.desk.job(UID, jid))["state"]) == (head, status) == (head, "running")
+    assert (
+        (office.store.head(), office.desk.describe(office.desk.job(UID, jid))["state"])
+        == (head, status)
+        == (head, "running")
+    )
 
 
 # ---- files
@@ -367,7 +462,14 @@ async def opened(office: Office, agent: Agent, content: bytes, request: RunFile)
         nonlocal served
         op = await agent.asked(ReadFile, served + 1)
         served += 1
-        agent.say(FileChunk(op_id=op.op_id, data=content[op.offset : op.offset + op.limit], size=len(content), mtime_ns=5))
+        agent.say(
+            FileChunk(
+                op_id=op.op_id,
+                data=content[op.offset : op.offset + op.limit],
+                size=len(content),
+                mtime_ns=5,
+            )
+        )
 
     await serve()
     file = await work
@@ -385,36 +487,70 @@ async def opened(office: Office, agent: Agent, content: bytes, request: RunFile)
     return got
 
 
-@pytest.mark.parametrize(("offset", "length", "expected"), [
-    (0, None, slice(0, None)), (10, 20, slice(10, 30)), (PIECE - 1, 2, slice(PIECE - 1, PIECE + 1)), (0, 0, slice(0, 0)),
-    (3 * PIECE + 90, None, slice(3 * PIECE + 90, None)), (3 * PIECE + 90, 999, slice(3 * PIECE + 90, None)), (4 * PIECE, None, slice(0, 0)),
-])
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        (0, None, slice(0, None)),
+        (10, 20, slice(10, 30)),
+        (PIECE - 1, 2, slice(PIECE - 1, PIECE + 1)),
+        (0, 0, slice(0, 0)),
+        (3 * PIECE + 90, None, slice(3 * PIECE + 90, None)),
+        (3 * PIECE + 90, 999, slice(3 * PIECE + 90, None)),
+        (4 * PIECE, None, slice(0, 0)),
+    ],
+)
 async def test_a_file_or_a_part_of_it(offset: int, length: int | None, expected: slice) -> None:
     office = Office()
     agent = office.agent()
     jid, _ = await office.running(agent)
     content = bytes(i % 251 for i in range(3 * PIECE + 100))
-    got = await opened(office, agent, content, RunFile(uid=UID, compute_jid=jid, name="a/b", offset=offset, length=length))
+    got = await opened(
+        office,
+        agent,
+        content,
+        RunFile(uid=UID, compute_jid=jid, name="a/b", offset=offset, length=length),
+    )
     assert got == content[expected]
-    assert {(op.name, op.run_dir) for op in agent.of(ReadFile)} == {("a/b", f"/users/{UID}/command/sim00001/command")}
-    assert all(op.limit <= PIECE for op in agent.of(ReadFile)), "a piece at a time is all that is held"
+    assert {(op.name, op.run_dir) for op in agent.of(ReadFile)} == {
+        ("a/b", f"/users/{UID}/command/sim00001/command")
+    }
+    assert all(op.limit <= PIECE for op in agent.of(ReadFile)), (
+        "a piece at a time is all that is held"
+    )
     assert office.calls._in_flight == {}
 
 
-@pytest.mark.parametrize(("size", "mtime", "fine"), [
-    (3 * PIECE, 5, True), (4 * PIECE, 6, True), (3 * PIECE, 6, False), (2 * PIECE, 5, False),
-])
+@pytest.mark.parametrize(
+    ("size", "mtime", "fine"),
+    [
+        (3 * PIECE, 5, True),
+        (4 * PIECE, 6, True),
+        (3 * PIECE, 6, False),
+        (2 * PIECE, 5, False),
+    ],
+)
 async def test_a_file_that_changes_while_it_is_read(size: int, mtime: int, fine: bool) -> None:
     """A log that grows is one file; a file that was written anew is another."""
     office = Office()
     agent = office.agent()
     jid, _ = await office.running(agent)
     work = started(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
-    agent.say(FileChunk(op_id=(await agent.asked(ReadFile)).op_id, data=b"a" * PIECE, size=3 * PIECE, mtime_ns=5))
+    agent.say(
+        FileChunk(
+            op_id=(await agent.asked(ReadFile)).op_id, data=b"a" * PIECE, size=3 * PIECE, mtime_ns=5
+        )
+    )
     file = await work
     assert await anext(file.chunks) == b"a" * PIECE
     following = started(anext(file.chunks))
-    agent.say(FileChunk(op_id=(await agent.asked(ReadFile, 2)).op_id, data=b"b" * PIECE, size=size, mtime_ns=mtime))
+    agent.say(
+        FileChunk(
+            op_id=(await agent.asked(ReadFile, 2)).op_id,
+            data=b"b" * PIECE,
+            size=size,
+            mtime_ns=mtime,
+        )
+    )
     if fine:
         assert await following == b"b" * PIECE
     else:
@@ -437,7 +573,13 @@ async def test_a_file_that_is_not_there_is_refused_before_any_byte() -> None:
     agent = office.agent()
     jid, _ = await office.running(agent)
     work = started(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="")))
-    agent.say(OpError(op_id=(await agent.asked(ReadFile)).op_id, code="notFound", error="the run directory is gone"))
+    agent.say(
+        OpError(
+            op_id=(await agent.asked(ReadFile)).op_id,
+            code="notFound",
+            error="the run directory is gone",
+        )
+    )
     assert await code_of(work) == "notFound"
 
 
@@ -481,11 +623,18 @@ async def test_files_are_listed_a_page_at_a_time() -> None:
     assert office.calls._in_flight == {}
 
 
-async def test_files_of_another_run_are_not_listed_and_an_agent_that_cannot_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_of_another_run_are_not_listed_and_an_agent_that_cannot_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     office = Office()
     agent = office.agent()
     jid, _ = await office.running(agent)
-    assert await code_of(office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, compute_job_serial=7))) == "staleSerial"
+    assert (
+        await code_of(
+            office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, compute_job_serial=7))
+        )
+        == "staleSerial"
+    )
     monkeypatch.setattr(calls_module, "FILE_SECS", 0.01)
     with pytest.raises(Refusal, match="an agent of an older version cannot list files"):
         await office.calls.list_files(RunFiles(uid=UID, compute_jid=jid))

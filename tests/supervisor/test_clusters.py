@@ -1,25 +1,36 @@
-"""What is known of clusters: each user's own word counts for that user alone, the newest one, and not for ever."""
+"""What is known of clusters: each user's own word counts for that user alone, the newest one, and
+not for ever.
+"""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jobscribe.protocol.api.requests import ClusterList, RunSpec
 from jobscribe.protocol.clusters.batch import ClusterNews, Partition, Wishes
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.wire.messages import ClusterReport
-from jobscribe.protocol.api.requests import ClusterList, RunSpec
+from jobscribe.supervisor.api.endpoints.clusters import clusters as route
 from jobscribe.supervisor.clusters import inventory as module
 from jobscribe.supervisor.clusters.inventory import STALE_SECS, ClusterBoard
-from jobscribe.supervisor.api.endpoints.clusters import clusters as route
 
 ANN, BOB = "user0001", "user0002"
-BOTH = Clusters(clusters=(
-    Cluster(name="far", access="ssh", login=(LoginHost(host="h", keys=("k",)),), defaults=Wishes(partition="p"), limits=Limits(nodes=4), directives=("exclusive",)),
-    Cluster(name="here"),
-))
+BOTH = Clusters(
+    clusters=(
+        Cluster(
+            name="far",
+            access="ssh",
+            login=(LoginHost(host="h", keys=("k",)),),
+            defaults=Wishes(partition="p"),
+            limits=Limits(nodes=4),
+            directives=("exclusive",),
+        ),
+        Cluster(name="here"),
+    )
+)
 
 
 class Clock:
@@ -31,9 +42,17 @@ class Clock:
 
 
 def news(cluster: str = "far", *names: str, **fields: Any) -> ClusterReport:
-    return ClusterReport(news=ClusterNews(**{
-        "cluster": cluster, "at": 5.0, "scheduler": "up", "partitions": tuple(Partition(name=n, default=True, nodes=2) for n in names), **fields,
-    }))
+    return ClusterReport(
+        news=ClusterNews(
+            **{
+                "cluster": cluster,
+                "at": 5.0,
+                "scheduler": "up",
+                "partitions": tuple(Partition(name=n, default=True, nodes=2) for n in names),
+                **fields,
+            }
+        )
+    )
 
 
 def key(uid: str = ANN, cluster: str = "far", driver: str = "sbatch") -> AgentKey:
@@ -59,13 +78,19 @@ def test_the_newest_word_counts_for_who_told_it(board: ClusterBoard) -> None:
     board.heard(key(), news("far", "a"))
     board.heard(key(), news("far", "p"))
     board.heard(key(BOB), news("far", "b"))
-    assert [p.name for p in board.news(ANN)["far"].partitions] == ["p"] and [p.name for p in board.news(BOB)["far"].partitions] == ["b"]
+    assert [p.name for p in board.news(ANN)["far"].partitions] == ["p"] and [
+        p.name for p in board.news(BOB)["far"].partitions
+    ] == ["b"]
     assert board.news("user0003") == {}
-    assert board.asked(spec(batch=Wishes(nodes=2))).batch == Wishes(cluster="far", partition="p", nodes=2)
+    assert board.asked(spec(batch=Wishes(nodes=2))).batch == Wishes(
+        cluster="far", partition="p", nodes=2
+    )
     with pytest.raises(Refusal, match='no partition "p"; there are: b'):
         board.asked(spec(BOB))
     # nobody told this one anything: Slurm has the word
-    assert board.asked(spec("user0003", Wishes(nodes=4))).batch == Wishes(cluster="far", partition="p", nodes=4)
+    assert board.asked(spec("user0003", Wishes(nodes=4))).batch == Wishes(
+        cluster="far", partition="p", nodes=4
+    )
 
 
 def test_what_the_supervisors_own_account_sees_is_everybodys(board: ClusterBoard) -> None:
@@ -79,7 +104,11 @@ def test_slurms_silence_takes_nothing_away(board: ClusterBoard) -> None:
     board.heard(key(), news("far", scheduler="unreachable", detail="no answer"))
     assert [p.name for p in board.news(ANN)["far"].partitions] == ["p"]
     row = board.listing(ANN)[0]
-    assert (row["state"], row["detail"], [p["name"] for p in row["partitions"]]) == ("unreachable", "no answer", ["p"])
+    assert (row["state"], row["detail"], [p["name"] for p in row["partitions"]]) == (
+        "unreachable",
+        "no answer",
+        ["p"],
+    )
     # but that there are none any more is said by Slurm itself
     board.heard(key(), news("far"))
     assert board.news(ANN)["far"].partitions == ()
@@ -97,32 +126,62 @@ def test_an_old_word_refuses_nothing(board: ClusterBoard, clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("from_", "report", "code"),
     [
-        (key(cluster="here"), news("far"), "foreignToken"), (key(cluster="gone"), news("gone"), "foreignToken"),
-        (AgentKey("docker", "parallel", ANN, "far"), news("far"), "foreignToken"), (key(), news("far", *map(str, range(1001))), "tooLarge"),
+        (key(cluster="here"), news("far"), "foreignToken"),
+        (key(cluster="gone"), news("gone"), "foreignToken"),
+        (AgentKey("docker", "parallel", ANN, "far"), news("far"), "foreignToken"),
+        (key(), news("far", *map(str, range(1001))), "tooLarge"),
         (key(), news("far", accounts=tuple(map(str, range(1001)))), "tooLarge"),
     ],
 )
-def test_an_agent_tells_of_its_own_cluster_and_not_without_end(board: ClusterBoard, from_: AgentKey, report: ClusterReport, code: str) -> None:
+def test_an_agent_tells_of_its_own_cluster_and_not_without_end(
+    board: ClusterBoard, from_: AgentKey, report: ClusterReport, code: str
+) -> None:
     with pytest.raises(Refusal) as e:
         board.heard(from_, report)
     assert e.value.code == code and board.sizes() == {"far": 0, "here": 0}
 
 
-def test_of_many_users_the_latest_are_kept(board: ClusterBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_users_the_latest_are_kept(
+    board: ClusterBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_USERS", 3)
     for n in range(5):
         board.heard(key(f"user000{n}"), news("far", "p"))
-    assert board.sizes()["far"] == 3 and [bool(board.news(f"user000{n}")) for n in range(5)] == [False, False, True, True, True]
+    assert board.sizes()["far"] == 3 and [bool(board.news(f"user000{n}")) for n in range(5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
-def test_the_listing_has_what_a_user_may_know_and_nothing_about_signing_in(board: ClusterBoard) -> None:
+def test_the_listing_has_what_a_user_may_know_and_nothing_about_signing_in(
+    board: ClusterBoard,
+) -> None:
     board.heard(key(BOB), news("far", "b", accounts=("secret-project",)))
     far, here = board.listing(ANN)
     assert far == {
-        "cluster": "far", "access": "ssh", "state": "unknown", "detail": "", "at": None, "version": None, "partitions": None, "accounts": None, "qos": None,
-        "defaults": {"partition": "p"}, "limits": {"nodes": 4}, "directives": ["exclusive"], "runs": 1000, "runsPerUser": 100,
+        "cluster": "far",
+        "access": "ssh",
+        "state": "unknown",
+        "detail": "",
+        "at": None,
+        "version": None,
+        "partitions": None,
+        "accounts": None,
+        "qos": None,
+        "defaults": {"partition": "p"},
+        "limits": {"nodes": 4},
+        "directives": ["exclusive"],
+        "runs": 1000,
+        "runsPerUser": 100,
     }
-    assert here["cluster"] == "here" and "secret-project" not in str(board.listing(ANN)) and "secret-project" in str(board.listing(BOB))
+    assert (
+        here["cluster"] == "here"
+        and "secret-project" not in str(board.listing(ANN))
+        and "secret-project" in str(board.listing(BOB))
+    )
 
 
 def test_other_drivers_and_houses_without_clusters(board: ClusterBoard) -> None:
@@ -141,7 +200,9 @@ def test_a_usual_time_limit_is_cut_to_the_clusters() -> None:
 @pytest.mark.asyncio
 async def test_the_route_answers_for_the_user_who_asks(board: ClusterBoard) -> None:
     def handler(clusters: ClusterBoard | None) -> Any:
-        return SimpleNamespace(parsed=lambda type_: ClusterList(uid=ANN), services=SimpleNamespace(clusters=clusters))
+        return SimpleNamespace(
+            parsed=lambda type_: ClusterList(uid=ANN), services=SimpleNamespace(clusters=clusters)
+        )
 
     assert await route(handler(board)) == {"state": "ok", "clusters": board.listing(ANN)}
     assert await route(handler(None)) == {"state": "ok", "clusters": []}

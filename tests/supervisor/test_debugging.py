@@ -1,6 +1,9 @@
-"""Failed tasks that are kept to be looked at: which ones, how long, and that each ends once, with its own exit."""
+"""Failed tasks that are kept to be looked at: which ones, how long, and that each ends once, with
+its own exit.
+"""
 
 import pytest
+
 from jobscribe.db.events.events import AttemptEnded, TaskEnded, TaskHeld
 from jobscribe.db.records.job_record import record
 from jobscribe.protocol.jobs.roles import Retry
@@ -28,7 +31,9 @@ def said(stage, n=1):
 
 def kept(kit, stage, *roles, codes=(3,), **fields):
     """A gang, of which the first tasks have failed with these codes and are kept."""
-    tokens = stage.placed(*(roles or (kit.role("a", 2),)), debug_secs=fields.pop("debug_secs", 100.0), **fields)
+    tokens = stage.placed(
+        *(roles or (kit.role("a", 2),)), debug_secs=fields.pop("debug_secs", 100.0), **fields
+    )
     key = kit.key_of(kind="parallel")
     for token in tokens:
         stage.reports(kit.running(token), key=key)
@@ -38,12 +43,21 @@ def kept(kit, stage, *roles, codes=(3,), **fields):
     return tokens
 
 
-@pytest.mark.parametrize(("exit_", "is_kept"), [
-    ({"code": 1}, True), ({"code": 127}, True), ({"code": None, "signal": 11}, True), ({"code": 0}, False),
-    ({"code": None, "signal": 9}, False), ({"code": None, "source": "lost", "detail": "x"}, False),
-    ({"code": None, "source": "start", "detail": "x"}, False), ({"code": 1, "stop_reason": "shutdown"}, False),
-    ({"code": 1, "stop_reason": "timeLimit"}, False), ({"code": None, "signal": 15, "stop_reason": "cancel"}, False),
-])
+@pytest.mark.parametrize(
+    ("exit_", "is_kept"),
+    [
+        ({"code": 1}, True),
+        ({"code": 127}, True),
+        ({"code": None, "signal": 11}, True),
+        ({"code": 0}, False),
+        ({"code": None, "signal": 9}, False),
+        ({"code": None, "source": "lost", "detail": "x"}, False),
+        ({"code": None, "source": "start", "detail": "x"}, False),
+        ({"code": 1, "stop_reason": "shutdown"}, False),
+        ({"code": 1, "stop_reason": "timeLimit"}, False),
+        ({"code": None, "signal": 15, "stop_reason": "cancel"}, False),
+    ],
+)
 def test_kept_is_what_failed_by_itself(kit, stage, exit_, is_kept):
     (token,) = stage.placed(kit.role("a"), debug_secs=100.0)
     stage.reports(kit.running(token), key=kit.key_of(kind="parallel"))
@@ -63,13 +77,35 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
     assert [e.tokens for e in stage.asked(fx.SettleTasks)] == [(tokens[0],)], "its end is on record"
     assert not stage.asked(fx.StopTask) and stage.world.rooms["local"].books["localhost"].cpu == 3
     reply = said(stage)
-    assert (reply["state"], reply["queueState"], reply["over"], reply["known"]) == ("running", "debug_hold", False, True)
-    assert reply["jobStatusMessage"] == "a/0 failed (exit code 3) and can be looked at, until 2023-11-14 22:15:00 UTC"
-    assert reply["roles"] == {"a": {"tasks": 3, "placed": 0, "running": 2, "held": 1, "succeeded": 0, "failed": 0, "stopped": 0}}
+    assert (reply["state"], reply["queueState"], reply["over"], reply["known"]) == (
+        "running",
+        "debug_hold",
+        False,
+        True,
+    )
+    assert (
+        reply["jobStatusMessage"]
+        == "a/0 failed (exit code 3) and can be looked at, until 2023-11-14 22:15:00 UTC"
+    )
+    assert reply["roles"] == {
+        "a": {
+            "tasks": 3,
+            "placed": 0,
+            "running": 2,
+            "held": 1,
+            "succeeded": 0,
+            "failed": 0,
+            "stopped": 0,
+        }
+    }
     stage.end(tokens[1], 4)
     assert "a/0 and 1 more failed" in said(stage)["jobStatusMessage"]
     on_file = record(stage.job(), 1, 1.0)
-    assert [t["heldUntil"] for t in on_file["attempts"][0]["tasks"]] == [kit.WALL + 100, kit.WALL + 100, None]
+    assert [t["heldUntil"] for t in on_file["attempts"][0]["tasks"]] == [
+        kit.WALL + 100,
+        kit.WALL + 100,
+        None,
+    ]
     # its agent need not be there for what is kept
     stage.end(tokens[2], 5)
     assert record(stage.job(), 1, 1.0)["queueState"] == "debug_hold"
@@ -86,7 +122,9 @@ def test_at_its_deadline_it_has_ended_as_it_ended(kit, stage):
     assert end.exit == of(stage, TaskHeld)[0].exit and end.at == kit.WALL + 100
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(tokens[1], "decided")]
     stage.end(tokens[1], None, signal=15, stop_reason="decided")
-    assert stage.state() == ("error", "exit") and stage.job().run.exit.code == 3 and not stage.left()
+    assert (
+        stage.state() == ("error", "exit") and stage.job().run.exit.code == 3 and not stage.left()
+    )
 
 
 def test_nobody_is_kept_longer_than_the_policy_has_it(kit):
@@ -96,7 +134,13 @@ def test_nobody_is_kept_longer_than_the_policy_has_it(kit):
 
 
 def test_released_by_role_and_index_or_all_of_it(kit, stage):
-    tokens = kept(kit, stage, kit.role("a", 2, min_failed=None), kit.role("b", 2, min_failed=None), codes=(1, 2, 3, 4))
+    tokens = kept(
+        kit,
+        stage,
+        kit.role("a", 2, min_failed=None),
+        kit.role("b", 2, min_failed=None),
+        codes=(1, 2, 3, 4),
+    )
     stage.release(role="b", index=1)
     assert [e.token for e in of(stage, TaskEnded)] == [tokens[3]]
     stage.release(role="b", index=1)
@@ -116,9 +160,13 @@ def test_released_whole_each_ends_once(kit, stage):
     stage.release()
     ends = [e.token for e in of(stage, TaskEnded)]
     assert sorted(ends) == sorted(set(ends)) == tokens[:3]
-    assert {e.token: e.exit.code for e in of(stage, TaskEnded)} == dict(zip(tokens, (1, 2, 3), strict=False))
+    assert {e.token: e.exit.code for e in of(stage, TaskEnded)} == dict(
+        zip(tokens, (1, 2, 3), strict=False)
+    )
     stage.end(tokens[3], 0, stop_reason="decided")
-    assert stage.state() == ("error", "exit") and stage.job().run.exit.code == 1 and not stage.left()
+    assert (
+        stage.state() == ("error", "exit") and stage.job().run.exit.code == 1 and not stage.left()
+    )
 
 
 def test_canceled_when_all_are_kept_each_ends_once_with_its_own_exit(kit, stage):
@@ -127,7 +175,10 @@ def test_canceled_when_all_are_kept_each_ends_once_with_its_own_exit(kit, stage)
     assert sorted(e.token for e in of(stage, TaskEnded)) == tokens
     assert stage.state() == ("error", "exit"), "it had failed before anybody canceled it"
     assert not [e for e in of(stage, AttemptEnded) if e.retry], "nobody wants it again"
-    assert not stage.left() and stage.events().count("RunEnded") == stage.events().count("AttemptEnded") == 1
+    assert (
+        not stage.left()
+        and stage.events().count("RunEnded") == stage.events().count("AttemptEnded") == 1
+    )
 
 
 def test_canceled_while_others_run_the_run_is_canceled(kit, stage):
@@ -144,7 +195,10 @@ def test_canceled_while_others_run_the_run_is_canceled(kit, stage):
 def test_success_of_the_others_lets_them_go(kit, stage):
     tokens = kept(kit, stage, kit.role("a", 3, min_failed=2, min_succeeded=1), codes=(1,))
     stage.end(tokens[1], 0)
-    assert tokens[0] in {e.token for e in of(stage, TaskEnded)} and ("debug", tokens[0]) not in stage.clock
+    assert (
+        tokens[0] in {e.token for e in of(stage, TaskEnded)}
+        and ("debug", tokens[0]) not in stage.clock
+    )
     stage.end(tokens[2], 0, stop_reason="decided")
     assert stage.state() == ("completed", "exit") and not stage.left()
 
@@ -189,7 +243,9 @@ def test_each_attempt_is_kept_and_then_tried_again(kit, stage):
     stage.end(token, 9)
     assert stage.job().live_tasks()[0].held is not None
     stage.release()
-    assert stage.state() == ("error", "exit") and stage.job().run.exit.code == 9 and not stage.left()
+    assert (
+        stage.state() == ("error", "exit") and stage.job().run.exit.code == 9 and not stage.left()
+    )
 
 
 def test_only_its_user_may_release_it(kit, stage):

@@ -1,19 +1,23 @@
-"""Runs after runs: who waits for whom, what an end leads to, and that long chains and many followers keep nobody waiting."""
+"""Runs after runs: who waits for whom, what an end leads to, and that long chains and many
+followers keep nobody waiting.
+"""
 
 import time
 
 import pytest
+
 from jobscribe.db.events.events import DependencyEnded, RunEnded, RunPurged, RunRequested
 from jobscribe.db.maintenance.checkpoints import trimmed
 from jobscribe.protocol.api.requests import RunCancel
 from jobscribe.protocol.jobs.roles import After
 from jobscribe.protocol.jobs.status import PURGED
-from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.decide import decide
+from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Cancel, Purge, Submit, TimerFired
 from jobscribe.supervisor.core.status.run_status import status
 
-#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has other things to do.
+#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has
+#: other things to do.
 DECISION_SECS = 0.05 * 5
 
 
@@ -23,7 +27,11 @@ def stage(wide):
 
 
 def of(stage, type_, n=None, kit=None):
-    return [e for s, e in stage.log if isinstance(e, type_) and (n is None or s == "job/" + kit.jid_of(n))]
+    return [
+        e
+        for s, e in stage.log
+        if isinstance(e, type_) and (n is None or s == "job/" + kit.jid_of(n))
+    ]
 
 
 def follow(stage):
@@ -79,7 +87,9 @@ def test_every_kind_of_wait_and_every_end(kit, stage, on, found, early):
     over()
     assert not stage.tokens(2), "a decision of its own"
     follow(stage)
-    assert [(e.compute_jid, e.status) for e in of(stage, DependencyEnded)] == [(kit.jid_of(1), found)]
+    assert [(e.compute_jid, e.status) for e in of(stage, DependencyEnded)] == [
+        (kit.jid_of(1), found)
+    ]
     if right:
         end(kit, stage, 2)
         assert stage.state(2) == ("completed", "exit")
@@ -109,7 +119,10 @@ def test_all_of_many_are_waited_for_and_the_sentence_counts_them(kit, stage):
     assert len(stage.job(4).run.waits_for) == 4
     reply = status(stage.world, stage.job(4), 1, stage.now())
     assert (reply["state"], reply["queueState"]) == ("pending", "dependency")
-    assert reply["jobStatusMessage"] == f"waiting for the end of 3 other runs: the first is {kit.jid_of(1)}"
+    assert (
+        reply["jobStatusMessage"]
+        == f"waiting for the end of 3 other runs: the first is {kit.jid_of(1)}"
+    )
     assert reply["waitsFor"] == [kit.jid_of(n) for n in (1, 2, 2, 3)]
     for n in (3, 1, 2):
         assert not stage.tokens(4)
@@ -137,18 +150,33 @@ def test_two_waits_for_one_run_both_have_to_be_right(kit, stage):
     assert stage.state(2) == ("canceled", "dependency") and not stage.left()
 
 
-@pytest.mark.parametrize(("after", "code"), [
-    ("itself", "badRequest"), ("nobody", "notFound"), ("another user", "notFound"), ("forgotten", "dependencyNever"),
-])
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ("itself", "badRequest"),
+        ("nobody", "notFound"),
+        ("another user", "notFound"),
+        ("forgotten", "dependencyNever"),
+    ],
+)
 def test_what_nobody_can_wait_for_is_refused_and_nothing_is_stored(kit, stage, after, code):
     stage.submit(1)
     stage.submit(1, uid=kit.OTHER_UID)
     before = len(stage.log)
-    stage.submit(2, after={
-        "itself": kit.after(2), "nobody": kit.after(9), "another user": kit.after(1, uid=kit.OTHER_UID),
-        "forgotten": (After(compute_jid=kit.jid_of(1), compute_job_serial=3),),
-    }[after])
-    assert stage.refusal() == code and len(stage.log) == before and kit.jid_of(2) not in stage.world.jobs
+    stage.submit(
+        2,
+        after={
+            "itself": kit.after(2),
+            "nobody": kit.after(9),
+            "another user": kit.after(1, uid=kit.OTHER_UID),
+            "forgotten": (After(compute_jid=kit.jid_of(1), compute_job_serial=3),),
+        }[after],
+    )
+    assert (
+        stage.refusal() == code
+        and len(stage.log) == before
+        and kit.jid_of(2) not in stage.world.jobs
+    )
     assert not stage.world.followers
 
 
@@ -183,7 +211,13 @@ def test_a_newer_run_of_the_job_is_not_the_one_that_was_waited_for(kit, stage):
     stage.cancel(1)
     stage.submit(1, force=True)
     assert stage.job(1).run.serial != serial
-    stage.submit(3, after=(After(compute_jid=kit.jid_of(1), compute_job_serial=serial, on="any"), *kit.after(1)))
+    stage.submit(
+        3,
+        after=(
+            After(compute_jid=kit.jid_of(1), compute_job_serial=serial, on="any"),
+            *kit.after(1),
+        ),
+    )
     assert follow(stage) == 0 and not stage.tokens(2), "what was canceled has a process yet"
     (old,) = stage.tokens(1)
     assert old.serial == serial
@@ -198,8 +232,12 @@ def test_a_newer_run_of_the_job_is_not_the_one_that_was_waited_for(kit, stage):
     assert len(stage.tokens(3)) == 1
 
 
-def test_a_follower_of_two_runs_of_one_job_that_is_over_with_the_first_is_not_looked_for_again(kit, stage):
-    """Both ended in one decision; the first was not right, so it does not wait for the second any more."""
+def test_a_follower_of_two_runs_of_one_job_that_is_over_with_the_first_is_not_looked_for_again(
+    kit, stage
+):
+    """Both ended in one decision; the first was not right, so it does not wait for the second any
+    more.
+    """
     stage.submit(1)
     stage.up()
     old = stage.token(1)
@@ -207,7 +245,12 @@ def test_a_follower_of_two_runs_of_one_job_that_is_over_with_the_first_is_not_lo
     stage.cancel(1)
     stage.submit(1, force=True)
     first, second = old.serial, stage.job(1).run.serial
-    stage.submit(2, after=tuple(After(compute_jid=kit.jid_of(1), compute_job_serial=s) for s in (first, second)))
+    stage.submit(
+        2,
+        after=tuple(
+            After(compute_jid=kit.jid_of(1), compute_job_serial=s) for s in (first, second)
+        ),
+    )
     stage.cancel(1)
     stage.reports(kit.ended(old, None, signal=15))
     follow(stage)
@@ -251,7 +294,9 @@ def test_one_that_is_canceled_by_another_has_no_queue_limit_left(kit, stage):
     assert stage.state(2) == ("canceled", "dependency") and not stage.left()
 
 
-@pytest.mark.parametrize("when", ["while both wait", "when the end is on record", "when one was told"])
+@pytest.mark.parametrize(
+    "when", ["while both wait", "when the end is on record", "when one was told"]
+)
 def test_wherever_the_supervisor_is_killed_the_followers_go_on(kit, stage, when):
     stage.submit(1)
     stage.up()
@@ -294,7 +339,16 @@ def test_a_purged_run_ended_as_it_ended_also_when_its_error_is_not_kept(kit, sta
     serial = stage.job(1).run.serial
     if not folded:
         stage.submit(1, force=True)
-        stage.submit(4, after=(After(compute_jid=kit.jid_of(1), compute_job_serial=serial, on="ok" if code == 0 else "failed"),))
+        stage.submit(
+            4,
+            after=(
+                After(
+                    compute_jid=kit.jid_of(1),
+                    compute_job_serial=serial,
+                    on="ok" if code == 0 else "failed",
+                ),
+            ),
+        )
         assert len(stage.tokens(4)) == 1
 
 
@@ -323,7 +377,11 @@ class Quick:
         decision = decide(self.stage.world, inputs, now)
         self.longest = max(self.longest, time.process_time() - started)
         self.effects = decision.effects
-        self.timers += [e.timer for e in decision.effects if isinstance(e, fx.SetTimer) and e.timer[0] == "follow"]
+        self.timers += [
+            e.timer
+            for e in decision.effects
+            if isinstance(e, fx.SetTimer) and e.timer[0] == "follow"
+        ]
         return decision
 
     def submit(self, n, **fields):
@@ -349,7 +407,9 @@ def test_a_chain_of_ten_thousand_is_canceled_link_by_link(kit, stage):
     assert len(stage.world.followers) == MANY - 1
     quick.tell(Cancel(1, cancel_of(kit, 0)))
     quick.follow()
-    assert {j.status for j in stage.world.jobs.values()} == {"canceled"} and not stage.world.followers
+    assert {j.status for j in stage.world.jobs.values()} == {
+        "canceled"
+    } and not stage.world.followers
     assert quick.longest < DECISION_SECS
 
 

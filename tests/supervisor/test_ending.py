@@ -1,13 +1,16 @@
-"""Runs whose command has ended while something of them is still there: the exit or the stop, whichever is on record first, decides."""
+"""Runs whose command has ended while something of them is still there: the exit or the stop,
+whichever is on record first, decides.
+"""
 
 import pytest
+
 from jobscribe.db.events.events import LateStopRequested, TaskExited
-from jobscribe.db.records.job_record import record
 from jobscribe.db.records.event_text import sentence
+from jobscribe.db.records.job_record import record
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.wire.messages import Execution
 from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.protocol.wire.messages import Execution
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.status.run_status import status
@@ -43,13 +46,27 @@ def test_an_exit_is_on_record_once_and_the_run_goes_on_until_nothing_is_left(kit
     assert stage.events().count("TaskExited") == 1
     assert stage.state() == ("running", None) and stage.job().run.live_tasks[0].exited.code == 3
     reply = told(stage)
-    assert (reply["state"], reply["queueState"], reply["over"], reply["exit"], reply["exited"]["code"]) == ("running", "ending", False, None, 3)
-    assert reply["jobStatusMessage"] == "its command ended: exit code 3; waiting until no process of it is left, since 2023-11-14 22:13:21 UTC"
+    assert (
+        reply["state"],
+        reply["queueState"],
+        reply["over"],
+        reply["exit"],
+        reply["exited"]["code"],
+    ) == ("running", "ending", False, None, 3)
+    assert (
+        reply["jobStatusMessage"]
+        == "its command ended: exit code 3; waiting until no process of it is left, since 2023-11-14 22:13:21 UTC"
+    )
     assert reply["elapsedTime"] == 1.0
     on_file = record(stage.job(), 1, 2.0)
-    assert (on_file["queueState"], on_file["attempts"][0]["tasks"][0]["exited"]["code"]) == ("ending", 3)
+    assert (on_file["queueState"], on_file["attempts"][0]["tasks"][0]["exited"]["code"]) == (
+        "ending",
+        3,
+    )
     stage.reports(kit.ended(token, 3))
-    assert stage.state() == ("error", "exit") and stage.job().run.attempts[0].tasks[0].exited is None
+    assert (
+        stage.state() == ("error", "exit") and stage.job().run.attempts[0].tasks[0].exited is None
+    )
     assert "exited" not in told(stage) and stage.left() == {}
 
 
@@ -73,7 +90,9 @@ def test_its_time_limit_is_not_counted_any_more(kit, again):
     elif again == "snapshot":
         stage.snapshot(kit.key_of(), kit.ending(token, 3))
     else:
-        stage.reports(kit.ending(token, 3) if again == "report" else kit.running(token, elapsed=99.0))
+        stage.reports(
+            kit.ending(token, 3) if again == "report" else kit.running(token, elapsed=99.0)
+        )
     assert ("limit", token) not in stage.clock
     stage.pass_time(1000.0)
     stage.fire("limit", token)  # it was on its way
@@ -87,17 +106,32 @@ def test_a_cancel_that_comes_after_the_exit_changes_nothing_and_is_on_record(kit
     stage, token = runs(kit)
     stage.reports(kit.ending(token, code))
     decision = stage.cancel()
-    assert stage.asked(fx.StopTask) == [] and stage.state() == ("running", None) and len(decision.receipts) == 1
+    assert (
+        stage.asked(fx.StopTask) == []
+        and stage.state() == ("running", None)
+        and len(decision.receipts) == 1
+    )
     assert stage.events()[-1] == "LateStopRequested" and "StopRequested" not in stage.events()
-    assert told(stage)["lateStop"] == {"at": stage.wall, "by": kit.UID, "note": "", "reason": "cancel"}
-    assert "user0001 asked for its end (cancel) after that, which does not change its result" in told(stage)["jobStatusMessage"]
+    assert told(stage)["lateStop"] == {
+        "at": stage.wall,
+        "by": kit.UID,
+        "note": "",
+        "reason": "cancel",
+    }
+    assert (
+        "user0001 asked for its end (cancel) after that, which does not change its result"
+        in told(stage)["jobStatusMessage"]
+    )
     stage.cancel()
     assert stage.events().count("LateStopRequested") == 1
     stage.restarted()
     stage.connect(kit.key_of(), kit.ended(token, code))
     assert stage.state() == result and stage.left() == {}
     answer = asked_why(stage)
-    assert any(line.endswith("after its command had ended: that did not change the result") for line in answer["evidence"])
+    assert any(
+        line.endswith("after its command had ended: that did not change the result")
+        for line in answer["evidence"]
+    )
     assert "canceled by anyone" not in answer["not"]
     assert record(stage.job(), 1, 2.0)["lateStop"]["by"] == kit.UID
 
@@ -108,7 +142,10 @@ def test_no_other_attempt_follows_a_cancel_that_came_too_late(kit):
     stage.cancel()
     stage.reports(kit.ended(token, 3))
     assert stage.state() == ("error", "exit") and stage.left() == {}
-    assert stage.job().run.attempts[0].not_retried == "user0001 asked for the end of the run after its command had ended"
+    assert (
+        stage.job().run.attempts[0].not_retried
+        == "user0001 asked for the end of the run after its command had ended"
+    )
 
 
 def test_nor_is_it_kept_for_debugging_then(kit):
@@ -159,8 +196,12 @@ def test_a_gang_of_which_all_have_exited_is_not_canceled(kit):
     stage = kit.Stage(nodes={"local": (kit.node(),)})
     one, two = stage.placed(kit.role("a", 2))
     key = stage.world.task(one).agent_key
-    stage.reports(kit.running(one), kit.running(two, 101), kit.ending(one, 0), kit.ending(two, 0), key=key)
-    assert told(stage)["jobStatusMessage"].startswith("its command, and those of 1 more tasks, ended: exit code 0; ")
+    stage.reports(
+        kit.running(one), kit.running(two, 101), kit.ending(one, 0), kit.ending(two, 0), key=key
+    )
+    assert told(stage)["jobStatusMessage"].startswith(
+        "its command, and those of 1 more tasks, ended: exit code 0; "
+    )
     stage.cancel()
     assert stage.asked(fx.StopTask) == []
     stage.end(one)
@@ -172,13 +213,20 @@ def test_a_decided_attempt_does_not_stop_what_has_exited(kit):
     stage = kit.Stage(nodes={"local": (kit.node(),)})
     one, two, three = stage.placed(kit.role("a", 3, min_failed=1))
     key = stage.world.task(one).agent_key
-    stage.reports(*(kit.running(t, 100 + n) for n, t in enumerate((one, two, three))), kit.ending(two, 0), key=key)
+    stage.reports(
+        *(kit.running(t, 100 + n) for n, t in enumerate((one, two, three))),
+        kit.ending(two, 0),
+        key=key,
+    )
     stage.end(one, 7)
     assert [op.token for op in stage.asked(fx.StopTask)] == [three]
 
 
 def test_slurm_s_part_is_told(kit):
-    stage = kit.Stage(batch=frozenset({"sbatch"}), places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)})
+    stage = kit.Stage(
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+    )
     stage.submit(driver="sbatch")
     stage.up(SLURM)
     token = stage.token()
@@ -188,7 +236,9 @@ def test_slurm_s_part_is_told(kit):
         "its command ended: exit code 3; waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs), since 2023-11-14 22:13:21 UTC"
     )
     answer = asked_why(stage)
-    assert answer["cause"] == "ending" and answer["sentence"].startswith("its command ended: exit code 3; waiting for Slurm")
+    assert answer["cause"] == "ending" and answer["sentence"].startswith(
+        "its command ended: exit code 3; waiting for Slurm"
+    )
     assert "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"]
 
 
@@ -197,7 +247,10 @@ def test_the_events_say_it(kit):
     stage.reports(kit.ending(token, 3))
     stage.cancel()
     exited, late = (e for _, e in stage.log if isinstance(e, TaskExited | LateStopRequested))
-    assert sentence(exited) == f"task main/0 of run {token.serial} attempt 1: its command ended: exit code 3; something of it is still there"
+    assert (
+        sentence(exited)
+        == f"task main/0 of run {token.serial} attempt 1: its command ended: exit code 3; something of it is still there"
+    )
     assert sentence(late) == (
         f"run {token.serial} was asked to stop (cancel) by user0001 after its command had ended, which does not change its result"
     )
@@ -205,6 +258,10 @@ def test_the_events_say_it(kit):
 
 def test_on_the_wire_it_is_what_older_supervisors_take_for_running(kit):
     execution = kit.ending(Token(kit.jid_of(), 1, 1, "main", 0), 3)
-    assert (execution.state, execution.ending, kit.running(execution.token).ending) == ("running", True, False)
+    assert (execution.state, execution.ending, kit.running(execution.token).ending) == (
+        "running",
+        True,
+        False,
+    )
     assert "ending" not in Execution.__struct_fields__
     assert not kit.ended(execution.token).ending

@@ -1,23 +1,43 @@
-"""The engine: decide, store, act - in this order, only on what is durable, and whole again after a disk that failed."""
+"""The engine: decide, store, act - in this order, only on what is durable, and whole again after a
+disk that failed.
+"""
 
 import gc
 from collections import Counter
 
 import pytest
-from jobscribe.db.store.failing_store import Faults
+
 from jobscribe.db.events.job_fold import evolve
-from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.db.events.state import Job
+from jobscribe.db.store.failing_store import Faults
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.protocol.api.requests import RunCancel, RunSimulation
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
-from jobscribe.protocol.api.requests import RunCancel, RunSimulation
-from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core import decide
-from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    Cancel,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Now,
+    Restarted,
+    Submit,
+    TimerFired,
+    agent_key,
+    jids,
+    refusal_handle,
+)
 from jobscribe.supervisor.core.resources import concurrency_limits as slots
 from jobscribe.supervisor.core.runs import termination as stopping
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Cancel, DriverFailed, DriverFound, DriverStarted, DriverStopped, Now, Restarted, Submit, TimerFired, agent_key, jids, refusal_handle
+from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state.world import Policy
 from jobscribe.supervisor.engine.decision_loop import AT_HAND, PAUSE_SECS, Engine
 
@@ -39,7 +59,9 @@ class House:
 
     def now(self):
         self.moment += 1
-        return Now(wall=self.wall, mono=self.mono, boot_id="b", entropy=self.moment.to_bytes(8, "big"))
+        return Now(
+            wall=self.wall, mono=self.mono, boot_id="b", entropy=self.moment.to_bytes(8, "big")
+        )
 
     def perform(self, effect):
         self.performed.append(effect)
@@ -65,7 +87,11 @@ class House:
     def submission(self, n=1, uid=None, req_id=None, force=False, **fields):
         self.handles += 1
         spec = self.kit.spec(n, uid or self.kit.UID, **fields)
-        return Submit(self.handles, RunSimulation(req_id=req_id or f"submit-{self.handles:05d}", run=spec, force_run=force), "/d")
+        return Submit(
+            self.handles,
+            RunSimulation(req_id=req_id or f"submit-{self.handles:05d}", run=spec, force_run=force),
+            "/d",
+        )
 
     def submit(self, *args, **kwargs):
         """Returns the handle that waits for the answer."""
@@ -76,7 +102,11 @@ class House:
     def cancel(self, n=1, uid=None, req_id=None):
         self.handles += 1
         uid = uid or self.kit.UID
-        request = RunCancel(req_id=req_id or f"cancel-{self.handles:05d}", uid=uid, compute_jid=self.kit.jid_of(n, uid))
+        request = RunCancel(
+            req_id=req_id or f"cancel-{self.handles:05d}",
+            uid=uid,
+            compute_jid=self.kit.jid_of(n, uid),
+        )
         self.engine.tell(Cancel(self.handles, request))
         return self.handles
 
@@ -84,10 +114,14 @@ class House:
         key = key or self.kit.key_of()
         self.live = [c for c in self.live if c[0] != key] + [(key, epoch, self.kit.alive(key))]
         self.engine.tell(AgentConnected(key, epoch, self.kit.alive(key)))
-        self.engine.tell(AgentSaid(key, epoch, Snapshot(number=number, page=0, last=True, executions=executions)))
+        self.engine.tell(
+            AgentSaid(key, epoch, Snapshot(number=number, page=0, last=True, executions=executions))
+        )
 
     def says(self, execution, epoch=1, key=None):
-        self.engine.tell(AgentSaid(key or self.kit.key_of(), epoch, RunStatusUpdate(execution=execution)))
+        self.engine.tell(
+            AgentSaid(key or self.kit.key_of(), epoch, RunStatusUpdate(execution=execution))
+        )
 
     def job(self, n=1, uid=None):
         return self.engine.durable(self.kit.jid_of(n, uid or self.kit.UID)).job
@@ -100,8 +134,11 @@ class House:
 
     def answers(self):
         """handle -> serial or the code of the refusal."""
-        return {e.handle: e.serial if isinstance(e, fx.ReplyStatus) else e.refusal.code
-                for e in self.performed if isinstance(e, fx.ReplyStatus | fx.ReplyRefusal)}
+        return {
+            e.handle: e.serial if isinstance(e, fx.ReplyStatus) else e.refusal.code
+            for e in self.performed
+            if isinstance(e, fx.ReplyStatus | fx.ReplyRefusal)
+        }
 
     def wait_out(self):
         self.mono += PAUSE_SECS
@@ -149,7 +186,11 @@ def test_nothing_is_done_or_shown_before_it_is_durable(kit):
 
 def test_at_the_time_of_the_answer_the_job_can_be_read(house):
     seen = []
-    house.when_performed = lambda e: seen.append(house.engine.durable(e.jid).job.status) if isinstance(e, fx.ReplyStatus) else None
+    house.when_performed = lambda e: (
+        seen.append(house.engine.durable(e.jid).job.status)
+        if isinstance(e, fx.ReplyStatus)
+        else None
+    )
     house.submit()
     assert seen == ["pending"]
 
@@ -182,7 +223,10 @@ def test_one_call_is_one_transaction(kit):
 
 
 def test_effects_of_a_decision_that_is_made_while_acting_come_after(house, kit):
-    """Ending a connection tells the engine so, in the midst of the effects of the decision that asked for it."""
+    """Ending a connection tells the engine so, in the midst of the effects of the decision that
+    asked for it.
+    """
+
     def told(effect):
         if isinstance(effect, fx.ReplyStatus) and effect.handle == 1:
             house.submit(1, command=("other",))
@@ -325,12 +369,21 @@ def lives(house, kit, count, start=0):
 
 
 def size(engine):
-    return (len(engine.world.jobs), len(engine.world.slots.pools), len(engine.world.slots.claims), len(engine._pending),
-            len(engine._requests), sum(len(v.placed) + len(v.queued) for v in engine.world.agents.values()), len(engine.world.agents))
+    return (
+        len(engine.world.jobs),
+        len(engine.world.slots.pools),
+        len(engine.world.slots.claims),
+        len(engine._pending),
+        len(engine._requests),
+        sum(len(v.placed) + len(v.queued) for v in engine.world.agents.values()),
+        len(engine.world.agents),
+    )
 
 
 def test_memory_is_flat_after_5000_job_lives(house, kit):
-    """Whatever the engine refers to; the store here keeps all events in memory and is left out, timers are paired."""
+    """Whatever the engine refers to; the store here keeps all events in memory and is left out,
+    timers are paired.
+    """
     house.submit(99_999)
     house.agent()
     house.says(kit.ended(house.token(99_999)))
@@ -339,6 +392,7 @@ def test_memory_is_flat_after_5000_job_lives(house, kit):
     reached = objects(house.engine, house.store)
     house.performed.clear(), house.projections.clear()
     timers = Counter()
+
     def count(effect):
         if isinstance(effect, fx.SetTimer):
             timers[effect.timer] = 1
@@ -346,6 +400,7 @@ def test_memory_is_flat_after_5000_job_lives(house, kit):
             timers.pop(effect.timer, None)
         house.performed.clear()
         house.projections.clear()
+
     house.when_performed = count
     lives(house, kit, 5000, start=1000)
     assert size(house.engine) == before == (0, 0, 0, 0, 0, 0, 1)
@@ -361,7 +416,11 @@ def objects(engine, store):
     count = 0
     while todo:
         o = todo.pop()
-        if id(o) in seen or isinstance(o, type) or type(o).__name__ in ("module", "function", "builtin_function_or_method"):
+        if (
+            id(o) in seen
+            or isinstance(o, type)
+            or type(o).__name__ in ("module", "function", "builtin_function_or_method")
+        ):
             continue
         seen.add(id(o))
         count += 1
@@ -451,7 +510,9 @@ def test_agents_are_known_after_a_restart_though_nothing_is_owed(kit):
 
 
 def full(kit, **policy):
-    """A house with one running job and its agent, in the moment in which a submission meets a full disk."""
+    """A house with one running job and its agent, in the moment in which a submission meets a full
+    disk.
+    """
     house = House(kit, **policy)
     house.submit(1)
     house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
@@ -489,7 +550,14 @@ def test_during_the_pause_requests_are_refused_at_once(kit):
 def test_everything_decided_on_top_of_what_failed_is_refused(kit):
     house = House(kit, hold=True)
     house.faults.fail()
-    handles = [house.submit(1), house.submit(1), house.submit(2), house.submit(2, command=("other",)), house.cancel(9), house.cancel(1)]
+    handles = [
+        house.submit(1),
+        house.submit(1),
+        house.submit(2),
+        house.submit(2, command=("other",)),
+        house.cancel(9),
+        house.cancel(1),
+    ]
     house.store.commit()
     assert house.answers() == dict.fromkeys(handles, "storageUnavailable")
     assert house.engine._requests == {}
@@ -516,7 +584,11 @@ def test_work_goes_on_without_a_restart_when_it_clears(kit):
     assert not house.engine.paused
     assert len(house.asked(fx.FindTasks)) == 1
     assert not house.asked(fx.StartAgent) and not house.asked(fx.FindAgent), "it is connected"
-    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(token),))))
+    house.engine.tell(
+        AgentSaid(
+            kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(token),))
+        )
+    )
     assert house.job(1).status == "completed"
     assert [m.tokens for m in house.asked(fx.SettleTasks)] == [(token,)]
     check(house)
@@ -533,18 +605,28 @@ def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
     house.wait_out()
     house.engine.poke()
     assert house.asked(fx.StartAgent) == []
-    house.engine.tell(AgentSaid(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=())))
+    house.engine.tell(
+        AgentSaid(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=()))
+    )
     assert len(house.asked(fx.LaunchTask)) == 1
 
 
 def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
-    """Nothing is owed to it, so it was not folded with the world; its next connection and start must be right."""
+    """Nothing is owed to it, so it was not folded with the world; its next connection and start
+    must be right.
+    """
     house = full(kit)
     house.says(kit.ended(house.token(1)))
     house.faults.mend()
     house.wait_out()
     house.engine.poke()
-    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(house.token(1)),))))
+    house.engine.tell(
+        AgentSaid(
+            kit.key_of(),
+            1,
+            Snapshot(number=2, page=0, last=True, executions=(kit.ended(house.token(1)),)),
+        )
+    )
     house.faults.fail()
     house.submit(2)
     house.wait_out()
@@ -553,12 +635,21 @@ def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
     assert house.engine.agent_record(kit.key_of()).handle == {"pid": 9}
 
 
-@pytest.mark.parametrize("input_", [
-    lambda key: TimerFired(("agent-return", key)), lambda key: TimerFired(("agent-retry", key, 1)),
-    lambda key: TimerFired(("agent-start", key, 1)), lambda key: DriverStarted(key, 9, {}), lambda key: DriverFailed(key, 9, "x"),
-    lambda key: DriverFound(key, "gone", "x"), lambda key: DriverStopped(key), lambda key: AgentDisconnected(key, 1),
-    lambda key: AgentGap(key, 1), lambda key: AgentConnected(key, 5, None),
-])
+@pytest.mark.parametrize(
+    "input_",
+    [
+        lambda key: TimerFired(("agent-return", key)),
+        lambda key: TimerFired(("agent-retry", key, 1)),
+        lambda key: TimerFired(("agent-start", key, 1)),
+        lambda key: DriverStarted(key, 9, {}),
+        lambda key: DriverFailed(key, 9, "x"),
+        lambda key: DriverFound(key, "gone", "x"),
+        lambda key: DriverStopped(key),
+        lambda key: AgentDisconnected(key, 1),
+        lambda key: AgentGap(key, 1),
+        lambda key: AgentConnected(key, 5, None),
+    ],
+)
 def test_late_words_about_an_agent_that_is_not_at_hand_do_not_hide_its_record(kit, input_):
     house = House(kit)
     house.submit()
@@ -567,7 +658,11 @@ def test_late_words_about_an_agent_that_is_not_at_hand_do_not_hide_its_record(ki
     house.says(kit.ended(house.token()))
     after = house.restarted(kit)
     message = input_(kit.key_of())
-    after.engine.tell(kit.replace(message, alive=kit.alive(kit.key_of())) if isinstance(message, AgentConnected) else message)
+    after.engine.tell(
+        kit.replace(message, alive=kit.alive(kit.key_of()))
+        if isinstance(message, AgentConnected)
+        else message
+    )
     assert after.engine.agent_record(kit.key_of()).handle == {"pid": 9}
 
 
@@ -638,7 +733,11 @@ def test_after_a_bug_the_world_is_folded_anew_and_work_goes_on(kit, monkeypatch)
     house.engine.poke()
     assert len(house.asked(fx.FindTasks)) == 1
     token = house.token(1)
-    house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.running(token),))))
+    house.engine.tell(
+        AgentSaid(
+            kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.running(token),))
+        )
+    )
     house.cancel(1)
     assert house.job(1).status == "canceled"
     assert not house.job(2).run.attempts, "its slot is still taken"
@@ -669,8 +768,10 @@ def test_a_fold_that_cannot_be_read_is_tried_again_and_nothing_is_decided_before
     """Half a world would give away slots that are taken."""
     house = broken(kit, monkeypatch)
     with monkeypatch.context() as m:
+
         def unreadable(stream, after=0):
             raise Refusal("storageUnavailable", "the disk does not answer")
+
         m.setattr(house.store, "read", unreadable)
         handle = house.submit(5)
         assert house.answers()[handle] == "conflict"
@@ -718,7 +819,13 @@ def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(ki
         if house.asked(fx.FindTasks):
             house.performed.clear()
             number += 1
-            house.engine.tell(AgentSaid(kit.key_of(), 1, Snapshot(number=number, page=0, last=True, executions=tuple(reports))))
+            house.engine.tell(
+                AgentSaid(
+                    kit.key_of(),
+                    1,
+                    Snapshot(number=number, page=0, last=True, executions=tuple(reports)),
+                )
+            )
         for ack in house.asked(fx.SettleTasks):
             for t in ack.tokens:
                 machine.pop(t, None)
@@ -739,11 +846,37 @@ def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
     sub = Submit(1, RunSimulation(req_id="request-1", run=kit.spec(1)), "/d")
     cancel = Cancel(2, RunCancel(req_id="request-1", uid=kit.UID, compute_jid=kit.jid_of(2)))
     update = AgentSaid(key, 1, RunStatusUpdate(execution=kit.starting(token)))
-    page = AgentSaid(key, 1, Snapshot(number=1, page=0, last=True, executions=(kit.starting(token), kit.running(token))))
-    assert [jids(i) for i in (sub, cancel, update, page, AgentSaid(key, 1, kit.alive(key)), Restarted())] == [
-        (kit.jid_of(1),), (kit.jid_of(2),), (token.jid,), (token.jid, token.jid), (), (),
+    page = AgentSaid(
+        key,
+        1,
+        Snapshot(number=1, page=0, last=True, executions=(kit.starting(token), kit.running(token))),
+    )
+    assert [
+        jids(i) for i in (sub, cancel, update, page, AgentSaid(key, 1, kit.alive(key)), Restarted())
+    ] == [
+        (kit.jid_of(1),),
+        (kit.jid_of(2),),
+        (token.jid,),
+        (token.jid, token.jid),
+        (),
+        (),
     ]
     assert [refusal_handle(i) for i in (sub, cancel, update)] == [1, 2, None]
-    assert [agent_key(i) for i in (sub, cancel, update, TimerFired(("agent-return", key)), TimerFired(("op", token)), Restarted())] == [
-        None, None, key, key, None, None,
+    assert [
+        agent_key(i)
+        for i in (
+            sub,
+            cancel,
+            update,
+            TimerFired(("agent-return", key)),
+            TimerFired(("op", token)),
+            Restarted(),
+        )
+    ] == [
+        None,
+        None,
+        key,
+        key,
+        None,
+        None,
     ]

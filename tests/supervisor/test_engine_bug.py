@@ -1,11 +1,14 @@
-"""A bug in a decision costs that request, nothing else: the world is folded anew before anybody decides on it again."""
+"""A bug in a decision costs that request, nothing else: the world is folded anew before anybody
+decides on it again.
+"""
 
 import pytest
+
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunSimulation
-from jobscribe.supervisor.core.runs import admission as submission
 from jobscribe.supervisor.core.interface.effects import ReplyRefusal, ReplyStatus
 from jobscribe.supervisor.core.interface.inputs import Now, Submit
+from jobscribe.supervisor.core.runs import admission as submission
 from jobscribe.supervisor.core.state.world import Policy
 from jobscribe.supervisor.engine.decision_loop import Engine
 
@@ -37,7 +40,9 @@ class Ports:
         self.errors.append(error)
 
 
-def test_a_decision_that_fails_half_way_leaves_no_trace_in_the_world(kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_fails_half_way_leaves_no_trace_in_the_world(
+    kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ports = Ports()
     store = MemoryStore(lambda call: call())
     engine = Engine(Policy(), store, ports)

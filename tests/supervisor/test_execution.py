@@ -2,12 +2,13 @@
 
 import msgspec
 import pytest
-from jobscribe.protocol.jobs.exit_info import ExitInfo
+
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.runs.outcome import SHUTDOWN
 from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentGap, AgentSaid
+from jobscribe.supervisor.core.runs.outcome import SHUTDOWN
 
 
 def placed(kit, **policy):
@@ -35,7 +36,9 @@ def test_accepted_and_not_started_sets_the_deadline_anew(kit):
 
 
 def test_a_stopped_one_that_has_not_started_yet_is_told_again(kit):
-    """The supervisor was killed after the cancel was acknowledged; the agent is still getting ready to start it."""
+    """The supervisor was killed after the cancel was acknowledged; the agent is still getting ready
+    to start it.
+    """
     stage, token = placed(kit)
     stage.cancel()
     stage.restart()
@@ -66,21 +69,49 @@ def test_running_without_a_pid_starts_nothing_in_the_books(kit):
     assert stage.state()[0] == "pending"
 
 
-@pytest.mark.parametrize(("exit_", "status", "reason", "error"), [
-    (ExitInfo(code=0), "completed", "exit", None),
-    (ExitInfo(code=3), "error", "exit", "exit code 3"),
-    (ExitInfo(signal=9, core_dumped=True), "error", "signal", "ended by signal 9 (SIGKILL), core dumped"),
-    (ExitInfo(signal=250), "error", "signal", "ended by signal 250 (signal 250)"),
-    (ExitInfo(code=0, stop_reason="timeLimit"), "canceled", "timeLimit", None),
-    (ExitInfo(code=0, stop_reason="cancel"), "canceled", "cancel", None),
-    (ExitInfo(signal=15, stop_reason="shutdown"), "error", "shutdown", SHUTDOWN),
-    (ExitInfo(source="start", detail="no such command"), "error", "startFailed", "could not be started: no such command"),
-    (ExitInfo(source="start", code=0, detail="x"), "error", "startFailed", "could not be started: x"),
-    (ExitInfo(source="lost", detail="gone"), "error", "lost", "its end is not known: gone"),
-    (ExitInfo(source="lost", code=0, detail="gone"), "error", "lost", "its end is not known: gone"),
-    (ExitInfo(source="script", code=0), "completed", "exit", None),
-    (None, "error", "lost", "its end is not known: the agent reported its end and nothing else"),
-])
+@pytest.mark.parametrize(
+    ("exit_", "status", "reason", "error"),
+    [
+        (ExitInfo(code=0), "completed", "exit", None),
+        (ExitInfo(code=3), "error", "exit", "exit code 3"),
+        (
+            ExitInfo(signal=9, core_dumped=True),
+            "error",
+            "signal",
+            "ended by signal 9 (SIGKILL), core dumped",
+        ),
+        (ExitInfo(signal=250), "error", "signal", "ended by signal 250 (signal 250)"),
+        (ExitInfo(code=0, stop_reason="timeLimit"), "canceled", "timeLimit", None),
+        (ExitInfo(code=0, stop_reason="cancel"), "canceled", "cancel", None),
+        (ExitInfo(signal=15, stop_reason="shutdown"), "error", "shutdown", SHUTDOWN),
+        (
+            ExitInfo(source="start", detail="no such command"),
+            "error",
+            "startFailed",
+            "could not be started: no such command",
+        ),
+        (
+            ExitInfo(source="start", code=0, detail="x"),
+            "error",
+            "startFailed",
+            "could not be started: x",
+        ),
+        (ExitInfo(source="lost", detail="gone"), "error", "lost", "its end is not known: gone"),
+        (
+            ExitInfo(source="lost", code=0, detail="gone"),
+            "error",
+            "lost",
+            "its end is not known: gone",
+        ),
+        (ExitInfo(source="script", code=0), "completed", "exit", None),
+        (
+            None,
+            "error",
+            "lost",
+            "its end is not known: the agent reported its end and nothing else",
+        ),
+    ],
+)
 def test_ended(kit, exit_, status, reason, error):
     stage, token = started(kit)
     stage.reports(kit.replace(kit.ended(token), exit=exit_))
@@ -212,7 +243,9 @@ def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
 
 
 def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
-    """It may be the last word of an agent that another one has replaced; who is gone does not answer."""
+    """It may be the last word of an agent that another one has replaced; who is gone does not
+    answer.
+    """
     stage = wide
     stage.submit(1)
     stage.up()
@@ -228,7 +261,9 @@ def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
     assert stage.state(1) == ("running", None)
 
 
-@pytest.mark.parametrize("says", ["nothing", "it never started", "it was stopped before it started"])
+@pytest.mark.parametrize(
+    "says", ["nothing", "it never started", "it was stopped before it started"]
+)
 def test_what_was_placed_before_a_reboot_may_have_run(wide, kit, says):
     """Its traces need not have been on the disk when the power went; it is not started again."""
     stage = wide
@@ -238,8 +273,24 @@ def test_what_was_placed_before_a_reboot_may_have_run(wide, kit, says):
     stage.disconnect()
     key = kit.key_of()
     stage.epochs[key] += 1
-    stage.tell(AgentConnected(key, stage.epochs[key], msgspec.structs.replace(kit.alive(key), boot_id="after")))
-    known = () if says == "nothing" else (kit.ended(token, None, pid=None, source="start", stop_reason="cancel" if "stopped" in says else None),)
+    stage.tell(
+        AgentConnected(
+            key, stage.epochs[key], msgspec.structs.replace(kit.alive(key), boot_id="after")
+        )
+    )
+    known = (
+        ()
+        if says == "nothing"
+        else (
+            kit.ended(
+                token,
+                None,
+                pid=None,
+                source="start",
+                stop_reason="cancel" if "stopped" in says else None,
+            ),
+        )
+    )
     stage.snapshot(key, *known)
     assert stage.asked(fx.LaunchTask) == []
     assert stage.state(1) == (("canceled", "cancel") if "stopped" in says else ("error", "lost"))
@@ -254,7 +305,9 @@ def test_stopped_and_not_received_is_told_never_to_start(kit):
     assert stage.asked(fx.LaunchTask) == []
     (op,) = stage.asked(fx.StopTask)
     assert (op.token, op.reason) == (token, "cancel")
-    stage.reports(kit.ended(token, None, pid=None, source="start", detail="it was not to be started"))
+    stage.reports(
+        kit.ended(token, None, pid=None, source="start", detail="it was not to be started")
+    )
     assert stage.state() == ("canceled", "cancel")
     assert not stage.job().busy
 
@@ -300,7 +353,9 @@ def test_news_in_a_snapshot(wide, kit):
     assert stage.state(2) == ("error", "exit")
     assert stage.state(3) == ("pending", None)
     assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(t2,)]
-    assert [m.token for m in stage.asked(fx.LaunchTask)] == [stage.token(4)], "then it gets the work that waited"
+    assert [m.token for m in stage.asked(fx.LaunchTask)] == [stage.token(4)], (
+        "then it gets the work that waited"
+    )
 
 
 def test_a_stopped_one_that_still_runs_is_told_again(kit):
@@ -313,7 +368,14 @@ def test_a_stopped_one_that_still_runs_is_told_again(kit):
 
 def pages(stage, *which, number=50, total=3, executions=()):
     for page in which:
-        stage.says(Snapshot(number=number, page=page, last=page == total - 1, executions=executions if page == 0 else ()))
+        stage.says(
+            Snapshot(
+                number=number,
+                page=page,
+                last=page == total - 1,
+                executions=executions if page == 0 else (),
+            )
+        )
 
 
 def test_a_snapshot_in_pages_counts_when_it_is_complete(kit):

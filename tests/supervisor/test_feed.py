@@ -1,4 +1,6 @@
-"""Followers of the log: in order, nothing twice, nothing missing, however slow; a slow one is not kept waiting for in memory."""
+"""Followers of the log: in order, nothing twice, nothing missing, however slow; a slow one is not
+kept waiting for in memory.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -6,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from jobscribe.db.events.events import Event, SupervisorStopped
-from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.db.store.contract import Batch, Stored, Write
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.supervisor.engine import event_feed as feed_module
 from jobscribe.supervisor.engine.event_feed import Feed, selector
 
@@ -32,12 +34,20 @@ class Log:
 class Reader:
     """Follows in a task of its own; `got` are the positions so far."""
 
-    def __init__(self, feed: Feed, after: int = 0, wanted: Callable[[Stored], bool] = lambda e: True, keepalive: float = 30.0) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        after: int = 0,
+        wanted: Callable[[Stored], bool] = lambda e: True,
+        keepalive: float = 30.0,
+    ) -> None:
         self.got: list[int] = []
         self.pages = 0
         #: called with every page, while the feed waits for its reader
         self.between: Callable[[], None] = lambda: None
-        self._task = asyncio.get_running_loop().create_task(self._read(feed.follow(after, wanted, keepalive)))
+        self._task = asyncio.get_running_loop().create_task(
+            self._read(feed.follow(after, wanted, keepalive))
+        )
 
     async def _read(self, pages: AsyncIterator[list[Stored]]) -> None:
         async for page in pages:
@@ -78,7 +88,9 @@ async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
     assert await reader.end() == list(range(1, 1402))
 
 
-async def test_a_follower_that_is_too_slow_is_served_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_that_is_too_slow_is_served_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It waits for news when more of them come at once than may wait for it."""
     monkeypatch.setattr(feed_module, "MAX_WAITING", 50)
     log = Log()
@@ -117,7 +129,11 @@ async def test_a_selection_holds_back_what_was_not_asked_for() -> None:
     feed = Feed(log.store)
     log.append(3)
     log.append(2, OTHERS)
-    readers = Reader(feed, 0, selector(None, "user0001-sim00001-command")), Reader(feed, 0, selector("user0002", None)), Reader(feed, 4, selector(None, None))
+    readers = (
+        Reader(feed, 0, selector(None, "user0001-sim00001-command")),
+        Reader(feed, 0, selector("user0002", None)),
+        Reader(feed, 4, selector(None, None)),
+    )
     for reader in readers:
         await reader.until(lambda reader=reader: reader.pages > 0)  # type: ignore[misc]
     log.append(2)

@@ -1,8 +1,11 @@
-"""Gangs: all of it or nothing, on one host or two, and everything is given back whatever goes wrong on the way."""
+"""Gangs: all of it or nothing, on one host or two, and everything is given back whatever goes wrong
+on the way.
+"""
 
 import time
 
 import pytest
+
 from jobscribe.db.events.events import TaskPlaced
 from jobscribe.protocol.wire.messages import PortsProbed
 from jobscribe.supervisor.core.interface import effects as fx
@@ -10,7 +13,8 @@ from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
 from jobscribe.supervisor.core.status.run_status import status
 
-#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has other things to do.
+#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has
+#: other things to do.
 DECISION_SECS = 0.05 * 5
 
 
@@ -51,7 +55,9 @@ def wide(kit, **fields):
 # ---- two hosts
 
 
-def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_at_once(kit, stage, here, there):
+def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_at_once(
+    kit, stage, here, there
+):
     stage.gang(*wide(kit))
     assert [e.key for e in stage.asked(fx.StartAgent)] == [here]
     stage.up(here)
@@ -66,13 +72,18 @@ def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_a
     stage.answer()
     events = placements(stage)
     assert [(e.agent_key.host, e.token.role, e.token.index) for e in events] == [
-        *(("localhost", "a", n) for n in range(3)), ("localhost", "b", 0), ("node2", "b", 1), ("node2", "b", 2),
+        *(("localhost", "a", n) for n in range(3)),
+        ("localhost", "b", 0),
+        ("node2", "b", 1),
+        ("node2", "b", 2),
     ]
     launched = {e.key: e for e in stage.asked(fx.LaunchGang)}
     assert {k: [t.token for t in e.tasks] for k, e in launched.items()} == {
         k: [e.token for e in events if e.agent_key == k] for k in (here, there)
     }
-    assert launched[here].shared is launched[there].shared, "made once, however many hosts there are"
+    assert launched[here].shared is launched[there].shared, (
+        "made once, however many hosts there are"
+    )
     ports = {(e.token.role, e.token.index): (e.address, e.ports["http"][0]) for e in events}
     assert launched[here].shared.env["PAI_TASK_ROLE_b_HOST_LIST"] == ",".join(
         f"{address}:{port}" for address, port in (ports["b", n] for n in range(3))
@@ -85,7 +96,9 @@ def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_a
         assert task.spec.run_dir.endswith(f"/{e.token.role}/{e.token.index}")
 
 
-def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_again(kit, stage, here, there):
+def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_again(
+    kit, stage, here, there
+):
     stage.gang(*wide(kit))
     stage.up(here)
     stage.gang(kit.role("small", 4), n=2)
@@ -105,7 +118,9 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
     assert stage.state() == ("pending", None) and stage.clock["gang", *ticket(stage)] == 30.0
     stage.pass_time(30.0)
     stage.fire("gang", *ticket(stage))
-    assert said(stage)[0] == "resources" and stage.world.rooms["local"].queue, "it stands in line like all others"
+    assert said(stage)[0] == "resources" and stage.world.rooms["local"].queue, (
+        "it stands in line like all others"
+    )
     started = []
     for token in stage.tokens(2):
         stage.end(token)
@@ -157,7 +172,11 @@ def test_its_own_agent_goes_away_everything_is_given_back(kit, stage, here, ther
     stage.up(there)
     stage.probes.clear()
     stage.disconnect(here)
-    assert cores(stage) == {"localhost": 0, "node2": 0} and not stage.world.holds and not stage.world.slots.claims
+    assert (
+        cores(stage) == {"localhost": 0, "node2": 0}
+        and not stage.world.holds
+        and not stage.world.slots.claims
+    )
     assert ("hold", *ticket(stage)) not in stage.clock
     stage.connect(here)
     assert len(stage.probes) == 2
@@ -165,7 +184,9 @@ def test_its_own_agent_goes_away_everything_is_given_back(kit, stage, here, ther
     assert len(stage.tokens()) == 6
 
 
-def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(kit, stage, here, there):
+def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
+    kit, stage, here, there
+):
     stage.gang(*wide(kit))
     stage.up(here)
     stage.up(there)
@@ -179,7 +200,9 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(ki
     stage.fire("hold", *ticket(stage))
     assert cores(stage) == {"localhost": 0, "node2": 0}
     state, sentence = said(stage)
-    assert state == "resources" and sentence.startswith(f"it had everything it asks for, but {there} did not answer within 60 s; it asks again")
+    assert state == "resources" and sentence.startswith(
+        f"it had everything it asks for, but {there} did not answer within 60 s; it asks again"
+    )
     # what comes now is too late
     stage.says(PortsProbed(op_id=asked.op_id, busy=()), there)
     stage.fire("hold", *ticket(stage))
@@ -217,9 +240,12 @@ def test_after_a_restart_what_runs_is_counted_and_nothing_is_placed_twice(kit, s
     stage.connect(here, *(kit.running(t) for t in live if stage.world.task(t).agent_key == here))
     stage.gang(kit.role("c", 3), n=2)
     assert said(stage, 2)[0] == "resources"
-    # of the other host nothing is known: its tasks never arrived, and are launched again, the same ones
+    # of the other host nothing is known: its tasks never arrived, and are launched again, the same
+    # ones
     stage.connect(there)
-    assert {t.token for e in stage.asked(fx.LaunchGang) for t in e.tasks} == {t for t in live if stage.world.task(t).agent_key == there}
+    assert {t.token for e in stage.asked(fx.LaunchGang) for t in e.tasks} == {
+        t for t in live if stage.world.task(t).agent_key == there
+    }
     assert stage.tokens() == live
     for token in live:
         stage.end(token)
@@ -260,7 +286,8 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
     stage.probes.clear()
     stage.says(PortsProbed(op_id=probe.op_id, busy=probe.ports), here)
     stage.answer(*range(30_000, 30_012))
-    # on this host there is none any more: now it has those of the other one, and its agent has to be there
+    # on this host there is none any more: now it has those of the other one, and its agent has to
+    # be there
     assert stage.world.holds and [e.key for e in stage.asked(fx.StartAgent)] == [there]
     stage.up(there)
     stage.answer(*range(30_000, 30_012))
@@ -268,7 +295,9 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
     assert stage.clock["room", "local"] > AVOID_SECS
     stage.pass_time(10.0)
     stage.fire("room", "local")
-    assert said(stage)[0] == "ports" and stage.clock["room", "local"] > AVOID_SECS - 10.0, "too early, so once more"
+    assert said(stage)[0] == "ports" and stage.clock["room", "local"] > AVOID_SECS - 10.0, (
+        "too early, so once more"
+    )
     stage.pass_time(AVOID_SECS)
     stage.fire("room", "local")
     assert stage.world.holds
@@ -277,8 +306,13 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
 
 
 def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, stage, here):
-    """The one that found them taken had others; who comes after it has none, and nobody else would look again."""
-    stage = kit.Stage(nodes={"local": (kit.node(first_port=30_000, last_port=30_005),)}, op_run_slots={("local", "parallel"): 4})
+    """The one that found them taken had others; who comes after it has none, and nobody else would
+    look again.
+    """
+    stage = kit.Stage(
+        nodes={"local": (kit.node(first_port=30_000, last_port=30_005),)},
+        op_run_slots={("local", "parallel"): 4},
+    )
     stage.gang(kit.role("a"))
     stage.up(here)
     (probe,) = stage.probes
@@ -314,7 +348,9 @@ def test_an_answer_to_nobodys_question_changes_nothing(kit, stage, here):
 # ---- who waits for what
 
 
-def test_the_first_one_that_cannot_have_everything_holds_up_those_behind_it(kit, stage, here, there):
+def test_the_first_one_that_cannot_have_everything_holds_up_those_behind_it(
+    kit, stage, here, there
+):
     stage.placed(kit.role("a", 2))
     stage.gang(kit.role("big", 8), n=2)
     stage.gang(kit.role("small"), n=3)
@@ -337,7 +373,17 @@ def test_plain_runs_do_not_wait_for_rooms_and_gangs_not_for_cpu_slots(kit, stage
 
 def test_of_an_array_so_many_are_placed_at_once_also_after_a_restart(kit, here):
     stage = kit.Stage(nodes={"local": (kit.node(cpu=16),)}, op_run_slots={("local", "parallel"): 8})
-    runs = [kit.spec(1, compute_model=f"command{n}", command=(), roles=(kit.role("a", 2),), job_run_mode="parallel", at_once=2) for n in range(4)]
+    runs = [
+        kit.spec(
+            1,
+            compute_model=f"command{n}",
+            command=(),
+            roles=(kit.role("a", 2),),
+            job_run_mode="parallel",
+            at_once=2,
+        )
+        for n in range(4)
+    ]
     for n, run in enumerate(runs):
         stage.tell(kit.replace(stage.submission(run), run_dir=f"/r/{n}"))
     stage.up(here)
@@ -403,7 +449,9 @@ class Clocked:
     def __call__(self, *inputs):
         started = time.process_time()
         decision = self._tell(*inputs)
-        self.longest[self.what] = max(self.longest.get(self.what, 0.0), time.process_time() - started)
+        self.longest[self.what] = max(
+            self.longest.get(self.what, 0.0), time.process_time() - started
+        )
         self._stage.probes += [e for e in decision.effects if isinstance(e, fx.Probe)]
         return decision
 
@@ -412,7 +460,10 @@ class Clocked:
 @pytest.mark.parametrize("hosts", [1, 20])
 def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
     names = ["localhost", *(f"node{n}" for n in range(2, hosts + 1))]
-    nodes = tuple(kit.node(h, cpu=1000 // hosts, memory_mb=10**6, first_port=20_000, last_port=30_000) for h in names)
+    nodes = tuple(
+        kit.node(h, cpu=1000 // hosts, memory_mb=10**6, first_port=20_000, last_port=30_000)
+        for h in names
+    )
     keys = [kit.key_of(kind="parallel", host=h) for h in names]
     stage = kit.Stage(nodes={"local": nodes}, op_run_slots={("local", "parallel"): 4})
     clock = Clocked(stage)
@@ -422,7 +473,12 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
 
     def placed(n, **more):
         phase("placed")
-        stage.gang(kit.role("a", 500, **more), kit.role("b", 500, min_failed=None), n=n, debug_secs=9.0 if n == 4 else None)
+        stage.gang(
+            kit.role("a", 500, **more),
+            kit.role("b", 500, min_failed=None),
+            n=n,
+            debug_secs=9.0 if n == 4 else None,
+        )
         for key in keys:
             if stage.world.agent(key).phase != "up":
                 stage.up(key)
@@ -465,5 +521,9 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
     at_once(tasks, lambda t: kit.ended(t, 1))
     phase("let go")
     stage.cancel(4)
-    assert stage.state(4) == ("error", "exit") and not stage.world.tallies and not any(r.claims for r in stage.world.rooms.values())
+    assert (
+        stage.state(4) == ("error", "exit")
+        and not stage.world.tallies
+        and not any(r.claims for r in stage.world.rooms.values())
+    )
     assert max(clock.longest.values()) < DECISION_SECS, clock.longest

@@ -1,22 +1,34 @@
-"""Drivers with several hosts: where a run waits, when it moves, hosts that are down and come up, and gangs whole on one host."""
+"""Drivers with several hosts: where a run waits, when it moves, hosts that are down and come up,
+and gangs whole on one host.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobscribe.protocol.wire.messages import Box
+
 from jobscribe.protocol.jobs.roles import Retry
+from jobscribe.protocol.wire.messages import Box
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.resources import host_selection as hosts, gang_allocator as rooms, subnets
-from jobscribe.supervisor.core.resources.host_selection import HostPlace, Option
-from jobscribe.supervisor.core.interface.inputs import DriverFailed, HostChanged, Restarted, WantAgent
+from jobscribe.supervisor.core.interface.inputs import (
+    DriverFailed,
+    HostChanged,
+    Restarted,
+    WantAgent,
+)
+from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources import host_selection as hosts
+from jobscribe.supervisor.core.resources import subnets
 from jobscribe.supervisor.core.resources.gang_allocator import Node, Room
+from jobscribe.supervisor.core.resources.host_selection import HostPlace, Option
 from jobscribe.supervisor.core.status.run_status import status
 
 NET = "10.208.0.0/12"
 
 
 def place(host, sequential=1, plans=(), **fields):
-    return HostPlace(host=host, slots={"sequential": sequential, "parallel": 1}, plans=frozenset(plans), **fields)
+    return HostPlace(
+        host=host, slots={"sequential": sequential, "parallel": 1}, plans=frozenset(plans), **fields
+    )
 
 
 @pytest.fixture
@@ -33,7 +45,9 @@ def _stage(kit, *places, **fields):
 def home(stage, kit, n=1, uid=None):
     """Where the run is: placed, or waiting."""
     job = stage.job(n, uid or kit.UID)
-    return job.live_tasks()[0].agent_key.host if job.live_tasks() else stage.world.key_of(job.run).host
+    return (
+        job.live_tasks()[0].agent_key.host if job.live_tasks() else stage.world.key_of(job.run).host
+    )
 
 
 def down(stage, host, *, up=False):
@@ -48,35 +62,48 @@ def told(stage, kit, n=1):
 # the choice
 
 
-@pytest.mark.parametrize(("options", "chosen"), [
-    ([Option(host="a"), Option(host="b")], "a"),
-    ([Option(host="a", load=1), Option(host="b")], "b"),
-    ([Option(host="a", load=1, slots=4), Option(host="b", load=1, slots=8)], "b"),
-    # where a slot is free, the agent that is there counts first, then any of that user's
-    ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=2)], "b"),
-    ([Option(host="a", slots=4, warm=1), Option(host="b", slots=4, load=3, warm=2)], "b"),
-    ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=1)], "b"),
-    # where none is, the load
-    ([Option(host="a", load=2), Option(host="b", load=3, warm=2)], "a"),
-    ([Option(host="a", load=2), Option(host="b", load=2, warm=2)], "b"),
-    ([Option(host="a"), Option(host="b", load=1, warm=2)], "a"),
-    # a host that is down, or without memory, only where there is no other
-    ([Option(host="a", down=True, warm=2), Option(host="b", load=9)], "b"),
-    ([Option(host="a", down=True, load=1), Option(host="b", down=True)], "b"),
-    ([Option(host="a", memory=0), Option(host="b", load=9)], "b"),
-    ([Option(host="a", memory=1), Option(host="b", memory=2)], "b"),
-    ([Option(host="a", memory=1), Option(host="b", memory=2, load=1)], "a"),
-    ([Option(host="a", memory=0), Option(host="b", down=True)], "a"),
-    ([], None),
-])
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ([Option(host="a"), Option(host="b")], "a"),
+        ([Option(host="a", load=1), Option(host="b")], "b"),
+        ([Option(host="a", load=1, slots=4), Option(host="b", load=1, slots=8)], "b"),
+        # where a slot is free, the agent that is there counts first, then any of that user's
+        ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=2)], "b"),
+        ([Option(host="a", slots=4, warm=1), Option(host="b", slots=4, load=3, warm=2)], "b"),
+        ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=1)], "b"),
+        # where none is, the load
+        ([Option(host="a", load=2), Option(host="b", load=3, warm=2)], "a"),
+        ([Option(host="a", load=2), Option(host="b", load=2, warm=2)], "b"),
+        ([Option(host="a"), Option(host="b", load=1, warm=2)], "a"),
+        # a host that is down, or without memory, only where there is no other
+        ([Option(host="a", down=True, warm=2), Option(host="b", load=9)], "b"),
+        ([Option(host="a", down=True, load=1), Option(host="b", down=True)], "b"),
+        ([Option(host="a", memory=0), Option(host="b", load=9)], "b"),
+        ([Option(host="a", memory=1), Option(host="b", memory=2)], "b"),
+        ([Option(host="a", memory=1), Option(host="b", memory=2, load=1)], "a"),
+        ([Option(host="a", memory=0), Option(host="b", down=True)], "a"),
+        ([], None),
+    ],
+)
 def test_where_a_run_waits(options, chosen):
     assert hosts.choose(options) == chosen
 
 
-OPTIONS = st.lists(st.builds(
-    Option, host=st.uuids().map(str), down=st.booleans(), slots=st.integers(1, 4), load=st.integers(0, 9), warm=st.integers(0, 2),
-    memory=st.integers(0, 2),
-), min_size=1, max_size=6, unique_by=lambda o: o.host)
+OPTIONS = st.lists(
+    st.builds(
+        Option,
+        host=st.uuids().map(str),
+        down=st.booleans(),
+        slots=st.integers(1, 4),
+        load=st.integers(0, 9),
+        warm=st.integers(0, 2),
+        memory=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda o: o.host,
+)
 
 
 @given(OPTIONS)
@@ -87,14 +114,23 @@ def test_no_choice_is_worse_than_another(options):
     assert best.memory or not any(o.memory for o in others)
     others = [o for o in others if bool(o.memory) == bool(best.memory)]
     if best.load >= best.slots:
-        assert all(o.load >= o.slots for o in others) and best.load / best.slots == min(o.load / o.slots for o in others)
+        assert all(o.load >= o.slots for o in others) and best.load / best.slots == min(
+            o.load / o.slots for o in others
+        )
     else:
         assert best.warm == max(o.warm for o in others if o.load < o.slots)
 
 
-@pytest.mark.parametrize(("plan", "names"), [(None, "ab"), ("gold", "c"), ("blue", "cd"), ("other", "ab")])
+@pytest.mark.parametrize(
+    ("plan", "names"), [(None, "ab"), ("gold", "c"), ("blue", "cd"), ("other", "ab")]
+)
 def test_hosts_that_are_kept_for_a_plan_are_for_nobody_else(plan, names):
-    places = [place("a"), place("b"), place("c", plans=("gold", "blue")), place("d", plans=("blue",))]
+    places = [
+        place("a"),
+        place("b"),
+        place("c", plans=("gold", "blue")),
+        place("d", plans=("blue",)),
+    ]
     assert "".join(p.host for p in hosts.allowed(places, plan)) == names
 
 
@@ -104,7 +140,10 @@ def test_hosts_that_are_kept_for_a_plan_are_for_nobody_else(plan, names):
 def test_runs_go_to_the_host_with_the_least_load(two, kit):
     for n, uid in ((1, kit.UID), (2, kit.OTHER_UID), (3, "user0003"), (4, "user0004")):
         two.submit(n, uid=uid)
-    assert [home(two, kit, n, uid) for n, uid in ((1, kit.UID), (2, kit.OTHER_UID), (3, "user0003"), (4, "user0004"))] == ["a", "b", "a", "b"]
+    assert [
+        home(two, kit, n, uid)
+        for n, uid in ((1, kit.UID), (2, kit.OTHER_UID), (3, "user0003"), (4, "user0004"))
+    ] == ["a", "b", "a", "b"]
 
 
 def test_a_warm_agent_is_preferred_where_a_slot_is_free(kit):
@@ -159,7 +198,9 @@ def test_what_moves_keeps_its_number_and_the_order(kit):
     view = stage.world.agent(kit.key_of(host="b"))
     assert view.queued == before and list(view.queued) == sorted(before, key=before.__getitem__)
     stage.up(kit.key_of(host="b"))
-    assert stage.job(1).live_tasks() and list(view.queued) == sorted(view.queued, key=before.__getitem__)
+    assert stage.job(1).live_tasks() and list(view.queued) == sorted(
+        view.queued, key=before.__getitem__
+    )
 
 
 # hosts that are down
@@ -181,7 +222,10 @@ def test_where_all_are_down_a_run_waits_and_is_told_for_whom(two, kit):
     assert two.asked(fx.StartAgent) == []
     state, sentence = told(two, kit)
     assert state == "host_down"
-    assert "a is down, since 2023-11-14 22:13:20 UTC (it does not answer)" in sentence and "b is down, since 2023-11-14 22:14:20" in sentence
+    assert (
+        "a is down, since 2023-11-14 22:13:20 UTC (it does not answer)" in sentence
+        and "b is down, since 2023-11-14 22:14:20" in sentence
+    )
     down(two, "b", up=True)
     assert home(two, kit) == "b" and [e.key.host for e in two.asked(fx.StartAgent)] == ["b"]
 
@@ -206,7 +250,9 @@ def test_what_is_placed_stays_where_it_is(two, kit):
     down(two, "a")
     assert two.token() == token and home(two, kit) == "a"
     two.disconnect(kit.key_of(host="a"))
-    assert two.asked(fx.FindAgent) == two.asked(fx.StartAgent) == [], "a host that cannot be asked is not asked"
+    assert two.asked(fx.FindAgent) == two.asked(fx.StartAgent) == [], (
+        "a host that cannot be asked is not asked"
+    )
     down(two, "a", up=True)
     assert [e.key.host for e in two.asked(fx.FindAgent)] == ["a"]
 
@@ -233,7 +279,9 @@ def test_a_call_on_a_host_that_is_down_is_refused_at_once(two, kit):
     down(two, "a")
     assert two.refusal() == "agentUnavailable"
     two.tell(WantAgent(8, kit.key_of(host="a")))
-    assert two.refusal() == "agentUnavailable" and two.world.agent(kit.key_of(host="a")).wanted == []
+    assert (
+        two.refusal() == "agentUnavailable" and two.world.agent(kit.key_of(host="a")).wanted == []
+    )
 
 
 def test_calls_go_where_the_run_was_or_where_an_agent_is(two, kit):
@@ -280,16 +328,26 @@ def test_a_run_that_no_host_takes_is_refused_and_one_accepted_before_says_so(kit
     stage.restart()
     stage.tell(Restarted())
     state, sentence = told(stage, kit, 2)
-    assert state == "no_host" and sentence == "there is no host for users with the plan 'gold': all are kept for those with others"
+    assert (
+        state == "no_host"
+        and sentence
+        == "there is no host for users with the plan 'gold': all are kept for those with others"
+    )
     stage.cancel(2)
-    assert stage.state(2) == ("canceled", "cancel") and stage.left() == {} and not stage.world.homes.homeless
+    assert (
+        stage.state(2) == ("canceled", "cancel")
+        and stage.left() == {}
+        and not stage.world.homes.homeless
+    )
 
 
 # gangs whole on one host
 
 
 def node(host, cpu=4, **fields):
-    return Node(host=host, address=f"{host}.example", cpu=cpu, memory_mb=4000, **{"subnets": NET, **fields})
+    return Node(
+        host=host, address=f"{host}.example", cpu=cpu, memory_mb=4000, **{"subnets": NET, **fields}
+    )
 
 
 def ask(room, name, *roles, plan=None):
@@ -301,7 +359,11 @@ def test_a_gang_is_whole_on_one_host_with_addresses_of_its_own(kit):
     ((_, first),) = ask(room, "j1", kit.role("x", 2), kit.role("y", 1))
     ((_, second),) = ask(room, "j2", kit.role("x", 2))
     ((_, third),) = ask(room, "j3", kit.role("x", 1))
-    assert [(p.host, p.address) for p in first] == [("a", "10.208.0.2"), ("a", "10.208.0.3"), ("a", "10.208.0.4")]
+    assert [(p.host, p.address) for p in first] == [
+        ("a", "10.208.0.2"),
+        ("a", "10.208.0.3"),
+        ("a", "10.208.0.4"),
+    ]
     assert [(p.host, p.address) for p in second] == [("b", "10.208.0.2"), ("b", "10.208.0.3")]
     assert [(p.host, p.address) for p in third] == [("a", "10.208.4.2")]
     assert rooms.broken(room) == []
@@ -327,7 +389,8 @@ def test_a_gang_waits_where_all_networks_are_in_use(kit):
     assert ask(room, "j1", kit.role("x")) and not ask(room, "j2", kit.role("x"))
     assert rooms.wait_of(room, ("j2", 1)).sentence == (
         "its tasks share a network of one host, and no host has room for all of them now (all networks for gangs are in use there) "
-        "(a has 7 cores, 3900 MiB of memory)")
+        "(a has 7 cores, 3900 MiB of memory)"
+    )
     assert rooms.release(room, ("j1", 1), 0.0)
 
 
@@ -348,23 +411,38 @@ def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit
     first = stage.placed(kit.role("x", 2), hosts=("a",), retry=Retry(platform=1))
     assert [t.address for t in stage.job().live_tasks()] == ["10.208.0.2", "10.208.0.3"]
     for token in first:
-        stage.end(token, None, source="start", fault="subnetTaken", detail="Pool overlaps with other one on this address space")
+        stage.end(
+            token,
+            None,
+            source="start",
+            fault="subnetTaken",
+            detail="Pool overlaps with other one on this address space",
+        )
     stage.fire("retry", kit.jid_of(), stage.job().run.serial)
     stage.answer()
-    assert [t.address for t in stage.job().live_tasks()] == ["10.208.4.2", "10.208.4.3"] and stage.job().run.attempt == 2
+    assert [t.address for t in stage.job().live_tasks()] == [
+        "10.208.4.2",
+        "10.208.4.3",
+    ] and stage.job().run.attempt == 2
     assert stage.clock["room", "local"] > rooms.AVOID_BLOCK_SECS
 
 
 def test_a_gang_too_large_for_each_host_is_told_so(kit):
     assert rooms.too_much((node("a"), node("b")), (kit.role("x", 6),)) == (
         "its tasks share a network of one host, and no host has room for all of them, even if nothing else runs; "
-        "role x asks for 6 cores (6 x 1) (a has 4 cores, 4000 MiB of memory; b has 4 cores, 4000 MiB of memory)")
-    assert rooms.too_much((node("a", subnets=None), node("b", subnets=None)), (kit.role("x", 6),)) is None
+        "role x asks for 6 cores (6 x 1) (a has 4 cores, 4000 MiB of memory; b has 4 cores, 4000 MiB of memory)"
+    )
+    assert (
+        rooms.too_much((node("a", subnets=None), node("b", subnets=None)), (kit.role("x", 6),))
+        is None
+    )
     room = Room(nodes=(node("a"), node("b")))
     ask(room, "j1", kit.role("x", 2))
     ask(room, "j2", kit.role("x", 3))
     assert not ask(room, "j3", kit.role("x", 3))
-    assert rooms.wait_of(room, ("j3", 1)).sentence.startswith("its tasks share a network of one host, and no host has room for all of them now")
+    assert rooms.wait_of(room, ("j3", 1)).sentence.startswith(
+        "its tasks share a network of one host, and no host has room for all of them now"
+    )
 
 
 def test_gangs_have_hosts_that_are_kept_for_their_plan(kit):
@@ -383,14 +461,25 @@ def test_addresses_tell_their_block(block, member):
 
 
 def test_the_last_address_of_a_block_is_nobodys():
-    assert subnets.address(NET, 0, subnets.MEMBERS - 1) == "10.208.3.254" and subnets.blocks(NET) == 1024
-    assert subnets.block_of(NET, "10.224.0.2") is None and subnets.block_of(NET, "a.example") is None
+    assert (
+        subnets.address(NET, 0, subnets.MEMBERS - 1) == "10.208.3.254"
+        and subnets.blocks(NET) == 1024
+    )
+    assert (
+        subnets.block_of(NET, "10.224.0.2") is None and subnets.block_of(NET, "a.example") is None
+    )
 
 
 @pytest.fixture
 def boxes(kit):
     """Gangs in containers, on two hosts."""
-    return _stage(kit, place("a"), place("b"), containers=frozenset({"local"}), nodes={"local": (node("a"), node("b"))})
+    return _stage(
+        kit,
+        place("a"),
+        place("b"),
+        containers=frozenset({"local"}),
+        nodes={"local": (node("a"), node("b"))},
+    )
 
 
 def container(kit, host):
@@ -398,14 +487,27 @@ def container(kit, host):
 
 
 def test_tasks_in_containers_are_placed_without_a_probe_and_say_what_they_need(boxes, kit):
-    boxes.gang(kit.role("x", 2, gpu=0, memory_mb=200, shm_mb=70, image="lab/x:1", volumes=("data",)), debug_secs=5.0)
+    boxes.gang(
+        kit.role("x", 2, gpu=0, memory_mb=200, shm_mb=70, image="lab/x:1", volumes=("data",)),
+        debug_secs=5.0,
+    )
     assert [e.key for e in boxes.asked(fx.StartAgent)] == [container(kit, "a")]
     boxes.up(container(kit, "a"))
-    assert boxes.probes == [] and {t.agent_key for t in boxes.job().live_tasks()} == {container(kit, "a")}
+    assert boxes.probes == [] and {t.agent_key for t in boxes.job().live_tasks()} == {
+        container(kit, "a")
+    }
     (launch,) = boxes.asked(fx.LaunchGang)
     spec = launch.tasks[1].spec
     assert spec.box == Box(
-        image="lab/x:1", cpu=1, memory_mb=200, shm_mb=70, address="10.208.0.3", subnet="10.208.0.0/22", volumes=("data",), keep=True)
+        image="lab/x:1",
+        cpu=1,
+        memory_mb=200,
+        shm_mb=70,
+        address="10.208.0.3",
+        subnet="10.208.0.0/22",
+        volumes=("data",),
+        keep=True,
+    )
     assert (spec.memory_bytes, spec.ports) == (None, ())
     assert boxes.world.rooms["local"].books["a"].ports
 
@@ -415,7 +517,9 @@ def test_gangs_that_only_hold_something_on_a_host_that_goes_down_ask_elsewhere(b
     boxes.up(container(kit, "a"))
     boxes.gang(kit.role("x", 2), n=2)
     ticket = (kit.jid_of(2), boxes.job(2).run.serial)
-    assert {p.host for p in boxes.world.holds[ticket].places} == {"b"} and container(kit, "b") in boxes.world.agents
+    assert {p.host for p in boxes.world.holds[ticket].places} == {"b"} and container(
+        kit, "b"
+    ) in boxes.world.agents
     down(boxes, "b")
     assert ticket not in boxes.world.holds and boxes.world.rooms["local"].books["b"].cpu == 0
     assert boxes.job(1).live_tasks(), "what is placed stays"
@@ -441,4 +545,6 @@ def test_a_gang_waits_for_a_host_to_come_up_and_others_are_counted_all_the_same(
     assert boxes.asked(fx.ReplyRefusal) == []
     assert told(boxes, kit, 4)[0] == "resources" and "b is down" in told(boxes, kit, 4)[1]
     down(boxes, "b", up=True)
-    assert {p.host for p in boxes.world.holds[kit.jid_of(4), boxes.job(4).run.serial].places} == {"b"}
+    assert {p.host for p in boxes.world.holds[kit.jid_of(4), boxes.job(4).run.serial].places} == {
+        "b"
+    }

@@ -1,9 +1,15 @@
 """Agents that nobody needs are sent home, and make room for others; nobody is who is needed."""
 
 import pytest
+
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentBusy,
+    AgentStopRequested,
+    DriverStopped,
+    WantAgent,
+)
 from jobscribe.supervisor.core.resources.host_selection import HostPlace
-from jobscribe.supervisor.core.interface.inputs import AgentBusy, AgentStopRequested, DriverStopped, WantAgent
 from jobscribe.supervisor.core.status.run_status import status
 
 IDLE_SECS = 30.0
@@ -11,11 +17,19 @@ UIDS = tuple(f"user000{n}" for n in range(1, 6))
 
 
 def _stage(kit, *memory, **fields):
-    places = tuple(HostPlace(
-        host=host, slots={"sequential": 2}, agent_mb={"sequential": 100, "parallel": 250}, memory_mb=mb,
-    ) for host, mb in zip("ab", memory, strict=False))
+    places = tuple(
+        HostPlace(
+            host=host,
+            slots={"sequential": 2},
+            agent_mb={"sequential": 100, "parallel": 250},
+            memory_mb=mb,
+        )
+        for host, mb in zip("ab", memory, strict=False)
+    )
     slots = {("local", "sequential"): 4}
-    return kit.Stage(places={"local": places}, op_run_slots=slots, agent_idle_secs={"local": IDLE_SECS}, **fields)
+    return kit.Stage(
+        places={"local": places}, op_run_slots=slots, agent_idle_secs={"local": IDLE_SECS}, **fields
+    )
 
 
 @pytest.fixture
@@ -59,9 +73,16 @@ def test_an_agent_that_nobody_needs_for_a_while_is_dismissed(one, kit):
     one.pass_time(IDLE_SECS)
     one.fire("agent-idle", key(kit, 0))
     (effect,) = one.asked(fx.DismissAgent)
-    assert effect == fx.DismissAgent(key(kit, 0), 1, {"pid": 9}) and one.world.agent(key(kit, 0)).phase == "leaving"
+    assert (
+        effect == fx.DismissAgent(key(kit, 0), 1, {"pid": 9})
+        and one.world.agent(key(kit, 0)).phase == "leaving"
+    )
     one.disconnect(key(kit, 0))
-    assert one.world.agent(key(kit, 0)).phase == "absent" and started(one) == [] and ("agent-leave", key(kit, 0)) not in one.clock
+    assert (
+        one.world.agent(key(kit, 0)).phase == "absent"
+        and started(one) == []
+        and ("agent-leave", key(kit, 0)) not in one.clock
+    )
 
 
 def test_who_is_needed_again_is_not_idle(one, kit):
@@ -92,7 +113,11 @@ def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
     _leaving(one, kit)
     one.submit(1, uid=UIDS[0])
     one.tell(AgentBusy(key(kit, 0), 1))
-    assert one.job(1, UIDS[0]).live_tasks() and one.asked(fx.FindTasks) and ("agent-leave", key(kit, 0)) not in one.clock
+    assert (
+        one.job(1, UIDS[0]).live_tasks()
+        and one.asked(fx.FindTasks)
+        and ("agent-leave", key(kit, 0)) not in one.clock
+    )
     assert ("agent-idle", key(kit, 0)) not in one.clock
 
 
@@ -120,7 +145,9 @@ def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
     one.submit(1, uid=UIDS[0])
     one.tell(WantAgent(5, key(kit, 0)))
     assert started(one) == [] and not one.job(1, UIDS[0]).live_tasks()
-    assert "is being ended" in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
+    assert (
+        "is being ended" in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
+    )
     if how == "disconnected":
         one.disconnect(key(kit, 0))
         one.found("gone", key(kit, 0))
@@ -134,7 +161,10 @@ def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
 def test_who_does_not_go_is_stopped(one, kit):
     _leaving(one, kit)
     one.fire("agent-leave", key(kit, 0))
-    assert [e.key for e in one.asked(fx.StopAgent)] == [key(kit, 0)] and ("agent-leave", key(kit, 0)) in one.clock
+    assert [e.key for e in one.asked(fx.StopAgent)] == [key(kit, 0)] and (
+        "agent-leave",
+        key(kit, 0),
+    ) in one.clock
 
 
 def test_who_connects_anew_while_it_leaves_is_told_again(one, kit):
@@ -162,7 +192,9 @@ def test_the_one_that_was_not_needed_for_longest_makes_room_and_no_other(one, ki
     assert dismissed(one) == [key(kit, 0)] and started(one) == []
     state, sentence = told(one, 2)
     assert state == "agent_memory"
-    assert sentence.startswith("the memory of host a is used by 2 agents (200 of 250 MiB), and its agent needs 100 MiB")
+    assert sentence.startswith(
+        "the memory of host a is used by 2 agents (200 of 250 MiB), and its agent needs 100 MiB"
+    )
     one.disconnect(key(kit, 0))
     assert started(one) == [key(kit, 2)] and dismissed(one) == []
 
@@ -211,7 +243,9 @@ def test_a_restart_counts_those_that_may_be_there_before_it_starts_others(one, k
     one.up(key(kit, 1, kind="parallel"))
     one.submit(0, uid=UIDS[0])
     one.restarted()
-    assert started(one) == [] and [e.key for e in one.asked(fx.FindAgent)] == [key(kit, 1, kind="parallel")]
+    assert started(one) == [] and [e.key for e in one.asked(fx.FindAgent)] == [
+        key(kit, 1, kind="parallel")
+    ]
 
 
 def stop(stage, kit, n):
@@ -225,7 +259,11 @@ def refused(stage):
 def test_an_agent_without_runs_ends_when_its_user_asks(one, kit):
     idle(one, kit, 0)
     stop(one, kit, 0)
-    assert (dismissed(one), [e.handle for e in one.asked(fx.AgentReady)], refused(one)) == ([key(kit, 0)], [7], [])
+    assert (dismissed(one), [e.handle for e in one.asked(fx.AgentReady)], refused(one)) == (
+        [key(kit, 0)],
+        [7],
+        [],
+    )
     assert one.world.agent(key(kit, 0)).phase == "leaving"
 
 

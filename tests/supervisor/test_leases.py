@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.api.requests import GlobalResources
+from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.runs import port_leases as leases_module
 from jobscribe.supervisor.runs.port_leases import PER_USER, Leases
 
@@ -46,8 +46,20 @@ class Book:
         """As a supervisor that was just started does."""
         self.leases = Leases(self.path, self.clock, lease_secs=100.0, ports=self.ports)
 
-    async def ask(self, sid: str = "sim00001", n: int = 1, *, uid: str = UID, release: bool = False, type_: str = "heat") -> list[int]:
-        said = await self.leases.ask(GlobalResources(uid=uid, simulation_type=type_, simulation_id=sid, ports=n, release=release))
+    async def ask(
+        self,
+        sid: str = "sim00001",
+        n: int = 1,
+        *,
+        uid: str = UID,
+        release: bool = False,
+        type_: str = "heat",
+    ) -> list[int]:
+        said = await self.leases.ask(
+            GlobalResources(
+                uid=uid, simulation_type=type_, simulation_id=sid, ports=n, release=release
+            )
+        )
         assert said["ip"] == "127.0.0.1"
         assert (said["until"] is None) == release
         got: Any = said["ports"]
@@ -68,7 +80,12 @@ async def test_a_simulation_has_the_same_ports_each_time(book: Book) -> None:
 
 
 async def test_no_two_simulations_have_the_same_port(book: Book) -> None:
-    asked = [("sim00001", UID, "heat"), ("sim00002", UID, "heat"), ("sim00001", OTHER, "heat"), ("sim00001", UID, "myapp")]
+    asked = [
+        ("sim00001", UID, "heat"),
+        ("sim00002", UID, "heat"),
+        ("sim00001", OTHER, "heat"),
+        ("sim00001", UID, "myapp"),
+    ]
     got = [p for sid, uid, type_ in asked for p in await book.ask(sid, 3, uid=uid, type_=type_)]
     assert len(got) == len(set(got)) == 12
     with pytest.raises(Refusal, match="no 1 ports are free") as e:
@@ -102,7 +119,9 @@ async def test_who_does_not_ask_again_in_time_loses_them(book: Book) -> None:
     assert len(await book.ask("sim00002", 12)) == 12
 
 
-async def test_a_port_that_somebody_uses_is_not_leased_but_its_holder_may_use_it(book: Book) -> None:
+async def test_a_port_that_somebody_uses_is_not_leased_but_its_holder_may_use_it(
+    book: Book,
+) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", book.ports[0]))
         s.listen()
@@ -125,7 +144,9 @@ async def test_a_user_cannot_take_all(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(await book.ask("sim00099", 16, uid=OTHER)) == 16
 
 
-async def test_a_disk_that_refuses_changes_nothing(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_refuses_changes_nothing(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, before = await book.ask(n=2), book.path.read_bytes()
 
     def full(*_: Any, **__: Any) -> None:

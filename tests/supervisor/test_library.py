@@ -1,4 +1,6 @@
-"""Files that users upload: whole or not at all, under a name that is one, in the user's own folder and nowhere else."""
+"""Files that users upload: whole or not at all, under a name that is one, in the user's own folder
+and nowhere else.
+"""
 
 import asyncio
 import errno
@@ -11,10 +13,10 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.files import user_library as library_module
 from jobscribe.supervisor.files import uploads as uploads_module
-from jobscribe.supervisor.files.user_library import LEFTOVER_SECS, Library
+from jobscribe.supervisor.files import user_library as library_module
 from jobscribe.supervisor.files.uploads import PER_USER, Uploads
+from jobscribe.supervisor.files.user_library import LEFTOVER_SECS, Library
 
 UID, OTHER = "user0001", "user0002"
 
@@ -61,7 +63,9 @@ def test_nothing_is_there_before_all_of_it_is(library: Library, tmp_path: Path) 
     upload = library.upload(UID, "heat", "a")
     upload.write(b"new but not finis")
     assert (folder(tmp_path) / "a").read_bytes() == b"old"
-    assert [f["name"] for f in library.files(UID, "heat")] == ["a"], "an upload under way is no file"
+    assert [f["name"] for f in library.files(UID, "heat")] == ["a"], (
+        "an upload under way is no file"
+    )
     upload.close()
     assert os.listdir(folder(tmp_path)) == ["a"]
     put(library, "a", b"new")
@@ -91,10 +95,32 @@ def test_a_library_has_a_limit(library: Library, monkeypatch: pytest.MonkeyPatch
     put(library, "b", b"anew")
 
 
-@pytest.mark.parametrize("name", [
-    "", ".", "..", "../x", "a/b", "/etc/passwd", "a\0b", ".hidden", ".upload-1", "-rf", "a\n", "a\nb", "ä", "a" * 129, " a", "a ", "a\\b", "a;b",
-    "~", "a\x1b[2J", "$x",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "/etc/passwd",
+        "a\0b",
+        ".hidden",
+        ".upload-1",
+        "-rf",
+        "a\n",
+        "a\nb",
+        "ä",
+        "a" * 129,
+        " a",
+        "a ",
+        "a\\b",
+        "a;b",
+        "~",
+        "a\x1b[2J",
+        "$x",
+    ],
+)
 def test_names_that_are_none(library: Library, tmp_path: Path, name: str) -> None:
     for what in (lambda: put(library, name, b""), lambda: library.delete(UID, "heat", name)):
         refused("badRequest", what)
@@ -125,7 +151,11 @@ def test_no_folder_is_reached_through_a_link(library: Library, tmp_path: Path, p
     place = tmp_path / "user" / part
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(tmp_path / "user" / part.replace(UID, OTHER))
-    for what in (lambda: put(library, "mine", b"1"), lambda: library.files(UID, "heat"), lambda: library.delete(UID, "heat", "theirs")):
+    for what in (
+        lambda: put(library, "mine", b"1"),
+        lambda: library.files(UID, "heat"),
+        lambda: library.delete(UID, "heat", "theirs"),
+    ):
         refused("notFound", what)
     assert os.listdir(folder(tmp_path, OTHER)) == ["theirs"]
 
@@ -142,7 +172,10 @@ def test_links_and_other_things_are_no_files_of_a_library(library: Library, tmp_
     library.delete(UID, "heat", "hard")
     refused("notFound", library.delete, UID, "heat", "link")
     put(library, "link", b"2")
-    assert ((tmp_path / "secret").read_bytes(), (folder(tmp_path) / "link").is_symlink()) == (b"secret", False)
+    assert ((tmp_path / "secret").read_bytes(), (folder(tmp_path) / "link").is_symlink()) == (
+        b"secret",
+        False,
+    )
     refused("conflict", put, library, "folder", b"3")
     assert sorted(os.listdir(folder(tmp_path))) == ["a", "folder", "link", "pipe"]
 
@@ -156,7 +189,9 @@ def test_a_digest_is_of_what_the_file_holds_now(library: Library, tmp_path: Path
         assert library.files(UID, "heat")[0]["sha256"] == hashlib.sha256(content).hexdigest()
 
 
-def test_a_file_is_read_once_for_its_digest(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once_for_its_digest(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(library, "a", b"one")
     fresh = Library(str(tmp_path / "user"), limit=1)
     read: list[int] = []
@@ -168,7 +203,14 @@ def test_a_file_is_read_once_for_its_digest(library: Library, tmp_path: Path, mo
     assert library.files(UID, "heat") == first and len(read) == times, "an upload is known already"
 
 
-@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "storageUnavailable"), (errno.EROFS, "storageUnavailable"), (errno.EIO, "storageUnavailable")])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "storageUnavailable"),
+        (errno.EROFS, "storageUnavailable"),
+        (errno.EIO, "storageUnavailable"),
+    ],
+)
 def test_a_disk_that_refuses_is_told_and_leaves_nothing(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
 ) -> None:
@@ -187,7 +229,9 @@ def test_a_disk_that_refuses_is_told_and_leaves_nothing(
 # ---- on the loop
 
 
-async def test_an_upload_that_is_abandoned_in_the_middle_leaves_nothing(library: Library, tmp_path: Path) -> None:
+async def test_an_upload_that_is_abandoned_in_the_middle_leaves_nothing(
+    library: Library, tmp_path: Path
+) -> None:
     uploads = Uploads(library)
     receiver = await uploads.begin(UID, "heat", "a")
     await receiver.take(b"x" * 100)
@@ -243,11 +287,15 @@ async def test_a_user_uploads_only_so_many_files_at_once(library: Library) -> No
     assert [f["name"] for f in await uploads.files(UID, "heat")] == ["f0"]
 
 
-def test_files_of_nothing_but_holes_hold_nobody_up(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_nothing_but_holes_hold_nobody_up(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library_module, "DIGESTED_AT_ONCE", 25_000)
     put(library, "mine", b"one")
     for name, size in (("a", 12_000), ("b", 12_000), ("c", 12_000), ("endless", 2**40)):
         (folder(tmp_path) / name).touch()
         os.truncate(folder(tmp_path) / name, size)
     assert "not all known yet" in refused("conflict", library.files, UID, "heat")
-    assert [f["name"] for f in library.files(UID, "heat")] == ["a", "b", "c", "mine"], "each look gets further"
+    assert [f["name"] for f in library.files(UID, "heat")] == ["a", "b", "c", "mine"], (
+        "each look gets further"
+    )

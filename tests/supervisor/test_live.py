@@ -1,4 +1,6 @@
-"""News for a page: what changes is told once, in order; who comes back misses nothing; who does not read costs nothing."""
+"""News for a page: what changes is told once, in order; who comes back misses nothing; who does not
+read costs nothing.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from office import OTHER, UID, Agent, Office, running, until
 
 from jobscribe.client.api.server_sent_events import Message, Parser
 from jobscribe.protocol.errors import Refusal
@@ -14,7 +17,6 @@ from jobscribe.protocol.wire.messages import LogChunk, ReadLog
 from jobscribe.supervisor.streams import live_updates as live_module
 from jobscribe.supervisor.streams import output_tail as tail_module
 from jobscribe.supervisor.streams.live_updates import Live, Wish
-from office import OTHER, UID, Agent, Office, running, until
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,10 @@ class Page:
     def told(self, name: str = "status") -> list[tuple[str, Any]]:
         """(job, what) of all events so far."""
         key = {"status": "state", "progress": "parallelStatus", "log": "text"}[name]
-        return [(data["computeJid"], data[key]) for data in (json.loads(e.data) for e in self.events if e.event == name)]
+        return [
+            (data["computeJid"], data[key])
+            for data in (json.loads(e.data) for e in self.events if e.event == name)
+        ]
 
     async def close(self) -> None:
         await self._blocks.aclose()
@@ -89,9 +94,9 @@ async def test_first_it_is_told_how_each_named_job_stands() -> None:
     other = jid.replace("sim00001", "sim00002")
     async with page(office, jids=(jid, other)) as p:
         assert p.told() == [(jid, "pending"), (other, "missing")]
-        assert json.loads(p.events[0].data) == json.loads(json.dumps(office.desk.describe(office.desk.job(UID, jid)))) | {
-            k: json.loads(p.events[0].data)[k] for k in ("elapsedTime",)
-        }
+        assert json.loads(p.events[0].data) == json.loads(
+            json.dumps(office.desk.describe(office.desk.job(UID, jid)))
+        ) | {k: json.loads(p.events[0].data)[k] for k in ("elapsedTime",)}
 
 
 async def test_a_change_is_told_at_once_and_once() -> None:
@@ -124,14 +129,22 @@ async def test_a_job_of_another_user_looks_like_one_that_is_not_there_for_ever()
     foreign, token = await office.running(theirs, 1)
     mine = await office.submitted(2)
     async with page(office, jids=(foreign, foreign.replace("sim00001", "sim00009"), mine)) as p:
-        assert p.told()[:2] == [(foreign, "missing"), (foreign.replace("sim00001", "sim00009"), "missing")]
+        assert p.told()[:2] == [
+            (foreign, "missing"),
+            (foreign.replace("sim00001", "sim00009"), "missing"),
+        ]
         said = [json.loads(e.data) for e in p.events[:2]]
         assert {**said[0], "computeJid": ""} == {**said[1], "computeJid": ""}
         theirs.report(token, n=1)
         theirs.ended(token)
         agent.running(next(t for t in office.launched if t.jid == mine))
         await p.until("status", lambda d: d["state"] == "running")
-    assert [j for j, _ in p.told()] == [foreign, foreign.replace("sim00001", "sim00009"), mine, mine]
+    assert [j for j, _ in p.told()] == [
+        foreign,
+        foreign.replace("sim00001", "sim00009"),
+        mine,
+        mine,
+    ]
     assert p.told("progress") == []
 
 
@@ -156,7 +169,11 @@ async def test_progress_is_told_and_is_in_the_status_of_who_comes_later() -> Non
     async with page(office, jids=(jid,)) as p:
         agent.report(token, frameCount=1)
         data = await p.until("progress")
-        assert data == {"computeJid": jid, "computeJobSerial": token.serial, "parallelStatus": {"frameCount": 1}}
+        assert data == {
+            "computeJid": jid,
+            "computeJobSerial": token.serial,
+            "parallelStatus": {"frameCount": 1},
+        }
         assert p.told() == [(jid, "running")], "progress is no change of status"
     async with page(office, jids=(jid,)) as p:
         assert json.loads(p.events[0].data)["parallelStatus"] == {"frameCount": 1}
@@ -235,7 +252,17 @@ async def test_a_first_block_that_is_cut_is_told_again_as_a_whole() -> None:
     assert parser.last_id == "", "so the browser has nothing to come back with"
 
 
-@pytest.mark.parametrize("last_id", ["", "nonsense", "1-2-3-0-0123456789abcdef", "9" * 18 + "-0-0-0-{digest}", "-1-0-0-0-{digest}", "0-0-0-0-{digest}\n"])
+@pytest.mark.parametrize(
+    "last_id",
+    [
+        "",
+        "nonsense",
+        "1-2-3-0-0123456789abcdef",
+        "9" * 18 + "-0-0-0-{digest}",
+        "-1-0-0-0-{digest}",
+        "0-0-0-0-{digest}\n",
+    ],
+)
 async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -> None:
     office = Office()
     agent = office.agent()
@@ -246,7 +273,9 @@ async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -
             assert p.told() == [(jid, "running")]
         agent.ended(token)
         await p.until("status", lambda d: d["over"])
-    assert p.told()[-1] == (jid, "completed"), "also who was told more than there is now hears what follows"
+    assert p.told()[-1] == (jid, "completed"), (
+        "also who was told more than there is now hears what follows"
+    )
 
 
 async def test_what_changes_without_an_event_is_told_in_time() -> None:
@@ -262,7 +291,9 @@ async def test_what_changes_without_an_event_is_told_in_time() -> None:
         assert len(p.told()) == 3
 
 
-async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_who_comes_back() -> None:
+async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_who_comes_back() -> (
+    None
+):
     office = Office(live={"look_secs": 0.02})
     agent = office.agent()
     over, token = await office.running(agent, 1)
@@ -282,7 +313,9 @@ async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_wh
 # ---- who does not read
 
 
-async def test_a_reader_that_does_not_take_anything_is_told_the_newest_of_each_when_it_does() -> None:
+async def test_a_reader_that_does_not_take_anything_is_told_the_newest_of_each_when_it_does() -> (
+    None
+):
     office = Office()
     agent = office.agent()
     jid, token = await office.running(agent, 1)
@@ -298,7 +331,9 @@ async def test_a_reader_that_does_not_take_anything_is_told_the_newest_of_each_w
         assert json.loads(p.events[-1].data)["parallelStatus"] == {"n": "last"}
 
 
-async def test_one_block_is_bounded_however_much_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_block_is_bounded_however_much_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_module, "BATCH", 10)
     office = Office()
     agent = office.agent()
@@ -311,7 +346,9 @@ async def test_one_block_is_bounded_however_much_has_changed(monkeypatch: pytest
     assert [jid for jid, _ in p.told()] == [jid for jid, _ in runs]
 
 
-async def test_a_user_may_have_so_many_streams_and_another_is_not_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_may_have_so_many_streams_and_another_is_not_kept_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_module, "PER_USER", 2)
     office = Office()
     async with page(office), page(office):
@@ -369,7 +406,9 @@ async def test_a_reader_that_left_is_noticed_at_once() -> None:
 
 
 class Output:
-    """An agent's stream: it answers `io` with what is written so far, and waits as long as it is asked to."""
+    """An agent's stream: it answers `io` with what is written so far, and waits as long as it is
+    asked to.
+    """
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.data, self.dropped, self.ended = agent, b"", 0, False
@@ -388,7 +427,15 @@ class Output:
                         await asyncio.sleep(0.002)
             data = self.data[op.offset : op.offset + op.limit]
             end = self.ended and op.offset + len(data) >= len(self.data)
-            self.agent.say(LogChunk(op_id=op.op_id, offset=op.offset, next_offset=op.offset + len(data), data=data, end=end))
+            self.agent.say(
+                LogChunk(
+                    op_id=op.op_id,
+                    offset=op.offset,
+                    next_offset=op.offset + len(data),
+                    data=data,
+                    end=end,
+                )
+            )
 
     def close(self) -> None:
         self._task.cancel()
@@ -419,8 +466,14 @@ async def test_output_follows_as_text(written: Any) -> None:
     output.data = b"one\n"
     async with page(office, jids=(jid,), logs=jid) as p:
         assert await p.until("log") == {
-            "computeJid": jid, "computeJobSerial": token.serial, "stream": "stdout", "offset": 0, "nextOffset": 4, "dropped": 0,
-            "text": "one\n", "end": False,
+            "computeJid": jid,
+            "computeJobSerial": token.serial,
+            "stream": "stdout",
+            "offset": 0,
+            "nextOffset": 4,
+            "dropped": 0,
+            "text": "one\n",
+            "end": False,
         }
         output.data += b"two\n"
         assert (await p.until("log"))["offset"] == 4
@@ -444,9 +497,14 @@ async def test_a_character_that_is_cut_in_two_is_told_whole(written: Any) -> Non
         output.ended = True
         await p.until("log", lambda d: d["end"])
         assert "\ufffd" not in text(p) and text(p) == whole.decode()
-        spans = [(d["offset"], d["nextOffset"], d["text"]) for d in (json.loads(e.data) for e in p.events if e.event == "log")]
+        spans = [
+            (d["offset"], d["nextOffset"], d["text"])
+            for d in (json.loads(e.data) for e in p.events if e.event == "log")
+        ]
         assert all(whole[a:b].decode() == t for a, b, t in spans)
-        assert len(output.reads) < 50, "it waits for the rest of a character and does not ask again and again"
+        assert len(output.reads) < 50, (
+            "it waits for the rest of a character and does not ask again and again"
+        )
 
 
 async def test_what_is_no_text_does_not_stop_it(written: Any) -> None:
@@ -461,7 +519,9 @@ async def test_what_is_no_text_does_not_stop_it(written: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", range(14))
-async def test_a_cut_anywhere_neither_loses_nor_repeats_a_byte(written: Any, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cut_anywhere_neither_loses_nor_repeats_a_byte(
+    written: Any, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tail_module, "PIECE", 3)
     office = Office()
     agent = office.agent()
@@ -580,7 +640,9 @@ async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any
     assert len(calls) < 20, "with pauses"
 
 
-async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others are served in between; each is told once, and the last id says that all were."""
     monkeypatch.setattr(live_module, "MAKING_SECS", -1.0)
     office = Office()

@@ -1,17 +1,39 @@
-"""When a target is told of what: in order per job, at least once, with growing pauses, and never after it was given up."""
+"""When a target is told of what: in order per job, at least once, with growing pauses, and never
+after it was given up.
+"""
 
 from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.supervisor.notifications.delivery_queue import FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, MOST_WAITING, Kept, Queue
+from jobscribe.supervisor.notifications.delivery_queue import (
+    FIRST_PAUSE_SECS,
+    LONGEST_PAUSE_SECS,
+    MOST_WAITING,
+    Kept,
+    Queue,
+)
 
 GIVE_UP = 3_600.0
 
 
-def made(kept: Kept | None = None, *, now: float = 0.0, wall: float = 1e9, parallel: int = 4, jitter: Callable[[], float] = lambda: 1.0) -> Queue:
-    return Queue(kept or Kept(cursor=0), now=now, wall=wall, give_up_secs=GIVE_UP, parallel=parallel, jitter=jitter)
+def made(
+    kept: Kept | None = None,
+    *,
+    now: float = 0.0,
+    wall: float = 1e9,
+    parallel: int = 4,
+    jitter: Callable[[], float] = lambda: 1.0,
+) -> Queue:
+    return Queue(
+        kept or Kept(cursor=0),
+        now=now,
+        wall=wall,
+        give_up_secs=GIVE_UP,
+        parallel=parallel,
+        jitter=jitter,
+    )
 
 
 def started(queue: Queue, now: float) -> list[int]:
@@ -51,7 +73,9 @@ def test_a_target_that_fails_is_tried_with_one_at_a_time_and_growing_pauses() ->
     assert at is not None
     (one,) = started(q, at)
     q.delivered(one)
-    assert q.failures == 0 and len(started(q, at + LONGEST_PAUSE_SECS)) == 3, "once it takes one, all are tried"
+    assert q.failures == 0 and len(started(q, at + LONGEST_PAUSE_SECS)) == 3, (
+        "once it takes one, all are tried"
+    )
 
 
 def test_one_that_is_refused_keeps_only_those_of_its_own_job_waiting() -> None:
@@ -173,12 +197,20 @@ def test_hurry_tries_at_once_whatever_the_pause() -> None:
     assert q.hurry(1.0) == 1 and started(q, 1.0) == [1]
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["event", "ok", "fail", "final", "time", "write", "kill", "jump"]), st.integers(0, 7)), max_size=120)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["event", "ok", "fail", "final", "time", "write", "kill", "jump"]),
+        st.integers(0, 7),
+    ),
+    max_size=120,
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_its_job(steps: list[tuple[str, int]]) -> None:
+def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_its_job(
+    steps: list[tuple[str, int]],
+) -> None:
     log: list[str] = []  # streams, by position
     told: list[int] = []  # as the target got them
     given_up: set[int] = set()
@@ -203,7 +235,9 @@ def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_i
         told.append(position)
         earlier = [p for p in range(1, position) if log[p - 1] == log[position - 1]]
         if first:
-            assert all(p in told or p in given_up for p in earlier), "the one before it was not told"
+            assert all(p in told or p in given_up for p in earlier), (
+                "the one before it was not told"
+            )
         q.delivered(position)
 
     for what, n in [*steps, ("kill", 0)]:
@@ -221,7 +255,11 @@ def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_i
             case "write":
                 disk = q.kept(mono, wall)
             case "kill":
-                given_up = {p for p in given_up if p <= disk.cursor and p not in {w.position for w in disk.waiting}}
+                given_up = {
+                    p
+                    for p in given_up
+                    if p <= disk.cursor and p not in {w.position for w in disk.waiting}
+                }
                 mono += 1.0
                 q, flying = made(disk, now=mono, wall=wall), []
         read_on()

@@ -1,4 +1,6 @@
-"""From the log to those who are told: what is news for whom, restarts at any point, a full disk, compactions, and secrets nowhere."""
+"""From the log to those who are told: what is news for whom, restarts at any point, a full disk,
+compactions, and secrets nowhere.
+"""
 
 import asyncio
 import contextlib
@@ -14,23 +16,36 @@ from typing import Any
 import pytest
 from notified import Receiver, receiver, reply
 
-from jobscribe.db.maintenance.compaction import compact
-from jobscribe.db.events.events import AgentSignInNeeded, AttemptEnded, Event, RunEnded, RunPurged, RunRequested, TaskEnded, TaskHeld, TaskPlaced, TaskStarted, agent_stream, job_stream
-from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.events.events import (
+    AgentSignInNeeded,
+    AttemptEnded,
+    Event,
+    RunEnded,
+    RunPurged,
+    RunRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskPlaced,
+    TaskStarted,
+    agent_stream,
+    job_stream,
+)
 from jobscribe.db.events.state import Retrying
+from jobscribe.db.maintenance.compaction import compact
+from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Write
-from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.redaction import Redactor
+from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.clock import SystemClock
 from jobscribe.runtime.log.logger import Log, Record
 from jobscribe.service.settings.loader import load
-from jobscribe.supervisor.process.counters import Counters
 from jobscribe.supervisor.notifications import delivery_queue as queue_module
 from jobscribe.supervisor.notifications.notifier import Notifications
+from jobscribe.supervisor.process.counters import Counters
 
 SECRET = "4f1d0c6e2b7a98350fdeca1b"
 UID = "user0001"
@@ -42,7 +57,9 @@ def jid_of(n: int = 1, uid: str = UID) -> str:
 
 
 def spec(n: int, uid: str = UID, **fields: Any) -> RunSpec:
-    return RunSpec(uid=uid, simulation_id=f"sim{n:05d}", command=("true",), driver="local", **fields)
+    return RunSpec(
+        uid=uid, simulation_id=f"sim{n:05d}", command=("true",), driver="local", **fields
+    )
 
 
 class House:
@@ -66,10 +83,18 @@ class House:
         self.file(f"  - {{name: {name}, url: '{there.url}', timeoutSecs: 5{more}}}\n")
 
     def begin(self, why: Callable[[Any], Any] = lambda job: None) -> Notifications:
-        settings = load({"root": str(self.place), "notify.file": str(self.place / "notify.yml")}, env={})
+        settings = load(
+            {"root": str(self.place), "notify.file": str(self.place / "notify.yml")}, env={}
+        )
         self.notifications = Notifications(
-            settings, SimpleNamespace(path=self.place), self.store, Log("supervisor", self.redactor, self), self.counters, self.redactor,  # type: ignore[arg-type]
-            SystemClock(), why,
+            settings,
+            SimpleNamespace(path=self.place),
+            self.store,
+            Log("supervisor", self.redactor, self),
+            self.counters,
+            self.redactor,  # type: ignore[arg-type]
+            SystemClock(),
+            why,
         )
         self.notifications.start()
         return self.notifications
@@ -87,7 +112,9 @@ class House:
     def kept(self) -> dict[str, Any]:
         """What is on disk of each target; before anything is, no target has anything."""
         try:
-            said: dict[str, Any] = json.loads((self.place / "notifications.json").read_text())["targets"]
+            said: dict[str, Any] = json.loads((self.place / "notifications.json").read_text())[
+                "targets"
+            ]
         except FileNotFoundError:
             return {name: {"cursor": -1, "waiting": ()} for name in ("a", "b", "slow", "quick")}
         return said
@@ -95,25 +122,46 @@ class House:
     def append(self, stream: str, *events: Event) -> None:
         version = len(self.store.read(stream))
         refused: list[object] = []
-        self.store.append(Batch(writes=(Write(stream, version, events),)), lambda done: refused.append(done) if isinstance(done, Refusal) else None)
+        self.store.append(
+            Batch(writes=(Write(stream, version, events),)),
+            lambda done: refused.append(done) if isinstance(done, Refusal) else None,
+        )
         assert not refused, refused
 
     def at(self) -> float:
         return float(next(self._at))
 
-    def run(self, n: int = 1, *, uid: str = UID, code: int = 0, serial: int = 1, **fields: Any) -> int:
+    def run(
+        self, n: int = 1, *, uid: str = UID, code: int = 0, serial: int = 1, **fields: Any
+    ) -> int:
         """A run from its request to its end; returns the position of the end."""
         jid, token, at = jid_of(n, uid), Token(jid_of(n, uid), serial, 1, "main", 0), self.at()
         exit_ = ExitInfo(started_at=at, ended_at=at, code=code, signal=None, source="keeper")
         status = "completed" if code == 0 else "error"
         self.append(
             job_stream(jid),
-            RunRequested(at=at, serial=serial, spec=spec(n, uid, simulation_type="crack", env={"CANARY": "canaryOfTheJob"}, **fields), run_dir="/x", req_id="r"),
+            RunRequested(
+                at=at,
+                serial=serial,
+                spec=spec(
+                    n, uid, simulation_type="crack", env={"CANARY": "canaryOfTheJob"}, **fields
+                ),
+                run_dir="/x",
+                req_id="r",
+            ),
             TaskPlaced(at=at, token=token, agent_key=KEY, op_id="o" * 32),
-            TaskStarted(at=at, token=token, pid=1, start_ticks=1, started_at=at, host="h", boot_id="b"),
+            TaskStarted(
+                at=at, token=token, pid=1, start_ticks=1, started_at=at, host="h", boot_id="b"
+            ),
             TaskEnded(at=at, token=token, exit=exit_),
             AttemptEnded(at=at, serial=serial, attempt=1, reason="its task is over"),
-            RunEnded(at=at, serial=serial, status=status, reason="exit", error=None if code == 0 else f"it failed and said {SECRET}"),
+            RunEnded(
+                at=at,
+                serial=serial,
+                status=status,
+                reason="exit",
+                error=None if code == 0 else f"it failed and said {SECRET}",
+            ),
         )
         return self.store.head()
 
@@ -148,9 +196,22 @@ async def test_an_end_is_told_with_who_and_what_and_nothing_of_the_job(house: Ho
         position = house.run(code=3)
         (message,) = await told(there, 1)
     assert message == {
-        "schema": "jobscribe.notification/1", "id": f"{jid_of()}/1/{position}", "at": 1_700_000_000.0, "target": "a", "event": "error",
-        "state": "error", "previous": "running", "computeJid": jid_of(), "computeJobSerial": 1, "uid": UID, "simulationType": "crack",
-        "driver": "local", "attempt": 1, "reason": "exit", "error": "it failed and said <REDACTED>", "why": {"cause": "exit", "of": jid_of()},
+        "schema": "jobscribe.notification/1",
+        "id": f"{jid_of()}/1/{position}",
+        "at": 1_700_000_000.0,
+        "target": "a",
+        "event": "error",
+        "state": "error",
+        "previous": "running",
+        "computeJid": jid_of(),
+        "computeJobSerial": 1,
+        "uid": UID,
+        "simulationType": "crack",
+        "driver": "local",
+        "attempt": 1,
+        "reason": "exit",
+        "error": "it failed and said <REDACTED>",
+        "why": {"cause": "exit", "of": jid_of()},
         "position": position,
     }
     await until(lambda: house.counters.all() == {"notify.delivered": 1}, "it is counted")
@@ -158,54 +219,108 @@ async def test_an_end_is_told_with_who_and_what_and_nothing_of_the_job(house: Ho
 
 async def test_each_word_is_told_of_once_and_in_order(house: House) -> None:
     with receiver() as there:
-        house.hook(there, more=", on: [pending, running, held, attemptEnded, ended, purged, signInNeeded]")
+        house.hook(
+            there, more=", on: [pending, running, held, attemptEnded, ended, purged, signInNeeded]"
+        )
         house.begin()
         house.run(1)
         jid = jid_of(2)
-        token, stream, exit_ = Token(jid, 1, 1, "main", 0), job_stream(jid), ExitInfo(started_at=1.0, ended_at=1.0, code=1, signal=None, source="keeper")
+        token, stream, exit_ = (
+            Token(jid, 1, 1, "main", 0),
+            job_stream(jid),
+            ExitInfo(started_at=1.0, ended_at=1.0, code=1, signal=None, source="keeper"),
+        )
         house.append(
-            stream, RunRequested(at=1.0, serial=1, spec=spec(2), run_dir="/x", req_id="r"), TaskPlaced(at=1.0, token=token, agent_key=KEY, op_id="o" * 32),
-            TaskStarted(at=1.0, token=token, pid=1, start_ticks=1, started_at=1.0, host="h", boot_id="b"),
-            TaskHeld(at=2.0, token=token, exit=exit_, secs=60.0), TaskEnded(at=3.0, token=token, exit=exit_),
-            AttemptEnded(at=3.0, serial=1, attempt=1, reason="failed", retry=Retrying(at=3.0, delay_secs=1.0, behavior="transient", reason="x")),
-            RunEnded(at=4.0, serial=1, status="canceled", reason="cancel"), RunPurged(at=5.0, serial=1),
+            stream,
+            RunRequested(at=1.0, serial=1, spec=spec(2), run_dir="/x", req_id="r"),
+            TaskPlaced(at=1.0, token=token, agent_key=KEY, op_id="o" * 32),
+            TaskStarted(
+                at=1.0, token=token, pid=1, start_ticks=1, started_at=1.0, host="h", boot_id="b"
+            ),
+            TaskHeld(at=2.0, token=token, exit=exit_, secs=60.0),
+            TaskEnded(at=3.0, token=token, exit=exit_),
+            AttemptEnded(
+                at=3.0,
+                serial=1,
+                attempt=1,
+                reason="failed",
+                retry=Retrying(at=3.0, delay_secs=1.0, behavior="transient", reason="x"),
+            ),
+            RunEnded(at=4.0, serial=1, status="canceled", reason="cancel"),
+            RunPurged(at=5.0, serial=1),
             TaskHeld(at=6.0, token=Token(jid, 7, 1, "main", 0), exit=exit_, secs=1.0),
         )
-        house.append(agent_stream(KEY), AgentSignInNeeded(at=7.0, agent_key=KEY, attempt=1, reason="sign in"))
+        house.append(
+            agent_stream(KEY), AgentSignInNeeded(at=7.0, agent_key=KEY, attempt=1, reason="sign in")
+        )
         messages = await told(there, 11)
     by_job = [(m["event"], m["previous"], m["state"]) for m in messages if m["computeJid"] == jid]
     assert by_job == [
-        ("pending", "missing", "pending"), ("running", "pending", "running"), ("held", "running", "running"), ("attemptEnded", "running", "pending"),
-        ("canceled", "pending", "canceled"), ("purged", "canceled", "job_run_purged"),
+        ("pending", "missing", "pending"),
+        ("running", "pending", "running"),
+        ("held", "running", "running"),
+        ("attemptEnded", "running", "pending"),
+        ("canceled", "pending", "canceled"),
+        ("purged", "canceled", "job_run_purged"),
     ]
-    assert [m["event"] for m in messages if m["computeJid"] == jid_of(1)] == ["pending", "running", "attemptEnded", "completed"]
+    assert [m["event"] for m in messages if m["computeJid"] == jid_of(1)] == [
+        "pending",
+        "running",
+        "attemptEnded",
+        "completed",
+    ]
     (sign_in,) = [m for m in messages if m["computeJid"] is None]
-    assert (sign_in["event"], sign_in["uid"], sign_in["reason"]) == ("signInNeeded", UID, "sign in") and sign_in["id"].startswith("agent/local.")
+    assert (sign_in["event"], sign_in["uid"], sign_in["reason"]) == (
+        "signInNeeded",
+        UID,
+        "sign in",
+    ) and sign_in["id"].startswith("agent/local.")
     assert len(messages) == len({m["id"] for m in messages}) == 11
 
 
 async def test_filters_let_through_what_is_asked_for(house: House) -> None:
     with receiver() as there:
-        house.file("".join(
-            f"  - {{name: {name}, url: '{there.url}', {what}}}\n" for name, what in (
-                ("user", "users: [other001]"), ("type", "simulationTypes: [other]"), ("driver", "drivers: [docker]"), ("errors", "on: [error]"),
-                ("all", "on: [ended], simulationTypes: [crack], drivers: [local], users: [user0001, other001]"),
+        house.file(
+            "".join(
+                f"  - {{name: {name}, url: '{there.url}', {what}}}\n"
+                for name, what in (
+                    ("user", "users: [other001]"),
+                    ("type", "simulationTypes: [other]"),
+                    ("driver", "drivers: [docker]"),
+                    ("errors", "on: [error]"),
+                    (
+                        "all",
+                        "on: [ended], simulationTypes: [crack], drivers: [local], users: [user0001, other001]",
+                    ),
+                )
             )
-        ))
+        )
         notifications = house.begin()
         house.run(1)
         house.run(2, uid="other001", code=1)
         await told(there, 4)
-        await until(lambda: all(row["behind"] == 0 for row in notifications.told()["targets"]), "all have read everything")
-    assert sorted((m["target"], m["uid"]) for m in there.messages()) == [("all", "other001"), ("all", UID), ("errors", "other001"), ("user", "other001")]
+        await until(
+            lambda: all(row["behind"] == 0 for row in notifications.told()["targets"]),
+            "all have read everything",
+        )
+    assert sorted((m["target"], m["uid"]) for m in there.messages()) == [
+        ("all", "other001"),
+        ("all", UID),
+        ("errors", "other001"),
+        ("user", "other001"),
+    ]
 
 
-async def test_a_target_begins_when_it_is_new_or_has_a_new_name_and_goes_on_otherwise(house: House) -> None:
+async def test_a_target_begins_when_it_is_new_or_has_a_new_name_and_goes_on_otherwise(
+    house: House,
+) -> None:
     with receiver() as there:
         house.run(1)
         house.hook(there)
         house.begin()
-        await until(lambda: (house.place / "notifications.json").exists(), "where it begins is written down")
+        await until(
+            lambda: (house.place / "notifications.json").exists(), "where it begins is written down"
+        )
         await house.die()
         house.run(2)
         house.begin()
@@ -215,11 +330,16 @@ async def test_a_target_begins_when_it_is_new_or_has_a_new_name_and_goes_on_othe
         house.hook(there, name="b")
         house.begin()
         house.run(4)
-        assert [(m["target"], m["computeJid"]) for m in await told(there, 2)] == [("a", jid_of(2)), ("b", jid_of(4))]
+        assert [(m["target"], m["computeJid"]) for m in await told(there, 2)] == [
+            ("a", jid_of(2)),
+            ("b", jid_of(4)),
+        ]
         await until(lambda: set(house.kept()) == {"b"}, "the old name is forgotten")
 
 
-async def test_what_was_answered_and_not_written_down_is_told_again_with_the_same_id(house: House) -> None:
+async def test_what_was_answered_and_not_written_down_is_told_again_with_the_same_id(
+    house: House,
+) -> None:
     with receiver() as there:
         house.hook(there)
         notifications = house.begin()
@@ -231,7 +351,13 @@ async def test_what_was_answered_and_not_written_down_is_told_again_with_the_sam
         await house.die()
         house.begin()
         messages = await told(there, 4)
-        await until(lambda: house.kept()["a"]["cursor"] == house.store.head() and not house.kept()["a"]["waiting"], "it is written down")
+        await until(
+            lambda: (
+                house.kept()["a"]["cursor"] == house.store.head()
+                and not house.kept()["a"]["waiting"]
+            ),
+            "it is written down",
+        )
         await house.die()
         house.begin()
         house.run(3)
@@ -240,7 +366,9 @@ async def test_what_was_answered_and_not_written_down_is_told_again_with_the_sam
     assert set(ids[:2]) == set(ids[2:4]) and len(set(ids)) == 3 and len(ids) == 5
 
 
-async def test_a_full_disk_stops_nothing_and_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_stops_nothing_and_is_said(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobscribe.supervisor.notifications.notifier.FULL_SECS", 0.05)
     with receiver() as there:
         house.hook(there)
@@ -252,13 +380,26 @@ async def test_a_full_disk_stops_nothing_and_is_said(house: House, monkeypatch: 
         house.run(2)
         await told(there, 2)
         said = await until(lambda: notifications.told()["unwritten"], "it is said")
-        assert "notifications.json cannot be written" in said and house.counters.all()["notify.book"] == 1
+        assert (
+            "notifications.json cannot be written" in said
+            and house.counters.all()["notify.book"] == 1
+        )
         blocked.rmdir()
-        await until(lambda: notifications.told()["unwritten"] is None and house.kept()["a"]["cursor"] == house.store.head(), "it is written again")
-        assert sum("go on" in line for line in house.lines) == 1 and any("can be written again" in line for line in house.lines)
+        await until(
+            lambda: (
+                notifications.told()["unwritten"] is None
+                and house.kept()["a"]["cursor"] == house.store.head()
+            ),
+            "it is written again",
+        )
+        assert sum("go on" in line for line in house.lines) == 1 and any(
+            "can be written again" in line for line in house.lines
+        )
 
 
-async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_module, "MOST_WAITING", 20)
     release = threading.Event()
 
@@ -267,7 +408,9 @@ async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(house: H
         reply(handler, 200)
 
     with receiver(slowly) as slow, receiver() as quick:
-        house.file(f"  - {{name: slow, url: '{slow.url}', timeoutSecs: 60}}\n  - {{name: quick, url: '{quick.url}'}}\n")
+        house.file(
+            f"  - {{name: slow, url: '{slow.url}', timeoutSecs: 60}}\n  - {{name: quick, url: '{quick.url}'}}\n"
+        )
         notifications = house.begin()
         for n in range(1, 61):
             house.run(n)
@@ -276,15 +419,22 @@ async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(house: H
             row = notifications.told()["targets"][0]
             assert (row["waiting"], row["delivered"]) == (20, 0) and row["behind"] > 100
             assert len(slow.got) <= 4
-            await until(lambda: len(house.kept()["slow"]["waiting"]) == 20, "what waits is on disk, and no more than that")
+            await until(
+                lambda: len(house.kept()["slow"]["waiting"]) == 20,
+                "what waits is on disk, and no more than that",
+            )
         finally:
             release.set()
         await told(slow, 60)
         await until(lambda: notifications.told()["targets"][0]["delivered"] == 60, "all are told")
-    assert [m["computeJid"] for m in quick.messages()] != [] and len({m["id"] for m in slow.messages()}) == 60
+    assert [m["computeJid"] for m in quick.messages()] != [] and len(
+        {m["id"] for m in slow.messages()}
+    ) == 60
 
 
-async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_told(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_module, "FIRST_PAUSE_SECS", 0.02)
     well = threading.Event()
     with receiver(lambda h: reply(h, 200 if well.is_set() else 500)) as there:
@@ -295,10 +445,22 @@ async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_to
         house.run(2)
         await told(there, 4)
         # while one is tried, nothing says when the next is
-        row = await until(lambda: (r := notifications.told()["targets"][0])["nextTry"] is not None and r, "it waits for its next try")
-        assert row["waiting"] == 3 and row["failingSince"] is not None and row["lastError"] == "it answered with HTTP 500"
-        assert notifications.standing() == [{k: row[k] for k in ("name", "waiting", "failingSince", "lastError")}]
-        await until(lambda: sum(w["attempts"] for w in house.kept()["a"]["waiting"]) >= 2, "the tries are on disk")
+        row = await until(
+            lambda: (r := notifications.told()["targets"][0])["nextTry"] is not None and r,
+            "it waits for its next try",
+        )
+        assert (
+            row["waiting"] == 3
+            and row["failingSince"] is not None
+            and row["lastError"] == "it answered with HTTP 500"
+        )
+        assert notifications.standing() == [
+            {k: row[k] for k in ("name", "waiting", "failingSince", "lastError")}
+        ]
+        await until(
+            lambda: sum(w["attempts"] for w in house.kept()["a"]["waiting"]) >= 2,
+            "the tries are on disk",
+        )
         await house.end()
         well.set()
         before = len(there.got)
@@ -311,7 +473,9 @@ async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_to
     assert house.counters.all()["notify.failed"] >= 4
 
 
-async def test_it_is_given_up_in_the_end_and_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_given_up_in_the_end_and_said(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_module, "FIRST_PAUSE_SECS", 0.02)
     with receiver(lambda h: reply(h, 500)) as there:
         house.hook(there, more=", giveUpSecs: 0.3")
@@ -319,7 +483,11 @@ async def test_it_is_given_up_in_the_end_and_said(house: House, monkeypatch: pyt
         house.run(1)
         await until(lambda: notifications.told()["targets"][0]["givenUp"] == 1, "it is given up")
         tries = len(there.got)
-        assert tries >= 2 and notifications.told()["targets"][0]["waiting"] == 0 and house.counters.all()["notify.given_up"] == 1
+        assert (
+            tries >= 2
+            and notifications.told()["targets"][0]["waiting"] == 0
+            and house.counters.all()["notify.given_up"] == 1
+        )
         assert any("given up after" in line and "HTTP 500" in line for line in house.lines)
         await until(lambda: house.kept()["a"]["waiting"] == [], "nor does it wait on disk")
         assert len(there.got) == tries
@@ -331,7 +499,9 @@ async def test_a_compaction_below_the_cursor_is_told_as_what_it_is(tmp_path: Pat
     loop = asyncio.get_running_loop()
 
     async def opened() -> None:
-        house.store = SqliteStore(tmp_path / "db" / "events.sqlite", lambda call: loop.call_soon_threadsafe(call))  # type: ignore[assignment]
+        house.store = SqliteStore(
+            tmp_path / "db" / "events.sqlite", lambda call: loop.call_soon_threadsafe(call)
+        )  # type: ignore[assignment]
 
     async def settled(position: int) -> None:
         await until(lambda: house.store.head() >= position, "it is durable")
@@ -342,7 +512,10 @@ async def test_a_compaction_below_the_cursor_is_told_as_what_it_is(tmp_path: Pat
         house.begin()
         house.run(1, code=1)
         await settled(6)
-        await until(lambda: house.notifications is not None and len(house.kept()["a"]["waiting"]) == 2, "both wait")
+        await until(
+            lambda: house.notifications is not None and len(house.kept()["a"]["waiting"]) == 2,
+            "both wait",
+        )
         await house.end()
     house.run(2)
     await settled(12)
@@ -358,8 +531,11 @@ async def test_a_compaction_below_the_cursor_is_told_as_what_it_is(tmp_path: Pat
         await told(there, 4)
     await house.end()
     house.store.close()
-    assert sorted((m["event"], m["state"], m["computeJid"], m["changes"]) for m in messages[:2]) == [
-        ("folded", "completed", jid_of(2), 6), ("folded", "error", jid_of(1), 6),
+    assert sorted(
+        (m["event"], m["state"], m["computeJid"], m["changes"]) for m in messages[:2]
+    ) == [
+        ("folded", "completed", jid_of(2), 6),
+        ("folded", "error", jid_of(1), 6),
     ]
     assert any("2 changes that it waits for were folded" in line for line in house.lines)
     assert any("caught up: 6 changes of 1 jobs were folded" in line for line in house.lines)
@@ -371,7 +547,11 @@ async def test_a_test_shows_its_answer_and_waits_for_nobody(house: House) -> Non
         house.hook(there)
         notifications = house.begin()
         said = await notifications.test("a")
-        assert (said["delivered"], said["answer"], said["said"]) == (True, "hello", "it answered with HTTP 200")
+        assert (said["delivered"], said["answer"], said["said"]) == (
+            True,
+            "hello",
+            "it answered with HTTP 200",
+        )
         (message,) = there.messages()
         assert message["event"] == "test" and message["id"].startswith("test/0/")
     for asked in (notifications.test("b"), asyncio.to_thread(notifications.retry, "b")):
@@ -380,7 +560,11 @@ async def test_a_test_shows_its_answer_and_waits_for_nobody(house: House) -> Non
 
 
 async def test_a_damaged_file_is_said_and_not_guessed_at(house: House) -> None:
-    for text in ("{", '{"schema": "jobscribe.notifications/9", "targets": {}}', '{"schema": "jobscribe.notifications/1", "targets": {"a": 1}}'):
+    for text in (
+        "{",
+        '{"schema": "jobscribe.notifications/9", "targets": {}}',
+        '{"schema": "jobscribe.notifications/1", "targets": {"a": 1}}',
+    ):
         (house.place / "notifications.json").write_text(text)
         with receiver() as there:
             house.hook(there)
@@ -390,7 +574,15 @@ async def test_a_damaged_file_is_said_and_not_guessed_at(house: House) -> None:
 
 async def test_without_a_file_of_targets_nothing_is_done(house: House) -> None:
     settings = load({"root": str(house.place)}, env={})
-    n = Notifications(settings, SimpleNamespace(path=house.place), house.store, Log("supervisor", house.redactor, house), house.counters, house.redactor, SystemClock())  # type: ignore[arg-type]
+    n = Notifications(
+        settings,
+        SimpleNamespace(path=house.place),
+        house.store,
+        Log("supervisor", house.redactor, house),
+        house.counters,
+        house.redactor,
+        SystemClock(),
+    )  # type: ignore[arg-type]
     n.start()
     house.run(1)
     assert n.told() == {"targets": [], "unwritten": None} and n.standing() == []
@@ -411,7 +603,13 @@ async def test_no_secret_is_in_what_is_kept_logged_or_told(house: House) -> None
         house.run(1, code=1)
         said = json.dumps([await notifications.test("a")])
         await until(lambda: house.kept()["a"]["waiting"], "it is on disk")
-        shown = said + json.dumps(notifications.told()) + "\n".join(house.lines) + json.dumps(house.kept()) + b"".join(body for _, body in there.got).decode()
+        shown = (
+            said
+            + json.dumps(notifications.told())
+            + "\n".join(house.lines)
+            + json.dumps(house.kept())
+            + b"".join(body for _, body in there.got).decode()
+        )
     assert there.url.rpartition("/")[0] in shown and "/hook" not in shown
     for secret in (SECRET, header, "canaryOfTheJob"):
         assert secret not in shown

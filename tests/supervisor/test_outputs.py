@@ -5,16 +5,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobscribe.protocol.errors import Refusal
+
 from jobscribe.protocol.api.requests import JobLog
+from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.runs.output_reader import Outputs, asked_for
 
 
 class Evidence:
     """A task driver that has one line of output for each task."""
 
-    async def evidence(self, key: Any, token: Any, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        data = b"" if name.endswith(".dropped") else f"{token.attempt} {token.role}/{token.index}".encode()
+    async def evidence(
+        self, key: Any, token: Any, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
+        data = (
+            b""
+            if name.endswith(".dropped")
+            else f"{token.attempt} {token.role}/{token.index}".encode()
+        )
         return data[offset : offset + limit], len(data)
 
 
@@ -28,7 +35,12 @@ def stage(kit):
     """Three tasks: one runs, one has failed and is kept, one has not started."""
     stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
     first, second, _ = stage.placed(kit.role("a", 2), kit.role("b"), debug_secs=60.0)
-    stage.reports(kit.running(first), kit.running(second), kit.ended(second, 3), key=kit.key_of(kind="parallel"))
+    stage.reports(
+        kit.running(first),
+        kit.running(second),
+        kit.ended(second, 3),
+        key=kit.key_of(kind="parallel"),
+    )
     return stage
 
 
@@ -36,14 +48,21 @@ def log(kit, **fields: Any) -> JobLog:
     return JobLog(uid=kit.UID, compute_jid=kit.jid_of(), **fields)
 
 
-@pytest.mark.parametrize(("role", "index", "end"), [("a", 0, False), ("a", 1, True), ("b", 0, False)])
-async def test_nothing_follows_from_a_task_that_is_kept(kit, stage, outputs: Outputs, role: str, index: int, end: bool) -> None:
+@pytest.mark.parametrize(
+    ("role", "index", "end"), [("a", 0, False), ("a", 1, True), ("b", 0, False)]
+)
+async def test_nothing_follows_from_a_task_that_is_kept(
+    kit, stage, outputs: Outputs, role: str, index: int, end: bool
+) -> None:
     chunk = await outputs.read(stage.job(), log(kit, role=role, index=index))
     assert (chunk.data, chunk.end) == (f"1 {role}/{index}".encode(), end)
 
 
 def test_without_a_role_it_is_the_task_that_stands_for_the_attempt(kit, stage) -> None:
-    assert (task := asked_for(stage.job(), log(kit))) is not None and (task.token.role, task.token.index) == ("a", 1)
+    assert (task := asked_for(stage.job(), log(kit))) is not None and (
+        task.token.role,
+        task.token.index,
+    ) == ("a", 1)
     for fields in ({"role": "c"}, {"role": "a", "index": 2}, {"role": "a", "attempt": 2}):
         with pytest.raises(Refusal) as e:
             asked_for(stage.job(), log(kit, **fields))

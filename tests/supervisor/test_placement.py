@@ -26,13 +26,25 @@ def test_connected_but_not_yet_known_gets_no_work(stage, kit):
 
 def test_a_placed_run_is_sent_whole(kit):
     stage = kit.Stage(time_limit_secs=77.0)
-    stage.submit(command=("sh", "-c", "x"), env={"A": "1"}, wrap=("nice",), grace_secs=2.0, core_bytes=5)
+    stage.submit(
+        command=("sh", "-c", "x"), env={"A": "1"}, wrap=("nice",), grace_secs=2.0, core_bytes=5
+    )
     stage.up()
     (run,) = stage.asked(fx.LaunchTask)
     assert run.token == stage.token()
-    assert (run.token.serial, run.token.attempt, run.token.role, run.token.index) == (stage.job().run.serial, 1, "main", 0)
+    assert (run.token.serial, run.token.attempt, run.token.role, run.token.index) == (
+        stage.job().run.serial,
+        1,
+        "main",
+        0,
+    )
     task = run.spec
-    assert (task.command, task.run_dir, task.env, task.wrap) == (("sh", "-c", "x"), "/users/sim00001", {"A": "1"}, ("nice",))
+    assert (task.command, task.run_dir, task.env, task.wrap) == (
+        ("sh", "-c", "x"),
+        "/users/sim00001",
+        {"A": "1"},
+        ("nice",),
+    )
     assert (task.time_limit_secs, task.grace_secs, task.core_bytes) == (77.0, 2.0, 5)
     assert stage.timers()["op", run.token] == stage.policy.op_reply_secs
 
@@ -90,11 +102,19 @@ def test_kinds_do_not_share_cpu_slots(stage, kit):
 
 
 def test_as_many_as_there_are_slots(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 3}, op_run_slots={("local", "sequential"): 2})
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 3}, op_run_slots={("local", "sequential"): 2}
+    )
     for n in range(1, 6):
         stage.submit(n)
     stage.up()
-    assert [bool(stage.job(n).run.attempts) for n in range(1, 6)] == [True, True, False, False, False]
+    assert [bool(stage.job(n).run.attempts) for n in range(1, 6)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     stage.submit(9, uid=kit.OTHER_UID)
     stage.submit(8, uid=kit.OTHER_UID)
     stage.up(kit.key_of(kit.OTHER_UID))
@@ -162,7 +182,9 @@ def test_when_an_agent_goes_its_queued_runs_let_others_pass(kit):
     stage.disconnect(mine)
     assert [t for t in stage.world.slots.claims if t[0] == kit.jid_of(2)] == []
     stage.connect(mine, kit.ended(running))
-    assert stage.job(3, kit.OTHER_UID).run.attempts, "its queued run 2 had left the queue when the slot came free"
+    assert stage.job(3, kit.OTHER_UID).run.attempts, (
+        "its queued run 2 had left the queue when the slot came free"
+    )
     assert not stage.job(2).run.attempts
     stage.reports(kit.ended(stage.token(3, kit.OTHER_UID)), key=other)
     assert stage.job(2).run.attempts
@@ -181,9 +203,15 @@ def test_of_the_runs_of_an_agent_that_goes_none_gets_what_another_one_gives_back
     stage.up(mine)
     stage.gang(kit.role("a"), n=2)
     stage.reports(kit.ended(old, None, signal=15, stop_reason="cancel"), key=other)
-    assert slots.wait_of(stage.world.slots, (kit.jid_of(1), stage.job(1).run.serial)).holders == {(kit.jid_of(2), stage.job(2).run.serial)}
+    assert slots.wait_of(stage.world.slots, (kit.jid_of(1), stage.job(1).run.serial)).holders == {
+        (kit.jid_of(2), stage.job(2).run.serial)
+    }
     stage.disconnect(mine)
-    assert not stage.job(1).run.attempts and not stage.job(2).run.attempts and not stage.world.slots.claims
+    assert (
+        not stage.job(1).run.attempts
+        and not stage.job(2).run.attempts
+        and not stage.world.slots.claims
+    )
     stage.connect(mine)
     assert stage.job(1).run.attempts and not stage.job(2).run.attempts
 
@@ -210,7 +238,9 @@ def test_nothing_is_placed_twice_by_a_second_snapshot(stage, kit):
 
 def test_so_many_runs_ask_for_slots_and_all_of_them_have_their_turn(kit):
     """However many wait, an agent that comes or goes costs the same; the order of submission stays."""
-    stage = kit.Stage(op_run_slots={("local", "sequential"): 3}, cpu_slots={("local", "sequential"): 2})
+    stage = kit.Stage(
+        op_run_slots={("local", "sequential"): 3}, cpu_slots={("local", "sequential"): 2}
+    )
     count = 3 * ASKING
     stage.tell(*(stage.submission(kit.spec(n)) for n in range(count)))
     view = stage.world.agent(kit.key_of())

@@ -1,16 +1,28 @@
-"""The truth tables: when an attempt is decided and how, and what is tried again, how often, and when."""
+"""The truth tables: when an attempt is decided and how, and what is tried again, how often, and
+when.
+"""
 
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from jobscribe.protocol.jobs.roles import Retry, TaskRole
-from jobscribe.supervisor.core.runs.attempt_policies import MAX_PAUSE_SECS, Again, Final, Verdict, again, decided
+from jobscribe.supervisor.core.runs.attempt_policies import (
+    MAX_PAUSE_SECS,
+    Again,
+    Final,
+    Verdict,
+    again,
+    decided,
+)
 
 
 def role(name, tasks=1, failed=1, succeeded=None):
-    return TaskRole(name=name, tasks=tasks, command=("true",), min_failed=failed, min_succeeded=succeeded)
+    return TaskRole(
+        name=name, tasks=tasks, command=("true",), min_failed=failed, min_succeeded=succeeded
+    )
 
 
 def ends(text):
@@ -28,46 +40,50 @@ ELASTIC = (role("w", 3, 3, 1),)
 BOTH = (role("w", 2, 1, 1),)
 
 
-@pytest.mark.parametrize(("roles", "finals", "expected"), [
-    (DEFAULT, "", None),
-    (DEFAULT, "w0+", None),
-    (DEFAULT, "w0+ w1+", None),
-    (DEFAULT, "w0+ p0+", None),
-    (DEFAULT, "w0+ w1+ p0+", "all"),
-    (DEFAULT, "w1-", "- w1"),
-    (DEFAULT, "p0-", "- p0"),
-    (DEFAULT, "w0+ p0+ w1-", "- w1"),
-    (FOLLOWER, "w0- w1-", None),
-    (FOLLOWER, "w0- w1- p0-", "all"),
-    (FOLLOWER, "w0+ w1+ p0+", "all"),
-    (MAP_REDUCE, "w3-", None),
-    (MAP_REDUCE, "w3- w0+ w1+", None),
-    (MAP_REDUCE, "w3- w0+ w1+ w2+", "all"),
-    (MAP_REDUCE, "w3- w0+ w1-", "- w1"),
-    (MAP_REDUCE, "w3- w1-", "- w1"),
-    (TENSORFLOW, "w0+", None),
-    (TENSORFLOW, "w0+ w1+", "+ w1"),
-    (TENSORFLOW, "w1+ w0+", "+ w0"),
-    (TENSORFLOW, "w0+ p0-", "- p0"),
-    (TENSORFLOW, "p0+ p1+", None),
-    (TENSORFLOW, "p0+ p1+ w1+", None),
-    (TENSORFLOW, "p0+ p1+ w1+ w0+", "+ w0"),
-    (TENSORFLOW, "w0+ w1-", "- w1"),
-    (ARBITER, "w0- w1-", None),
-    (ARBITER, "w0- w1- a0+", "+ a0"),
-    (ARBITER, "a0+", "+ a0"),
-    (ARBITER, "w0+ a0-", "- a0"),
-    (ELASTIC, "w0- w1-", None),
-    (ELASTIC, "w0- w1- w2-", "- w2"),
-    (ELASTIC, "w0- w1- w2+", "+ w2"),
-    (ELASTIC, "w2+", "+ w2"),
-    # both at once: failure, whichever came first; and the task that is told is the newest that counts
-    (BOTH, "w0+ w1-", "- w1"),
-    (BOTH, "w0- w1+", "- w0"),
-    (DEFAULT, "w1- w0-", "- w0"),
-    (DEFAULT, "p0- w1-", "- p0"),
-    (TENSORFLOW, "w0+ w1+ p1-", "- p1"),
-])
+@pytest.mark.parametrize(
+    ("roles", "finals", "expected"),
+    [
+        (DEFAULT, "", None),
+        (DEFAULT, "w0+", None),
+        (DEFAULT, "w0+ w1+", None),
+        (DEFAULT, "w0+ p0+", None),
+        (DEFAULT, "w0+ w1+ p0+", "all"),
+        (DEFAULT, "w1-", "- w1"),
+        (DEFAULT, "p0-", "- p0"),
+        (DEFAULT, "w0+ p0+ w1-", "- w1"),
+        (FOLLOWER, "w0- w1-", None),
+        (FOLLOWER, "w0- w1- p0-", "all"),
+        (FOLLOWER, "w0+ w1+ p0+", "all"),
+        (MAP_REDUCE, "w3-", None),
+        (MAP_REDUCE, "w3- w0+ w1+", None),
+        (MAP_REDUCE, "w3- w0+ w1+ w2+", "all"),
+        (MAP_REDUCE, "w3- w0+ w1-", "- w1"),
+        (MAP_REDUCE, "w3- w1-", "- w1"),
+        (TENSORFLOW, "w0+", None),
+        (TENSORFLOW, "w0+ w1+", "+ w1"),
+        (TENSORFLOW, "w1+ w0+", "+ w0"),
+        (TENSORFLOW, "w0+ p0-", "- p0"),
+        (TENSORFLOW, "p0+ p1+", None),
+        (TENSORFLOW, "p0+ p1+ w1+", None),
+        (TENSORFLOW, "p0+ p1+ w1+ w0+", "+ w0"),
+        (TENSORFLOW, "w0+ w1-", "- w1"),
+        (ARBITER, "w0- w1-", None),
+        (ARBITER, "w0- w1- a0+", "+ a0"),
+        (ARBITER, "a0+", "+ a0"),
+        (ARBITER, "w0+ a0-", "- a0"),
+        (ELASTIC, "w0- w1-", None),
+        (ELASTIC, "w0- w1- w2-", "- w2"),
+        (ELASTIC, "w0- w1- w2+", "+ w2"),
+        (ELASTIC, "w2+", "+ w2"),
+        # both at once: failure, whichever came first; and the task that is told is the newest that
+        # counts
+        (BOTH, "w0+ w1-", "- w1"),
+        (BOTH, "w0- w1+", "- w0"),
+        (DEFAULT, "w1- w0-", "- w0"),
+        (DEFAULT, "p0- w1-", "- p0"),
+        (TENSORFLOW, "w0+ w1+ p1-", "- p1"),
+    ],
+)
 def test_when_an_attempt_is_decided(roles, finals, expected):
     verdict = decided(roles, ends(finals))
     match expected and expected.split():
@@ -76,16 +92,27 @@ def test_when_an_attempt_is_decided(roles, finals, expected):
         case ["all"]:
             assert (verdict.succeeded, verdict.role, verdict.index) == (True, None, None)
         case [sign, task]:
-            assert (verdict.succeeded, verdict.role, verdict.index) == (sign == "+", task[0], int(task[1:]))
+            assert (verdict.succeeded, verdict.role, verdict.index) == (
+                sign == "+",
+                task[0],
+                int(task[1:]),
+            )
 
 
-@pytest.mark.parametrize(("roles", "finals", "reason"), [
-    (DEFAULT, "w1-", "[w]: FailedTaskCount 1 has reached MinFailedTaskCount 1."),
-    (MAP_REDUCE, "w0- w1-", "[w]: FailedTaskCount 2 has reached MinFailedTaskCount 2."),
-    (DEFAULT, "w0- w1-", "[w]: FailedTaskCount 2 has reached MinFailedTaskCount 1."),
-    (TENSORFLOW, "w0+ w1+", "[w]: SucceededTaskCount 2 has reached MinSucceededTaskCount 2."),
-    (FOLLOWER, "w0- w1- p0+", "All tasks have ended, and no condition was fulfilled before: TotalTaskCount: 3, FailedTaskCount: 2."),
-])
+@pytest.mark.parametrize(
+    ("roles", "finals", "reason"),
+    [
+        (DEFAULT, "w1-", "[w]: FailedTaskCount 1 has reached MinFailedTaskCount 1."),
+        (MAP_REDUCE, "w0- w1-", "[w]: FailedTaskCount 2 has reached MinFailedTaskCount 2."),
+        (DEFAULT, "w0- w1-", "[w]: FailedTaskCount 2 has reached MinFailedTaskCount 1."),
+        (TENSORFLOW, "w0+ w1+", "[w]: SucceededTaskCount 2 has reached MinSucceededTaskCount 2."),
+        (
+            FOLLOWER,
+            "w0- w1- p0+",
+            "All tasks have ended, and no condition was fulfilled before: TotalTaskCount: 3, FailedTaskCount: 2.",
+        ),
+    ],
+)
 def test_it_says_by_which_numbers(roles, finals, reason):
     assert decided(roles, ends(finals)).reason == reason
 
@@ -95,7 +122,8 @@ def test_whatever_ends_in_whatever_order(data):
     """Against the rules said another way round: task by task, as they end, until one decides."""
     limit = st.none() | st.integers(1, 3)
     roles = tuple(
-        role(name, data.draw(st.integers(1, 4)), data.draw(limit), data.draw(limit)) for name in data.draw(st.sampled_from(["w", "wp", "wpa"]))
+        role(name, data.draw(st.integers(1, 4)), data.draw(limit), data.draw(limit))
+        for name in data.draw(st.sampled_from(["w", "wp", "wpa"]))
     )
     tasks = data.draw(st.permutations([(r.name, i) for r in roles for i in range(r.tasks)]))
     finals = [Final(name, i, data.draw(st.booleans())) for name, i in tasks]
@@ -107,7 +135,11 @@ def test_whatever_ends_in_whatever_order(data):
         alike = sum(f.role == newest.role and f.ok is newest.ok for f in so_far)
         verdict = decided(roles, so_far)
         if bound is not None and alike >= bound:
-            assert (verdict.succeeded, verdict.role, verdict.index) == (newest.ok, newest.role, newest.index)
+            assert (verdict.succeeded, verdict.role, verdict.index) == (
+                newest.ok,
+                newest.role,
+                newest.index,
+            )
             break
         if n < len(finals):
             assert verdict is None
@@ -116,7 +148,8 @@ def test_whatever_ends_in_whatever_order(data):
     later = decided(roles, finals)
     failures = [by_name[name].min_failed for name, _ in tasks]
     lost = any(
-        m is not None and sum(f.role == name and not f.ok for f in finals) >= m for (name, _), m in zip(tasks, failures, strict=True)
+        m is not None and sum(f.role == name and not f.ok for f in finals) >= m
+        for (name, _), m in zip(tasks, failures, strict=True)
     )
     assert later.succeeded is not lost, "told of all ends at once, failure wins"
 
@@ -125,22 +158,39 @@ T, C, P, U = "transient", "conflict", "permanent", "unknown"
 NO = None
 
 
-@pytest.mark.parametrize(("policy", "behavior", "before", "delay"), [
-    (None, T, (), NO), (None, C, (), NO), (None, P, (), NO), (None, U, (), NO),
-    # an ordinary failure: as often as the run says, whatever the platform did
-    (Retry(), U, (), NO),
-    (Retry(count=2), U, (), 0), (Retry(count=2), U, (U,), 1), (Retry(count=2), U, (U, U), NO),
-    (Retry(count=1), U, (C, C, C), 0), (Retry(count=1, platform=0), U, (), 0),
-    (Retry(count=-1), U, (U,) * 500, 60),
-    # the platform's: as often as the run allows, whatever it allows for its own
-    (Retry(), T, (), 0), (Retry(), T, (T,), 1), (Retry(), T, (T, T), 2), (Retry(), T, (T, T, T), NO),
-    (Retry(), T, (U, U, U), 4), (Retry(count=5), T, (T, T, T), NO),
-    (Retry(platform=0), T, (), NO), (Retry(platform=0), C, (), NO),
-    (Retry(platform=2), T, (C, C), NO), (Retry(platform=2), C, (T, T), NO), (Retry(platform=2), C, (T, C), NO),
-    (Retry(platform=-1), T, (T,) * 1_000, 60), (Retry(platform=-1), C, (T, C) * 1_000, 3600),
-    # nothing helps
-    (Retry(count=-1, platform=-1), P, (), NO),
-])
+@pytest.mark.parametrize(
+    ("policy", "behavior", "before", "delay"),
+    [
+        (None, T, (), NO),
+        (None, C, (), NO),
+        (None, P, (), NO),
+        (None, U, (), NO),
+        # an ordinary failure: as often as the run says, whatever the platform did
+        (Retry(), U, (), NO),
+        (Retry(count=2), U, (), 0),
+        (Retry(count=2), U, (U,), 1),
+        (Retry(count=2), U, (U, U), NO),
+        (Retry(count=1), U, (C, C, C), 0),
+        (Retry(count=1, platform=0), U, (), 0),
+        (Retry(count=-1), U, (U,) * 500, 60),
+        # the platform's: as often as the run allows, whatever it allows for its own
+        (Retry(), T, (), 0),
+        (Retry(), T, (T,), 1),
+        (Retry(), T, (T, T), 2),
+        (Retry(), T, (T, T, T), NO),
+        (Retry(), T, (U, U, U), 4),
+        (Retry(count=5), T, (T, T, T), NO),
+        (Retry(platform=0), T, (), NO),
+        (Retry(platform=0), C, (), NO),
+        (Retry(platform=2), T, (C, C), NO),
+        (Retry(platform=2), C, (T, T), NO),
+        (Retry(platform=2), C, (T, C), NO),
+        (Retry(platform=-1), T, (T,) * 1_000, 60),
+        (Retry(platform=-1), C, (T, C) * 1_000, 3600),
+        # nothing helps
+        (Retry(count=-1, platform=-1), P, (), NO),
+    ],
+)
 def test_what_is_tried_again(policy, behavior, before, delay):
     answer = again(policy, behavior, before, chance=0.999_999_999)
     if delay is NO:
@@ -150,7 +200,9 @@ def test_what_is_tried_again(policy, behavior, before, delay):
         assert (answer.behavior, round(answer.delay_secs, 3)) == (behavior, delay)
 
 
-@pytest.mark.parametrize(("conflicts", "longest"), [(0, 600), (1, 1100), (3, 2100), (6, 3600), (7, 3600), (60, 3600)])
+@pytest.mark.parametrize(
+    ("conflicts", "longest"), [(0, 600), (1, 1100), (3, 2100), (6, 3600), (7, 3600), (60, 3600)]
+)
 @pytest.mark.parametrize("chance", [0.0, 0.5, 0.999_999_999])
 def test_the_wait_after_a_conflict_grows_with_chance(conflicts, longest, chance):
     answer = again(Retry(platform=-1), C, (C,) * conflicts + (T,) * 9, chance)
@@ -164,7 +216,9 @@ def test_the_shortest_wait_after_a_conflict_is_the_runs():
 
 
 def test_nothing_spins():
-    """What ends at once, again and again, in whatever way: the pauses between the attempts double up to a minute."""
+    """What ends at once, again and again, in whatever way: the pauses between the attempts double
+    up to a minute.
+    """
     policy = Retry(count=-1, platform=-1)
     before = []
     pauses = []
@@ -174,24 +228,35 @@ def test_nothing_spins():
     assert pauses == [0, 1, 2, 4, 8, 16, 32, *(13 * [MAX_PAUSE_SECS])]
 
 
-@pytest.mark.parametrize(("policy", "behavior", "before", "said"), [
-    (None, T, (), "the run did not ask for retries"),
-    (Retry(), U, (), "the run allows no retry"),
-    (Retry(platform=0), T, (), "the run allows no platform retry"),
-    (Retry(count=2), U, (U, U), "each retry that the run allows was used: 2 of 2"),
-    (Retry(platform=2), T, (C, T), "each platform retry that the run allows was used: 2 of 2"),
-    (Retry(count=9), P, (), "to try again would not help"),
-])
+@pytest.mark.parametrize(
+    ("policy", "behavior", "before", "said"),
+    [
+        (None, T, (), "the run did not ask for retries"),
+        (Retry(), U, (), "the run allows no retry"),
+        (Retry(platform=0), T, (), "the run allows no platform retry"),
+        (Retry(count=2), U, (U, U), "each retry that the run allows was used: 2 of 2"),
+        (Retry(platform=2), T, (C, T), "each platform retry that the run allows was used: 2 of 2"),
+        (Retry(count=9), P, (), "to try again would not help"),
+    ],
+)
 def test_it_says_why_nothing_is_tried_again(policy, behavior, before, said):
     assert again(policy, behavior, before, 0.5) == said
 
 
-@pytest.mark.parametrize(("policy", "behavior", "before", "said"), [
-    (Retry(), T, (), "this was the platform's doing: platform retry 1 of 3, at once"),
-    (Retry(), T, (C,), "this was the platform's doing: platform retry 2 of 3, at once"),
-    (Retry(), C, (T,), "resources could not be had in time: platform retry 2 of 3, in 600 s"),
-    (Retry(count=-1), U, (U, U), "nobody knows whether this is for good: retry 3, without end, in 2 s"),
-])
+@pytest.mark.parametrize(
+    ("policy", "behavior", "before", "said"),
+    [
+        (Retry(), T, (), "this was the platform's doing: platform retry 1 of 3, at once"),
+        (Retry(), T, (C,), "this was the platform's doing: platform retry 2 of 3, at once"),
+        (Retry(), C, (T,), "resources could not be had in time: platform retry 2 of 3, in 600 s"),
+        (
+            Retry(count=-1),
+            U,
+            (U, U),
+            "nobody knows whether this is for good: retry 3, without end, in 2 s",
+        ),
+    ],
+)
 def test_it_says_what_follows(policy, behavior, before, said):
     answer = again(policy, behavior, before, 0.5)
     assert isinstance(answer, Again)
@@ -199,12 +264,18 @@ def test_it_says_what_follows(policy, behavior, before, said):
 
 
 @given(
-    st.builds(Retry, count=st.integers(-1, 5), platform=st.integers(-1, 5)), st.sampled_from([T, C, P, U]),
-    st.lists(st.sampled_from([T, C, U]), max_size=12), st.floats(0, 1, exclude_max=True),
+    st.builds(Retry, count=st.integers(-1, 5), platform=st.integers(-1, 5)),
+    st.sampled_from([T, C, P, U]),
+    st.lists(st.sampled_from([T, C, U]), max_size=12),
+    st.floats(0, 1, exclude_max=True),
 )
 def test_caps_hold_and_pauses_are_bounded(policy, behavior, before, chance):
     answer = again(policy, behavior, before, chance)
-    used, cap = (before.count(U), policy.count) if behavior == U else (len(before) - before.count(U), policy.platform)
+    used, cap = (
+        (before.count(U), policy.count)
+        if behavior == U
+        else (len(before) - before.count(U), policy.platform)
+    )
     if behavior == P or 0 <= cap <= used:
         assert isinstance(answer, str)
     elif behavior == C:

@@ -1,13 +1,15 @@
-"""How far executions have come: the newest word of each live one, bounded, and never anybody else's."""
+"""How far executions have come: the newest word of each live one, bounded, and never anybody
+else's.
+"""
 
 from typing import Any
 
 import pytest
-
-from jobscribe.protocol.wire.messages import REPORT_LIMIT, RunReport
-from jobscribe.protocol.jobs.progress_report import MAX_KEYS
-from jobscribe.protocol.api.requests import RunStatusRequest
 from office import OTHER, UID, WALL, Agent, Office, running
+
+from jobscribe.protocol.api.requests import RunStatusRequest
+from jobscribe.protocol.jobs.progress_report import MAX_KEYS
+from jobscribe.protocol.wire.messages import REPORT_LIMIT, RunReport
 
 
 def shown(office: Office, jid: str) -> Any:
@@ -30,7 +32,10 @@ async def test_an_agents_clock_that_is_set_back_silences_nobody() -> None:
     office = Office()
     agent = office.agent()
     jid, token = await office.running(agent)
-    agent.say(RunReport(token=token, report={"n": 1}, at=WALL + 3600), RunReport(token=token, report={"n": 2}, at=WALL))
+    agent.say(
+        RunReport(token=token, report={"n": 1}, at=WALL + 3600),
+        RunReport(token=token, report={"n": 2}, at=WALL),
+    )
     assert shown(office, jid) == {"n": 2}
 
 
@@ -109,10 +114,18 @@ async def test_an_older_connection_is_not_heard() -> None:
     assert shown(office, jid) == {"n": 2}
 
 
-@pytest.mark.parametrize(("report", "kept"), [
-    ({"text": "x" * (REPORT_LIMIT - 20)}, True), ({"text": "x" * (REPORT_LIMIT + 1)}, False), ({"n": float("nan")}, False),
-    ({str(n): n for n in range(MAX_KEYS)}, True), ({str(n): n for n in range(MAX_KEYS + 1)}, False), ({"a": [[[[[[1]]]]]]}, False),
-], ids=["largest", "too large", "no number", "keys", "too many keys", "too deep"])
+@pytest.mark.parametrize(
+    ("report", "kept"),
+    [
+        ({"text": "x" * (REPORT_LIMIT - 20)}, True),
+        ({"text": "x" * (REPORT_LIMIT + 1)}, False),
+        ({"n": float("nan")}, False),
+        ({str(n): n for n in range(MAX_KEYS)}, True),
+        ({str(n): n for n in range(MAX_KEYS + 1)}, False),
+        ({"a": [[[[[[1]]]]]]}, False),
+    ],
+    ids=["largest", "too large", "no number", "keys", "too many keys", "too deep"],
+)
 async def test_a_report_is_bounded(report: dict[str, Any], kept: bool) -> None:
     office = Office()
     agent = office.agent()

@@ -1,10 +1,13 @@
-"""What is not kept: which run the core purges, and how its directory goes without touching a newer one."""
+"""What is not kept: which run the core purges, and how its directory goes without touching a newer
+one.
+"""
 
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from jobscribe.db.store.contract import IndexRow
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Purge, agent_key, jids, refusal_handle
@@ -21,7 +24,9 @@ def finished(kit, **fields):
 
 def purge(stage, kit, *, serial=None, before=None):
     run = stage.job().run
-    stage.tell(Purge(kit.jid_of(), serial or run.serial, run.ended_at if before is None else before))
+    stage.tell(
+        Purge(kit.jid_of(), serial or run.serial, run.ended_at if before is None else before)
+    )
     return [(e.run_dir, e.serial) for e in stage.asked(fx.RemoveRunDir)]
 
 
@@ -38,7 +43,15 @@ def test_a_run_that_ended_long_ago_is_purged_once(kit):
 def test_what_is_not_meant_is_kept(kit, case):
     stage = finished(kit, active_plan="premium" if case == "a kept plan" else "free")
     run = stage.job().run
-    assert purge(stage, kit, serial=run.serial - 1 if case == "another run" else None, before=run.ended_at - 1 if case == "too young" else None) == []
+    assert (
+        purge(
+            stage,
+            kit,
+            serial=run.serial - 1 if case == "another run" else None,
+            before=run.ended_at - 1 if case == "too young" else None,
+        )
+        == []
+    )
     assert stage.job().status == "completed"
 
 
@@ -52,7 +65,9 @@ def test_a_run_that_lives_is_kept(kit):
     assert stage.job().status == "running"
     stage.cancel()
     stage.tell(Purge(kit.jid_of(), token.serial, 9e9))
-    assert stage.job().status == "canceled", "its processes are being ended: nothing is taken away from under them"
+    assert stage.job().status == "canceled", (
+        "its processes are being ended: nothing is taken away from under them"
+    )
 
 
 def test_after_a_purge_the_same_request_is_a_new_run(kit):
@@ -65,23 +80,54 @@ def test_after_a_purge_the_same_request_is_a_new_run(kit):
 
 def test_an_input_names_its_job_and_nobody_waits_for_it(kit):
     input_ = Purge(kit.jid_of(), 1, 0.0)
-    assert (jids(input_), agent_key(input_), refusal_handle(input_)) == ((kit.jid_of(),), None, None)
+    assert (jids(input_), agent_key(input_), refusal_handle(input_)) == (
+        (kit.jid_of(),),
+        None,
+        None,
+    )
 
 
 def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[Purging, list]:
     told: list = []
-    engine = SimpleNamespace(tell=told.append, durable=lambda jid: None, world=SimpleNamespace(jobs=world), policy=SimpleNamespace(kept_plans=()))
-    store = SimpleNamespace(
-        jobs=lambda *, status, before, limit: [r for r in rows if r.status == status and (before is None or r.position < before)], head=lambda: 400,
+    engine = SimpleNamespace(
+        tell=told.append,
+        durable=lambda jid: None,
+        world=SimpleNamespace(jobs=world),
+        policy=SimpleNamespace(kept_plans=()),
     )
-    now = lambda: SimpleNamespace(wall=1000.0, mono=50.0)  # noqa: E731
-    return Purging(engine, store, lambda *_: None, now, user_root=str(tmp_path), after_secs=10.0, every_secs=3600.0), told  # type: ignore[arg-type]
+    store = SimpleNamespace(
+        jobs=lambda *, status, before, limit: [
+            r for r in rows if r.status == status and (before is None or r.position < before)
+        ],
+        head=lambda: 400,
+    )
+    now = lambda: SimpleNamespace(wall=1000.0, mono=50.0)
+    return Purging(
+        engine,
+        store,
+        lambda *_: None,
+        now,
+        user_root=str(tmp_path),
+        after_secs=10.0,
+        every_secs=3600.0,
+    ), told  # type: ignore[arg-type]
 
 
 def row(jid: str, status: str, ended_at: float, position: int) -> IndexRow:
     return IndexRow(
-        jid=jid, uid=jid[:8], status=status, serial=7, simulation_type="heat", kind="parallel", driver="local", busy=False, queued_at=1.0,
-        started_at=2.0, ended_at=ended_at, reason="exit", position=position,
+        jid=jid,
+        uid=jid[:8],
+        status=status,
+        serial=7,
+        simulation_type="heat",
+        kind="parallel",
+        driver="local",
+        busy=False,
+        queued_at=1.0,
+        started_at=2.0,
+        ended_at=ended_at,
+        reason="exit",
+        position=position,
     )
 
 
@@ -97,10 +143,14 @@ async def test_a_directory_gets_out_of_the_way_at_once(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.rglob("*")] == ["model", "new"]
 
 
-async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(tmp_path: Path) -> None:
+async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(
+    tmp_path: Path,
+) -> None:
     rows = [
-        row("PurgeUs1-simAAA01-model", "completed", 900.0, 4), row("PurgeUs1-simAAA02-model", "error", 995.0, 3),
-        row("PurgeUs1-simAAA03-model", "job_run_purged", 900.0, 2), row("PurgeUs1-simAAA04-model", "job_run_purged", 900.0, 1),
+        row("PurgeUs1-simAAA01-model", "completed", 900.0, 4),
+        row("PurgeUs1-simAAA02-model", "error", 995.0, 3),
+        row("PurgeUs1-simAAA03-model", "job_run_purged", 900.0, 2),
+        row("PurgeUs1-simAAA04-model", "job_run_purged", 900.0, 1),
     ]
     busy = SimpleNamespace(run=SimpleNamespace(serial=8))
     p, told = purging(tmp_path, rows, {"PurgeUs1-simAAA04-model": busy})
@@ -113,22 +163,31 @@ async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(t
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
     await p.close()
-    assert [(t.jid, t.serial, t.ended_before) for t in told] == [("PurgeUs1-simAAA01-model", 7, 990.0)]
+    assert [(t.jid, t.serial, t.ended_before) for t in told] == [
+        ("PurgeUs1-simAAA01-model", 7, 990.0)
+    ]
     assert newer.exists(), "a newer run is about to begin there"
 
 
-async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remembered_of_it(tmp_path: Path) -> None:
+async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remembered_of_it(
+    tmp_path: Path,
+) -> None:
     """However many are kept. Who comes after them, and who may still be purged, is looked at."""
     jids = [f"PurgeUs1-simAAA{n:02d}-model" for n in range(80)]
     rows = [row(jid, "completed", 900.0, 200 - n) for n, jid in enumerate(jids)]
     p, told = purging(tmp_path, rows, {})
-    kept = SimpleNamespace(job=SimpleNamespace(run=SimpleNamespace(spec=SimpleNamespace(active_plan="premium"))))
+    kept = SimpleNamespace(
+        job=SimpleNamespace(run=SimpleNamespace(spec=SimpleNamespace(active_plan="premium")))
+    )
     p._engine.policy, p._engine.durable = SimpleNamespace(kept_plans={"premium"}), lambda jid: kept  # type: ignore[assignment,method-assign,misc]
     for _ in range(3):
         await p._look(990.0)
     assert sorted(t.jid for t in told) == sorted(jids), "each was looked at once"
     assert p._kept_below == {"completed": 201}
-    rows[:0] = [row("PurgeUs1-simAAA90-model", "completed", 995.0, 302), row("PurgeUs1-simAAA91-model", "completed", 980.0, 301)]
+    rows[:0] = [
+        row("PurgeUs1-simAAA90-model", "completed", 995.0, 302),
+        row("PurgeUs1-simAAA91-model", "completed", 980.0, 301),
+    ]
     told.clear()
     await p._look(990.0)
     assert [t.jid for t in told] == ["PurgeUs1-simAAA91-model"]

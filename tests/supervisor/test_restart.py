@@ -4,20 +4,50 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
-from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.decide import decide, outstanding
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, DriverFailed, DriverFound, DriverStarted, DriverStopped, Restarted
 
-ACTIONS = ("submit", "force", "other", "cancel", "connect", "disconnect", "step", "step", "step", "driver", "timer", "gap", "time", "lose")
+from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
+from jobscribe.supervisor.core.decide import decide, outstanding
+from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentGap,
+    AgentSaid,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    DriverStopped,
+    Restarted,
+)
+
+ACTIONS = (
+    "submit",
+    "force",
+    "other",
+    "cancel",
+    "connect",
+    "disconnect",
+    "step",
+    "step",
+    "step",
+    "driver",
+    "timer",
+    "gap",
+    "time",
+    "lose",
+)
 
 
 class Play:
-    """A stage with machines that obey ops crudely: what they were told to start goes on to start and end."""
+    """A stage with machines that obey ops crudely: what they were told to start goes on to start
+    and end.
+    """
 
     def __init__(self, kit):
         self.kit = kit
-        self.stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2})
+        self.stage = kit.Stage(
+            cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2}
+        )
         self.keys = [kit.key_of(kit.UID), kit.key_of(kit.OTHER_UID)]
         self.machines = {k: {} for k in self.keys}
         self.stopped = set()
@@ -48,7 +78,9 @@ class Play:
             case "step" if self.machines[key]:
                 self.step(key, m, up)
             case "lose" if self.machines[key] and not up:
-                self.machines[key].pop(sorted(self.machines[key], key=str)[m % len(self.machines[key])])
+                self.machines[key].pop(
+                    sorted(self.machines[key], key=str)[m % len(self.machines[key])]
+                )
             case "driver" if self.owed:
                 stage.tell(self.answer(self.owed.pop(0), m))
             case "timer" if self.timers:
@@ -64,7 +96,9 @@ class Play:
         if e.state == "starting" and token not in self.stopped:
             e = self.kit.running(token, pid=50 + m)
         elif e.state != "ended":
-            e = self.kit.ended(token, m % 2, pid=e.pid, stop_reason="cancel" if token in self.stopped else None)
+            e = self.kit.ended(
+                token, m % 2, pid=e.pid, stop_reason="cancel" if token in self.stopped else None
+            )
         self.machines[key][token] = e
         if up:
             self.stage.reports(e, key=key)
@@ -72,7 +106,10 @@ class Play:
     def answer(self, asked, m):
         match asked:
             case fx.StartAgent():
-                return (DriverStarted(asked.key, asked.attempt, {"pid": 9}), DriverFailed(asked.key, asked.attempt, "no"))[m % 3 == 0]
+                return (
+                    DriverStarted(asked.key, asked.attempt, {"pid": 9}),
+                    DriverFailed(asked.key, asked.attempt, "no"),
+                )[m % 3 == 0]
             case fx.FindAgent():
                 return DriverFound(asked.key, ("alive", "gone", "unknown")[m % 3], "x")
             case fx.StopAgent():
@@ -98,11 +135,17 @@ class Play:
         self.stage.effects = []
 
 
-PLAY = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1), st.integers(0, 5)), max_size=40)
+PLAY = st.lists(
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 1), st.integers(0, 5)), max_size=40
+)
 
 
 def queue(world):
-    return {k: [t for t, _ in sorted(v.queued.items(), key=lambda p: p[1])] for k, v in world.agents.items() if v.queued}
+    return {
+        k: [t for t, _ in sorted(v.queued.items(), key=lambda p: p[1])]
+        for k, v in world.agents.items()
+        if v.queued
+    }
 
 
 def placed(world):
@@ -136,12 +179,19 @@ def test_folded_anew_it_is_the_same_world(kit, actions):
 
 
 def reconnected(stage, world, play, first):
-    """Every agent comes (back) and says what it knows; then every task ends, one after the other. The jobs' events."""
+    """Every agent comes (back) and says what it knows; then every task ends, one after the other.
+    The jobs' events.
+    """
     events, mono = [], [0]
 
     def tell(*inputs):
         decision = decide(world, inputs, stage.now())
-        events.extend((w.stream, w.expected_version, e) for w in decision.writes if w.stream.startswith("job/") for e in w.events)
+        events.extend(
+            (w.stream, w.expected_version, e)
+            for w in decision.writes
+            if w.stream.startswith("job/")
+            for e in w.events
+        )
         return decision
 
     tell(*first)
@@ -149,7 +199,18 @@ def reconnected(stage, world, play, first):
         tell(AgentConnected(key, 1000, play.kit.alive(key)))
     for key in play.keys:
         for number in (1000, 1001):  # asked again, where something that runs is not in the first
-            tell(AgentSaid(key, 1000, Snapshot(number=number, page=0, last=True, executions=tuple(play.machines[key].values()))))
+            tell(
+                AgentSaid(
+                    key,
+                    1000,
+                    Snapshot(
+                        number=number,
+                        page=0,
+                        last=True,
+                        executions=tuple(play.machines[key].values()),
+                    ),
+                )
+            )
     while live := sorted({t for v in world.agents.values() for t in v.placed}, key=str):
         mono[0] += 1
         assert mono[0] < 200, "it comes to an end"
@@ -160,13 +221,16 @@ def reconnected(stage, world, play, first):
 
 
 def goes_on_the_same(play):
-    """Live and folded world, met by the same agents, decide the same to the end; then nothing is owed or held."""
+    """Live and folded world, met by the same agents, decide the same to the end; then nothing is
+    owed or held.
+    """
     stage = play.stage
     folded = stage.restored()
     for jid in {s[4:] for s, _ in stage.log if s.startswith("job/")}:
         folded.jobs.setdefault(jid, stage.folded(jid))
     gone = [AgentDisconnected(k, stage.epochs.get(k, 0)) for k in play.keys]
-    # one that is just being ended is turned away by the live world alone: a new supervisor does not know of that
+    # one that is just being ended is turned away by the live world alone: a new supervisor does not
+    # know of that
     gone += [DriverStopped(k) for k, v in stage.world.agents.items() if v.phase == "stopping"]
     live_goes_on = reconnected(stage, stage.world, play, gone)
     assert reconnected(stage, folded, play, [Restarted()]) == live_goes_on
@@ -201,8 +265,18 @@ def test_long_plays(kit):
             assert [r.serial for r in runs] == sorted({r.serial for r in runs})
             assert not {r.status for r in runs} & {"pending", "running"}
     assert seen >= {
-        "absent", "finding", "starting", "away", "stopping", "up", ("completed", "exit"), ("error", "exit"), ("canceled", "cancel"),
-        ("canceled", "queueLimit"), ("error", "agentStartFailed"), ("error", "lost"),
+        "absent",
+        "finding",
+        "starting",
+        "away",
+        "stopping",
+        "up",
+        ("completed", "exit"),
+        ("error", "exit"),
+        ("canceled", "cancel"),
+        ("canceled", "queueLimit"),
+        ("error", "agentStartFailed"),
+        ("error", "lost"),
     }
 
 
@@ -222,7 +296,9 @@ def test_what_is_owed_can_be_asked_for_again(kit, actions):
     needed = {k for k, v in one.agents.items() if v.needed}
     assert {e.key for e in owed if isinstance(e, fx.FindAgent | fx.StartAgent)} == needed
     assert {e.timer[1:] for e in owed if isinstance(e, fx.SetTimer) and e.timer[0] == "queue"} == {
-        (j.jid, j.run.serial) for j in one.jobs.values() if j.run.active and not j.run.attempts and j.run.spec.queue_limit_secs
+        (j.jid, j.run.serial)
+        for j in one.jobs.values()
+        if j.run.active and not j.run.attempts and j.run.spec.queue_limit_secs
     }
     again = outstanding(one, now)
     assert {type(e) for e in again} <= {fx.SetTimer}

@@ -1,4 +1,6 @@
-"""What tasks take, and together: means and sums of what is known, never of what is not; the newest, bounded, and nobody else's."""
+"""What tasks take, and together: means and sums of what is known, never of what is not; the newest,
+bounded, and nobody else's.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,18 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from office import OTHER, UID, WALL, Agent, Office
 
 from jobscribe.db.events.state import Attempt, Job, Run, Task
 from jobscribe.db.records.resource_usage import result_usage, total
-from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import Sample, Samples
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import COMPLETED, RUNNING
+from jobscribe.protocol.wire.messages import Sample, Samples
 from jobscribe.supervisor.usage import samples as samples_module
 from jobscribe.supervisor.usage.summary import ADDED, NOW, PEAK, SERIES_POINTS, Taken, job_metrics
 from jobscribe.supervisor.usage.time_series import MAX_POINTS, NAMES, Series
-from office import OTHER, UID, WALL, Agent, Office
 
 JID = f"{UID}-sim00001-command"
 
@@ -45,16 +47,34 @@ async def test_the_newest_sample_is_told_and_is_no_event() -> None:
     (nothing,) = metrics(office, jid)["tasks"]
     assert nothing["running"] and {nothing[n] for n in (*NOW, *ADDED, *PEAK)} == {None}, "not 0"
     head = office.store.head()
-    say(agent, sample(token, WALL + 1, cpu_percent=20.0, memory_bytes=100, cpu_secs=1.0, read_bytes=0))
+    say(
+        agent,
+        sample(token, WALL + 1, cpu_percent=20.0, memory_bytes=100, cpu_secs=1.0, read_bytes=0),
+    )
     office.mono += 5
-    say(agent, sample(token, WALL + 6, cpu_percent=150.0, memory_bytes=80, cpu_secs=8.5, read_bytes=5000))
+    say(
+        agent,
+        sample(token, WALL + 6, cpu_percent=150.0, memory_bytes=80, cpu_secs=8.5, read_bytes=5000),
+    )
     (task,) = metrics(office, jid)["tasks"]
-    assert (task["cpuPercent"], task["memoryBytes"], task["cpuSecs"], task["peakMemoryBytes"], task["peakCpuPercent"]) == (150.0, 80, 8.5, 100, 150.0)
-    assert (task["readBytesPerSec"], task["writtenBytesPerSec"], task["gpuPercent"]) == (1000.0, None, None)
+    assert (
+        task["cpuPercent"],
+        task["memoryBytes"],
+        task["cpuSecs"],
+        task["peakMemoryBytes"],
+        task["peakCpuPercent"],
+    ) == (150.0, 80, 8.5, 100, 150.0)
+    assert (task["readBytesPerSec"], task["writtenBytesPerSec"], task["gpuPercent"]) == (
+        1000.0,
+        None,
+        None,
+    )
     assert office.store.head() == head
 
 
-async def test_what_an_agent_says_of_another_users_task_ends_its_connection_and_is_not_taken() -> None:
+async def test_what_an_agent_says_of_another_users_task_ends_its_connection_and_is_not_taken() -> (
+    None
+):
     office = Office()
     agent, other = office.agent(), office.agent(OTHER)
     jid, token = await office.running(agent)
@@ -62,7 +82,9 @@ async def test_what_an_agent_says_of_another_users_task_ends_its_connection_and_
     say(other, sample(their_token, cpu_percent=1.0), sample(token, cpu_percent=99.0))
     assert other.socket.closed is not None and "another user" in other.socket.closed
     assert metrics(office, jid)["tasks"][0]["cpuPercent"] is None
-    assert metrics(office, theirs)["tasks"][0]["cpuPercent"] is None, "nothing of such a message is believed"
+    assert metrics(office, theirs)["tasks"][0]["cpuPercent"] is None, (
+        "nothing of such a message is believed"
+    )
     assert office.counters.all()["foreignToken"] == 1
 
 
@@ -70,7 +92,11 @@ async def test_what_is_said_of_nothing_live_is_counted_and_dropped() -> None:
     office = Office()
     agent = office.agent()
     _, token = await office.running(agent)
-    say(agent, sample(msgspec.structs.replace(token, serial=token.serial + 1), cpu_percent=1.0), sample(Token(JID, 7, 1, "main", 0)))
+    say(
+        agent,
+        sample(msgspec.structs.replace(token, serial=token.serial + 1), cpu_percent=1.0),
+        sample(Token(JID, 7, 1, "main", 0)),
+    )
     agent.ended(token)
     say(agent, sample(token, cpu_percent=1.0))
     assert office.counters.all()["sampleOfNothing"] == 3
@@ -94,7 +120,9 @@ async def test_what_was_said_long_ago_is_not_what_is_now() -> None:
     office.mono += samples_module.STALE_SECS + 1
     (task,) = metrics(office, jid)["tasks"]
     assert {task[n] for n in NOW} == {None}
-    assert (task["cpuSecs"], task["peakMemoryBytes"]) == (1.0, 100), "so much it took, whatever it does now"
+    assert (task["cpuSecs"], task["peakMemoryBytes"]) == (1.0, 100), (
+        "so much it took, whatever it does now"
+    )
 
 
 async def test_an_agent_that_was_replaced_takes_nothing_back() -> None:
@@ -120,8 +148,20 @@ async def test_what_is_over_is_told_from_its_exit_and_its_samples() -> None:
     answer = metrics(office, jid, series=lambda token: True)
     (task,) = answer["tasks"]
     assert {task[n] for n in NOW} == {None}
-    assert (task["running"], task["cpuSecs"], task["meanCpuPercent"], task["peakMemoryBytes"], task["readBytes"]) == (False, 2.5, 250.0, 500, 7)
-    assert answer["job"]["running"] == 0 and answer["job"]["cpuPercent"] == {"mean": None, "sum": None, "max": None, "known": 0, "of": 0}
+    assert (
+        task["running"],
+        task["cpuSecs"],
+        task["meanCpuPercent"],
+        task["peakMemoryBytes"],
+        task["readBytes"],
+    ) == (False, 2.5, 250.0, 500, 7)
+    assert answer["job"]["running"] == 0 and answer["job"]["cpuPercent"] == {
+        "mean": None,
+        "sum": None,
+        "max": None,
+        "known": 0,
+        "of": 0,
+    }
     assert task["series"][0][NAMES.index("cpuPercent")] == 100.0
     office.metering._over.clear()  # as after a restart
     (task,) = metrics(office, jid)["tasks"]
@@ -173,14 +213,21 @@ async def test_many_live_tasks_share_the_points_there_are(monkeypatch: pytest.Mo
 def fill(series: Series, n: int, every: float = 5.0, **fields: Any) -> None:
     token = Token(JID, 1, 1, "main", 0)
     for i in range(n):
-        series.add(1000.0 + every * i, sample(token, WALL + every * i, cpu_percent=float(i), read_bytes=i, **fields))
+        series.add(
+            1000.0 + every * i,
+            sample(token, WALL + every * i, cpu_percent=float(i), read_bytes=i, **fields),
+        )
 
 
 def test_samples_of_one_stretch_make_one_point() -> None:
     series = Series()
     fill(series, 5)
     at, cpu, read = (NAMES.index(n) for n in ("at", "cpuPercent", "readBytes"))
-    assert [(r[at] - WALL, r[cpu], r[read]) for r in series.rows()] == [(5, 0.5, 1), (15, 2.5, 3), (20, 4.0, 4)]
+    assert [(r[at] - WALL, r[cpu], r[read]) for r in series.rows()] == [
+        (5, 0.5, 1),
+        (15, 2.5, 3),
+        (20, 4.0, 4),
+    ]
 
 
 def test_what_was_not_known_is_in_no_mean() -> None:
@@ -227,56 +274,156 @@ def test_a_shorter_answer_has_some_of_the_points_up_to_the_last(n: int, limit: i
         ([5], 5, 5, 5, 1, 1),
     ],
 )
-def test_means_and_sums_are_of_what_is_known(values: list[float | None], mean: float | None, whole: float | None, most: float | None, known: int, of: int) -> None:
+def test_means_and_sums_are_of_what_is_known(
+    values: list[float | None],
+    mean: float | None,
+    whole: float | None,
+    most: float | None,
+    known: int,
+    of: int,
+) -> None:
     assert total(values) == {"mean": mean, "sum": whole, "max": most, "known": known, "of": of}
 
 
-def task_of(role: str, index: int, *, exit_: ExitInfo | None = None, started: bool = True, attempt: int = 1) -> Task:
+def task_of(
+    role: str, index: int, *, exit_: ExitInfo | None = None, started: bool = True, attempt: int = 1
+) -> Task:
     token = Token(JID, 1, attempt, role, index)
     key: Any = None
     fields = {"pid": 10, "start_ticks": 1, "started_at": WALL} if started else {}
-    return Task(token=token, agent_key=key, op_id="o", placed_at=WALL, ended_at=WALL + 9 if exit_ else None, exit=exit_, **fields)
+    return Task(
+        token=token,
+        agent_key=key,
+        op_id="o",
+        placed_at=WALL,
+        ended_at=WALL + 9 if exit_ else None,
+        exit=exit_,
+        **fields,
+    )
 
 
 def job_of(*attempts: Sequence[Task], status: str = RUNNING) -> Job:
     spec = RunSpec(uid=UID, simulation_id="sim00001", command=("true",))
     made = tuple(Attempt(number=n, tasks=tuple(tasks)) for n, tasks in enumerate(attempts, 1))
-    return Job(jid=JID, run=Run(serial=1, status=status, spec=spec, run_dir="/r", req_id="r" * 8, queued_at=WALL, attempts=made))
+    return Job(
+        jid=JID,
+        run=Run(
+            serial=1,
+            status=status,
+            spec=spec,
+            run_dir="/r",
+            req_id="r" * 8,
+            queued_at=WALL,
+            attempts=made,
+        ),
+    )
 
 
 def taken_of(token: Token, heard: float = 100.0, **fields: Any) -> Taken:
     s = sample(token, WALL + 10, **fields)
-    return Taken(newest=s, heard=heard, series=Series(), cpu_secs=s.cpu_secs, peak_memory=s.memory_bytes)
+    return Taken(
+        newest=s, heard=heard, series=Series(), cpu_secs=s.cpu_secs, peak_memory=s.memory_bytes
+    )
 
 
 def test_roles_and_job_are_counted_over_their_tasks() -> None:
     workers = [task_of("worker", n) for n in range(3)]
     server, waiting = task_of("ps", 0), task_of("ps", 1, started=False)
-    ended = task_of("worker", 3, exit_=ExitInfo(code=0, user_secs=30.0, system_secs=10.0, max_rss_bytes=900, started_at=WALL, ended_at=WALL + 20))
+    ended = task_of(
+        "worker",
+        3,
+        exit_=ExitInfo(
+            code=0,
+            user_secs=30.0,
+            system_secs=10.0,
+            max_rss_bytes=900,
+            started_at=WALL,
+            ended_at=WALL + 20,
+        ),
+    )
     told = [(workers[0], 100.0, 10, 5.0), (workers[1], 50.0, 30, 15.0), (server, 10.0, 100, 1.0)]
-    taken = {t.token: taken_of(t.token, cpu_percent=cpu, memory_bytes=memory, cpu_secs=secs) for t, cpu, memory, secs in told}
+    taken = {
+        t.token: taken_of(t.token, cpu_percent=cpu, memory_bytes=memory, cpu_secs=secs)
+        for t, cpu, memory, secs in told
+    }
     answer = job_metrics(job_of([*workers, ended, server, waiting]), taken, 50.0)
     roles = {r["role"]: r for r in answer["roles"]}
-    assert (answer["job"]["tasks"], answer["job"]["running"], roles["worker"]["tasks"], roles["worker"]["running"]) == (6, 4, 4, 3)
-    assert roles["worker"]["cpuPercent"] == {"mean": 75.0, "sum": 150.0, "max": 100.0, "known": 2, "of": 3}, "who ended is not asked what it does now"
-    assert roles["worker"]["cpuSecs"] == {"mean": 20.0, "sum": 60.0, "max": 40.0, "known": 3, "of": 4}
-    assert roles["worker"]["peakMemoryBytes"] == {"mean": pytest.approx(940 / 3), "sum": 940, "max": 900, "known": 3, "of": 4}
+    assert (
+        answer["job"]["tasks"],
+        answer["job"]["running"],
+        roles["worker"]["tasks"],
+        roles["worker"]["running"],
+    ) == (6, 4, 4, 3)
+    assert roles["worker"]["cpuPercent"] == {
+        "mean": 75.0,
+        "sum": 150.0,
+        "max": 100.0,
+        "known": 2,
+        "of": 3,
+    }, "who ended is not asked what it does now"
+    assert roles["worker"]["cpuSecs"] == {
+        "mean": 20.0,
+        "sum": 60.0,
+        "max": 40.0,
+        "known": 3,
+        "of": 4,
+    }
+    assert roles["worker"]["peakMemoryBytes"] == {
+        "mean": pytest.approx(940 / 3),
+        "sum": 940,
+        "max": 900,
+        "known": 3,
+        "of": 4,
+    }
     assert roles["worker"]["meanCpuPercent"]["max"] == 200.0
-    assert roles["ps"]["memoryBytes"] == {"mean": 100.0, "sum": 100, "max": 100, "known": 1, "of": 1}
-    assert answer["job"]["cpuPercent"] == {"mean": pytest.approx(160 / 3), "sum": 160.0, "max": 100.0, "known": 3, "of": 4}
-    assert answer["job"]["gpuPercent"] == {"mean": None, "sum": None, "max": None, "known": 0, "of": 4}
+    assert roles["ps"]["memoryBytes"] == {
+        "mean": 100.0,
+        "sum": 100,
+        "max": 100,
+        "known": 1,
+        "of": 1,
+    }
+    assert answer["job"]["cpuPercent"] == {
+        "mean": pytest.approx(160 / 3),
+        "sum": 160.0,
+        "max": 100.0,
+        "known": 3,
+        "of": 4,
+    }
+    assert answer["job"]["gpuPercent"] == {
+        "mean": None,
+        "sum": None,
+        "max": None,
+        "known": 0,
+        "of": 4,
+    }
 
 
 def test_only_the_last_attempt_counts() -> None:
-    first, second = task_of("main", 0, exit_=ExitInfo(code=1, user_secs=99.0, system_secs=0.0)), task_of("main", 0, attempt=2)
-    taken = {first.token: taken_of(first.token, cpu_secs=99.0), second.token: taken_of(second.token, cpu_secs=1.0)}
+    first, second = (
+        task_of("main", 0, exit_=ExitInfo(code=1, user_secs=99.0, system_secs=0.0)),
+        task_of("main", 0, attempt=2),
+    )
+    taken = {
+        first.token: taken_of(first.token, cpu_secs=99.0),
+        second.token: taken_of(second.token, cpu_secs=1.0),
+    }
     answer = job_metrics(job_of([first], [second]), taken, 0.0)
-    assert (answer["attempt"], answer["job"]["tasks"], answer["job"]["cpuSecs"]["sum"]) == (2, 1, 1.0)
+    assert (answer["attempt"], answer["job"]["tasks"], answer["job"]["cpuSecs"]["sum"]) == (
+        2,
+        1,
+        1.0,
+    )
 
 
 def test_a_run_that_has_no_task_yet_has_no_metrics() -> None:
     answer = job_metrics(job_of(), {}, 0.0)
-    assert (answer["attempt"], answer["tasks"], answer["roles"], answer["job"]["cpuSecs"]["sum"]) == (0, [], [], None)
+    assert (
+        answer["attempt"],
+        answer["tasks"],
+        answer["roles"],
+        answer["job"]["cpuSecs"]["sum"],
+    ) == (0, [], [], None)
 
 
 def test_the_points_of_a_large_answer_are_bounded() -> None:
@@ -302,7 +449,17 @@ def exit_of(**fields: Any) -> ExitInfo:
 @pytest.mark.parametrize(
     ("exits", "peaks", "cpu", "memory", "cpu_known", "memory_known"),
     [
-        ([exit_of(user_secs=1.0, system_secs=0.5, max_rss_bytes=10), exit_of(user_secs=2.0, system_secs=0.0, max_rss_bytes=30)], (), 3.5, 30, 2, 2),
+        (
+            [
+                exit_of(user_secs=1.0, system_secs=0.5, max_rss_bytes=10),
+                exit_of(user_secs=2.0, system_secs=0.0, max_rss_bytes=30),
+            ],
+            (),
+            3.5,
+            30,
+            2,
+            2,
+        ),
         ([exit_of(user_secs=1.0, system_secs=0.5, max_rss_bytes=10)], (25,), 1.5, 25, 1, 1),
         ([exit_of(user_secs=1.0, system_secs=0.5, max_rss_bytes=10)], (5,), 1.5, 10, 1, 1),
         ([exit_of(user_secs=1.0, system_secs=0.5), None], (), 1.5, None, 1, 0),
@@ -313,13 +470,32 @@ def exit_of(**fields: Any) -> ExitInfo:
         ([], (), None, None, 0, 0),
     ],
 )
-def test_what_goes_with_a_result(exits: list[ExitInfo | None], peaks: tuple[int | None, ...], cpu: float | None, memory: int | None, cpu_known: int, memory_known: int) -> None:
-    said = {"tasks": len(exits), "cpuSecs": cpu, "cpuKnown": cpu_known, "peakMemoryBytes": memory, "memoryKnown": memory_known}
+def test_what_goes_with_a_result(
+    exits: list[ExitInfo | None],
+    peaks: tuple[int | None, ...],
+    cpu: float | None,
+    memory: int | None,
+    cpu_known: int,
+    memory_known: int,
+) -> None:
+    said = {
+        "tasks": len(exits),
+        "cpuSecs": cpu,
+        "cpuKnown": cpu_known,
+        "peakMemoryBytes": memory,
+        "memoryKnown": memory_known,
+    }
     assert result_usage(exits, peaks) == said
 
 
 def test_an_ended_job_says_the_same_as_its_result() -> None:
-    tasks = [task_of("main", n, exit_=exit_of(user_secs=n, system_secs=1.0, max_rss_bytes=10 * n)) for n in range(3)]
+    tasks = [
+        task_of("main", n, exit_=exit_of(user_secs=n, system_secs=1.0, max_rss_bytes=10 * n))
+        for n in range(3)
+    ]
     job = job_metrics(job_of(tasks, status=COMPLETED), {}, 0.0)["job"]
     usage = result_usage([t.exit for t in tasks])
-    assert (job["cpuSecs"]["sum"], job["peakMemoryBytes"]["max"]) == (usage["cpuSecs"], usage["peakMemoryBytes"])
+    assert (job["cpuSecs"]["sum"], job["peakMemoryBytes"]["max"]) == (
+        usage["cpuSecs"],
+        usage["peakMemoryBytes"],
+    )

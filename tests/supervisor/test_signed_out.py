@@ -1,13 +1,26 @@
-"""Agents that can only be looked for and started once their user has signed in: nothing is tried in vain, nothing fails, nothing is lost."""
+"""Agents that can only be looked for and started once their user has signed in: nothing is tried in
+vain, nothing fails, nothing is lost.
+"""
 
 import msgspec
 import pytest
+
 from jobscribe.db.events.events import AgentSignInNeeded, RunEnded
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    DriverFailed,
+    DriverFound,
+    DriverStarted,
+    HostChanged,
+    SignedIn,
+    SignedOut,
+    SignInNeeded,
+    WantAgent,
+)
 from jobscribe.supervisor.core.resources.host_selection import HostPlace
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, DriverFailed, DriverFound, DriverStarted, HostChanged, SignedIn, SignedOut, SignInNeeded, WantAgent
 from jobscribe.supervisor.core.status.run_status import status
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")
@@ -17,7 +30,9 @@ SENTENCE = "nobody has signed in to hpc as this user since the supervisor was st
 @pytest.fixture
 def stage(kit):
     return kit.Stage(
-        batch=frozenset({"sbatch"}), places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)}, queue_limit_secs=None,
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+        queue_limit_secs=None,
         agent_start_tries=2,
     )
 
@@ -27,7 +42,9 @@ def view(stage):
 
 
 def needed(stage, attempt=None):
-    stage.tell(SignInNeeded(KEY, attempt if attempt is not None else view(stage).record.attempt, SENTENCE))
+    stage.tell(
+        SignInNeeded(KEY, attempt if attempt is not None else view(stage).record.attempt, SENTENCE)
+    )
 
 
 @pytest.fixture
@@ -53,9 +70,16 @@ def test_a_run_waits_for_the_sign_in_and_is_told_where(out):
     assert view(out).phase == "signed_out"
     reply = told(out)
     assert (reply["state"], reply["queueState"]) == ("pending", "sign_in")
-    assert reply["jobStatusMessage"] == f"it waits until its user signs in to hpc: {SENTENCE}" and reply["signInTo"] == "hpc"
+    assert (
+        reply["jobStatusMessage"] == f"it waits until its user signs in to hpc: {SENTENCE}"
+        and reply["signInTo"] == "hpc"
+    )
     assert out.agent_events(KEY) == ["AgentStartRequested", "AgentSignInNeeded"]
-    assert out.record(KEY).starting is False and out.record(KEY).token_hashes == () and out.record(KEY).last_failure is None
+    assert (
+        out.record(KEY).starting is False
+        and out.record(KEY).token_hashes == ()
+        and out.record(KEY).last_failure is None
+    )
 
 
 def test_no_timer_no_retry_no_failure_however_often_it_is_needed(out):
@@ -71,7 +95,9 @@ def test_no_timer_no_retry_no_failure_however_often_it_is_needed(out):
     for _ in range(5):
         out.tell(SignedIn(KEY))
         needed(out)
-    assert view(out).failures == 0 and out.state() == ("pending", None), "sign-ins that help nothing are no failures either"
+    assert view(out).failures == 0 and out.state() == ("pending", None), (
+        "sign-ins that help nothing are no failures either"
+    )
 
 
 def test_a_word_about_another_start_changes_nothing(stage):
@@ -115,7 +141,11 @@ def test_an_agent_that_connects_by_itself_is_up(stage, kit):
     stage.disconnect(KEY)
     stage.tell(DriverFound(KEY, "unknown", SENTENCE, sign_in=True))
     stage.connect(KEY, kit.running(token))
-    assert view(stage).phase == "up" and stage.state() == ("running", None) and told(stage)["known"] is True
+    assert (
+        view(stage).phase == "up"
+        and stage.state() == ("running", None)
+        and told(stage)["known"] is True
+    )
     assert "signInTo" not in told(stage)
 
 
@@ -134,7 +164,9 @@ def test_the_same_while_it_is_looked_for(stage):
     stage.disconnect(KEY)
     stage.tell(SignedIn(KEY))
     stage.tell(DriverFound(KEY, "unknown", SENTENCE, sign_in=True))
-    assert [type(e) for e in stage.asked(fx.FindAgent)] == [fx.FindAgent] and view(stage).phase == "finding"
+    assert [type(e) for e in stage.asked(fx.FindAgent)] == [fx.FindAgent] and view(
+        stage
+    ).phase == "finding"
     stage.tell(DriverFound(KEY, "unknown", SENTENCE, sign_in=True))
     assert view(stage).phase == "signed_out"
 
@@ -211,7 +243,12 @@ def test_a_restart_while_its_job_runs_and_nobody_is_signed_in(stage, kit):
     )
     assert reply["signInTo"] == "hpc"
     # it went on, ended, and its agent comes back by itself
-    stage.connect(KEY, kit.replace(kit.ended(token), exit=msgspec.structs.replace(kit.ended(token).exit, batch=batch)))
+    stage.connect(
+        KEY,
+        kit.replace(
+            kit.ended(token), exit=msgspec.structs.replace(kit.ended(token).exit, batch=batch)
+        ),
+    )
     assert stage.state() == ("completed", "exit")
 
 
@@ -264,7 +301,9 @@ def test_what_did_not_connect_and_cannot_be_ended_waits_too(stage):
 
 def test_what_nobody_needs_and_cannot_be_ended_is_left_alone(kit):
     stage = kit.Stage(
-        batch=frozenset({"sbatch"}), places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 1}),)}, agent_idle_secs={"sbatch": 5.0},
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 1}),)},
+        agent_idle_secs={"sbatch": 5.0},
     )
     stage.submit(driver="sbatch")
     stage.up(KEY)
@@ -293,7 +332,11 @@ def test_a_cluster_that_cannot_be_asked_comes_first(out):
 def test_a_gang_waits_for_the_sign_in_and_holds_nothing(stage, kit):
     stage.gang(kit.role("a", 3), driver="sbatch")
     needed(stage)
-    assert told(stage)["queueState"] == "sign_in" and not stage.world.holds and not stage.world.slots.claims
+    assert (
+        told(stage)["queueState"] == "sign_in"
+        and not stage.world.holds
+        and not stage.world.slots.claims
+    )
     stage.tell(SignedIn(KEY))
     stage.up(KEY)
     assert len(stage.tokens()) == 3

@@ -1,8 +1,11 @@
-"""Slots: order, capacity, no deadlock, nothing left; and equal to a model that is too simple to be wrong."""
+"""Slots: order, capacity, no deadlock, nothing left; and equal to a model that is too simple to be
+wrong.
+"""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jobscribe.supervisor.core.resources import concurrency_limits as slots
 from jobscribe.supervisor.core.resources.concurrency_limits import Slots, Wait
 
@@ -15,7 +18,9 @@ def capacity(pool: str) -> int:
 
 
 class Model:
-    """The same promise, told without heaps: after each change, look at everybody again, lowest number first, until nothing moves."""
+    """The same promise, told without heaps: after each change, look at everybody again, lowest
+    number first, until nothing moves.
+    """
 
     def __init__(self):
         self.wants = {}  # ticket -> [number, pools, held]
@@ -28,7 +33,11 @@ class Model:
         while moved:
             moved = False
             for pool in ORDER:
-                waiting = sorted((n, t) for t, (n, pools, held) in self.wants.items() if held < len(pools) and pools[held] == pool)
+                waiting = sorted(
+                    (n, t)
+                    for t, (n, pools, held) in self.wants.items()
+                    if held < len(pools) and pools[held] == pool
+                )
                 room = capacity(pool) - len(self._inside(pool))
                 for _, t in waiting[: max(0, room)]:
                     self.wants[t][2] += 1
@@ -63,8 +72,11 @@ class Model:
         return Wait(pool, before, frozenset(self._inside(pool)), capacity(pool))
 
 
-PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(lambda p: tuple(sorted(p)))
-#: Pools as runs ask for them: a job and its directory are one run's at a time, the others are shared.
+PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(
+    lambda p: tuple(sorted(p))
+)
+#: Pools as runs ask for them: a job and its directory are one run's at a time, the others are
+#: shared.
 SHARED = st.tuples(st.sampled_from(("b1", "b2")), st.sampled_from(("c1", "c2")))
 
 
@@ -74,11 +86,14 @@ def run_pools(n: int, shared: tuple[str, str]) -> tuple[str, ...]:
 
 
 def steps(pools):
-    return st.lists(st.one_of(
-        st.tuples(st.just("request"), st.integers(0, 11), pools),
-        st.tuples(st.just("release"), st.integers(0, 11), st.none()),
-        st.tuples(st.just("release"), st.integers(0, 11), st.sampled_from(ORDER)),
-    ), max_size=50)
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("request"), st.integers(0, 11), pools),
+            st.tuples(st.just("release"), st.integers(0, 11), st.none()),
+            st.tuples(st.just("release"), st.integers(0, 11), st.sampled_from(ORDER)),
+        ),
+        max_size=50,
+    )
 
 
 def holds_all(real, ticket) -> bool:
@@ -118,7 +133,9 @@ def test_any_sequence_of_runs_equals_the_model(sequence):
 @settings(max_examples=250, deadline=None)
 @given(steps(PICK))
 def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
-    """Never over capacity, never a deadlock, and nobody gets into a pool past a lower number that was waiting there before."""
+    """Never over capacity, never a deadlock, and nobody gets into a pool past a lower number that
+    was waiting there before.
+    """
     real = Slots(capacity=capacity)
     for what, n, arg in [*sequence, *(("release", n, None) for _ in range(12) for n in range(12))]:
         ticket = (f"job{n}", n)
@@ -134,14 +151,23 @@ def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
         for name, pool in real.pools.items():
             assert len(pool.holders) <= pool.capacity == capacity(name)
             new = [real.claims[t].number for t in pool.holders - before.get(name, set())]
-            still = [real.claims[t].number for t, w in waited.items() if w and w.pool == name and slots.wait_of(real, t) == w]
+            still = [
+                real.claims[t].number
+                for t, w in waited.items()
+                if w and w.pool == name and slots.wait_of(real, t) == w
+            ]
             assert not new or not still or max(new) < min(still)
-        assert not real.claims or any(holds_all(real, t) for t in real.claims), "everybody waits for everybody"
+        assert not real.claims or any(holds_all(real, t) for t in real.claims), (
+            "everybody waits for everybody"
+        )
     assert (real.pools, real.claims) == ({}, {})
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 11), PICK), max_size=8, unique_by=lambda s: s[0]), st.permutations(range(12)))
+@given(
+    st.lists(st.tuples(st.integers(0, 11), PICK), max_size=8, unique_by=lambda s: s[0]),
+    st.permutations(range(12)),
+)
 def test_what_was_held_before_a_restart_is_held_even_without_room(held, order):
     """Over capacity is not mended by force: nobody gets in until enough have left."""
     real = Slots(capacity=capacity)
@@ -214,12 +240,18 @@ def test_tickets_that_come_and_go_do_not_pile_up():
     assert slots.release(real, ("holder", 1)) == [("x", 11)]
 
 
-@pytest.mark.parametrize(("harm", "sentence"), [
-    (lambda s: s.pools["a1"].holders.add(("ghost", 1)), "a1 is held by ('ghost', 1), which does not know"),
-    (lambda s: s.pools["a1"].holders.discard(("x", 1)), "('x', 1) believes it holds a1"),
-    (lambda s: s.pools.update(c1=slots.Pool(capacity=1)), "c1 is kept though unused"),
-    (lambda s: setattr(s.pools["a1"], "capacity", 2), "a1 has room and somebody waits"),
-])
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (
+            lambda s: s.pools["a1"].holders.add(("ghost", 1)),
+            "a1 is held by ('ghost', 1), which does not know",
+        ),
+        (lambda s: s.pools["a1"].holders.discard(("x", 1)), "('x', 1) believes it holds a1"),
+        (lambda s: s.pools.update(c1=slots.Pool(capacity=1)), "c1 is kept though unused"),
+        (lambda s: setattr(s.pools["a1"], "capacity", 2), "a1 has room and somebody waits"),
+    ],
+)
 def test_the_checker_sees_broken_books(harm, sentence):
     real = Slots(capacity=capacity)
     slots.request(real, ("x", 1), 1, ("a1",))

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from jobscribe.db.events.state import Job
 from jobscribe.supervisor.core.interface.inputs import DriverFailed, Restarted
 from jobscribe.supervisor.core.scheduling.placement import ASKING
@@ -14,7 +15,13 @@ def ask(stage, n=1, **kwargs):
 
 def test_there_is_none(stage, kit):
     reply = status(stage.world, Job(jid=kit.jid_of()), 0, stage.now())
-    assert reply == {"state": "missing", "computeJid": kit.jid_of(), "reason": "noRun", "known": True, "over": True}
+    assert reply == {
+        "state": "missing",
+        "computeJid": kit.jid_of(),
+        "reason": "noRun",
+        "known": True,
+        "over": True,
+    }
 
 
 def test_hash_and_serial_must_fit(stage):
@@ -35,7 +42,12 @@ def test_a_run_of_before_by_its_serial(stage, kit):
     stage.cancel()
     stage.submit(force=True)
     before = ask(stage, serial=token.serial)
-    assert (before["state"], before["reason"], before["superseded"], before["over"]) == ("canceled", "cancel", True, False)
+    assert (before["state"], before["reason"], before["superseded"], before["over"]) == (
+        "canceled",
+        "cancel",
+        True,
+        False,
+    )
     stage.reports(kit.ended(token))
     assert ask(stage, serial=token.serial)["over"] is True
 
@@ -43,8 +55,18 @@ def test_a_run_of_before_by_its_serial(stage, kit):
 def test_the_life_of_a_run(stage, kit):
     stage.submit()
     reply = ask(stage)
-    assert (reply["state"], reply["computeJobStart"], reply["elapsedTime"], reply["attempt"], reply["over"]) == (
-        "pending", None, None, 0, False,
+    assert (
+        reply["state"],
+        reply["computeJobStart"],
+        reply["elapsedTime"],
+        reply["attempt"],
+        reply["over"],
+    ) == (
+        "pending",
+        None,
+        None,
+        0,
+        False,
     )
     assert reply["position"] == 7
     assert (reply["runDir"], reply["runDirOn"]) == (None, None), "it is not there before the start"
@@ -58,12 +80,27 @@ def test_the_life_of_a_run(stage, kit):
     stage.pass_time(12)
     reply = ask(stage)
     assert (reply["runDir"], reply["runDirOn"]) == ("/users/sim00001", None)
-    assert (reply["state"], reply["queueState"], reply["jobStatusMessage"], reply["elapsedTime"]) == ("running", None, None, 12.0)
+    assert (
+        reply["state"],
+        reply["queueState"],
+        reply["jobStatusMessage"],
+        reply["elapsedTime"],
+    ) == ("running", None, None, 12.0)
     stage.reports(kit.ended(token, 3))
     stage.pass_time(100)
     reply = ask(stage)
-    assert (reply["state"], reply["reason"], reply["error"], reply["elapsedTime"], reply["over"]) == (
-        "error", "exit", "exit code 3", 1.0, True,  # by the times of the machine where it ran, whenever we heard of it
+    assert (
+        reply["state"],
+        reply["reason"],
+        reply["error"],
+        reply["elapsedTime"],
+        reply["over"],
+    ) == (
+        "error",
+        "exit",
+        "exit code 3",
+        1.0,
+        True,  # by the times of the machine where it ran, whenever we heard of it
     )
     assert reply["exit"]["code"] == 3
     assert reply["nextRequestSeconds"] is None
@@ -90,7 +127,12 @@ def test_being_stopped(stage, kit):
     stage.reports(kit.running(token))
     stage.cancel()
     reply = ask(stage)
-    assert (reply["state"], reply["queueState"], reply["over"], reply["nextRequestSeconds"]) == ("canceled", "stopping", False, 1)
+    assert (reply["state"], reply["queueState"], reply["over"], reply["nextRequestSeconds"]) == (
+        "canceled",
+        "stopping",
+        False,
+        1,
+    )
     stage.reports(kit.ended(token))
     reply = ask(stage)
     assert (reply["queueState"], reply["over"]) == (None, True)
@@ -175,10 +217,16 @@ def test_waiting_for_an_agent(stage, kit):
     """Which try it is, since when, what went wrong the last time, and who else waits for it."""
     key = kit.key_of()
     stage.submit()
-    assert sentence(stage) == ("agent", f"its agent is being started, try 1 of 3, since {AT}20 UTC ({key})")
+    assert sentence(stage) == (
+        "agent",
+        f"its agent is being started, try 1 of 3, since {AT}20 UTC ({key})",
+    )
     stage.pass_time(3)
     stage.tell(DriverFailed(key, 1, "no room"))
-    assert sentence(stage) == ("agent", f"its agent is to be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room")
+    assert sentence(stage) == (
+        "agent",
+        f"its agent is to be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room",
+    )
     stage.submit(2)
     assert sentence(stage, 2)[1].endswith("; 1 of this user's runs is ahead")
     stage.fire("agent-retry", key, 1)
@@ -186,7 +234,9 @@ def test_waiting_for_an_agent(stage, kit):
     assert sentence(stage)[1].startswith("its agent is being started, try 2 of 3, since ")
     stage.pass_time(10)
     stage.fire("agent-start", key, 2)
-    assert sentence(stage)[1].startswith(f"its agent did not connect and is being ended, try 2 of 3, since {AT}33 UTC")
+    assert sentence(stage)[1].startswith(
+        f"its agent did not connect and is being ended, try 2 of 3, since {AT}33 UTC"
+    )
     stage.world.agent(key).phase = "absent"
     assert sentence(stage)[1].startswith("its agent is not there yet")
     stage.open(key)
@@ -195,13 +245,17 @@ def test_waiting_for_an_agent(stage, kit):
     stage.disconnect()
     assert sentence(stage)[1].startswith(f"its agent is being looked for, since {AT}37 UTC")
     stage.found("alive")
-    assert sentence(stage)[1].startswith("its agent lives but is not connected (so says the driver: alive), since ")
+    assert sentence(stage)[1].startswith(
+        "its agent lives but is not connected (so says the driver: alive), since "
+    )
     stage.world.agents.clear()
     assert sentence(stage) == ("agent", f"its agent is not there yet ({key})")
 
 
 def test_waiting_for_slots_with_numbers(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2})
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 2}
+    )
     stage.submit(0)
     stage.up()
     for n in (1, 2, 3):
@@ -209,11 +263,16 @@ def test_waiting_for_slots_with_numbers(kit):
     said = "waiting for another run of this user to end: 2 hold what one user may have"
     assert sentence(stage, 2) == ("op_slot", f"{said} (2 of 2 in use, 0 ahead)")
     stage.reports(kit.running(stage.token(1)))
-    assert sentence(stage, 3) == ("op_slot", f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)")
+    assert sentence(stage, 3) == (
+        "op_slot",
+        f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)",
+    )
 
 
 def test_waiting_for_the_cpu_with_numbers(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 5})
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 2}, op_run_slots={("local", "sequential"): 5}
+    )
     stage.submit(7, uid=kit.OTHER_UID)
     stage.up(kit.key_of(kit.OTHER_UID))
     for n in range(3):
@@ -223,7 +282,10 @@ def test_waiting_for_the_cpu_with_numbers(kit):
     assert sentence(stage, 1) == ("cpu_slot", f"{said} (2 of 2 in use, 0 ahead)")
     assert sentence(stage, 2) == ("cpu_slot", f"{said} (2 of 2 in use, 1 ahead)")
     stage.reports(kit.running(stage.token(0)))
-    assert sentence(stage, 2) == ("cpu_slot", f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)")
+    assert sentence(stage, 2) == (
+        "cpu_slot",
+        f"{said}, the longest since {AT}20 UTC (2 of 2 in use, 1 ahead)",
+    )
 
 
 def test_waiting_behind_more_runs_than_ask_for_slots(kit):
@@ -235,7 +297,8 @@ def test_waiting_behind_more_runs_than_ask_for_slots(kit):
     assert sentence(stage, ASKING)[0] == "cpu_slot"
     n = ASKING + 5
     assert sentence(stage, n) == (
-        "op_slot", f"waiting behind other runs of this user, the first of which wait for CPU resources ({n - 1} of them ahead)",
+        "op_slot",
+        f"waiting behind other runs of this user, the first of which wait for CPU resources ({n - 1} of them ahead)",
     )
     stage.cancel(3)
     assert sentence(stage, n)[1].endswith(f"({n - 2} of them ahead)")
@@ -251,7 +314,9 @@ def _many(kit, stage, count, uid=None, first=1000, **fields):
 
 
 def test_all_earlier_runs_that_need_the_same_slots_are_ahead(kit):
-    """Also those that wait for a slot of their user first, or behind its first runs: each of them gets its CPU slot before."""
+    """Also those that wait for a slot of their user first, or behind its first runs: each of them
+    gets its CPU slot before.
+    """
     two = {("local", "sequential"): 2}
     stage = kit.Stage(cpu_slots=two, op_run_slots=two)
     _many(kit, stage, 1000)
@@ -259,14 +324,20 @@ def test_all_earlier_runs_that_need_the_same_slots_are_ahead(kit):
     stage.up(kit.key_of(kit.OTHER_UID))
     for left in range(998, 990, -1):
         reply = status(stage.world, stage.job(1, kit.OTHER_UID), 7, stage.now())
-        assert reply["queueState"] == "cpu_slot" and reply["jobStatusMessage"].endswith(f"(2 of 2 in use, {left} ahead)")
+        assert reply["queueState"] == "cpu_slot" and reply["jobStatusMessage"].endswith(
+            f"(2 of 2 in use, {left} ahead)"
+        )
         done = sorted(stage.world.agents[kit.key_of()].placed)[0]
         stage.reports(kit.running(done))
         stage.reports(kit.ended(done))
-        assert not stage.world.agents[kit.key_of(kit.OTHER_UID)].placed, "the runs that are counted do go first"
+        assert not stage.world.agents[kit.key_of(kit.OTHER_UID)].placed, (
+            "the runs that are counted do go first"
+        )
     stage.submit(2, uid=kit.OTHER_UID)
     stage.disconnect()
-    assert sentence_of(stage, kit.OTHER_UID, 2)[1].endswith("(2 of 2 in use, 1 ahead)"), "runs of an agent that is away do not ask"
+    assert sentence_of(stage, kit.OTHER_UID, 2)[1].endswith("(2 of 2 in use, 1 ahead)"), (
+        "runs of an agent that is away do not ask"
+    )
 
 
 def sentence_of(stage, uid, n):
@@ -276,7 +347,9 @@ def sentence_of(stage, uid, n):
 
 def test_runs_with_roles_do_not_count_for_cpu_slots_nor_others_for_their_places(kit):
     one = {("local", "parallel"): 1}
-    stage = kit.Stage(cpu_slots=one, op_run_slots={("local", "parallel"): 2}, nodes={"local": (kit.node(cpu=2),)})
+    stage = kit.Stage(
+        cpu_slots=one, op_run_slots={("local", "parallel"): 2}, nodes={"local": (kit.node(cpu=2),)}
+    )
     for n in range(6):
         stage.gang(kit.role(cpu=2), n=n)
     stage.submit(6, job_run_mode="parallel")
@@ -286,20 +359,33 @@ def test_runs_with_roles_do_not_count_for_cpu_slots_nor_others_for_their_places(
     stage.gang(kit.role(cpu=2), n=9, uid=kit.OTHER_UID)
     stage.up(kit.key_of(kit.OTHER_UID, "parallel"))
     assert sentence_of(stage, kit.OTHER_UID, 8)[1].endswith("(1 of 1 in use, 1 ahead)")
-    stage.reports(kit.running(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel"))
-    stage.reports(kit.ended(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel"))
+    stage.reports(
+        kit.running(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel")
+    )
+    stage.reports(
+        kit.ended(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel")
+    )
     stage.answer()
-    assert sentence_of(stage, kit.OTHER_UID, 9) == ("resources", "it waits behind 5 runs that were submitted before it")
+    assert sentence_of(stage, kit.OTHER_UID, 9) == (
+        "resources",
+        "it waits behind 5 runs that were submitted before it",
+    )
 
 
 def test_the_place_in_an_array(kit):
-    stage = kit.Stage(cpu_slots={("local", "sequential"): 9}, op_run_slots={("local", "sequential"): 9})
-    runs = [msgspec.structs.replace(kit.spec(1), compute_model=f"m{n}", at_once=2) for n in range(5)]
+    stage = kit.Stage(
+        cpu_slots={("local", "sequential"): 9}, op_run_slots={("local", "sequential"): 9}
+    )
+    runs = [
+        msgspec.structs.replace(kit.spec(1), compute_model=f"m{n}", at_once=2) for n in range(5)
+    ]
     stage.tell(*map(stage.submission, runs))
     stage.up()
     job = stage.world.jobs[f"{kit.UID}-sim00001-m4"]
     reply = status(stage.world, job, 7, stage.now())
-    assert reply["queueState"] == "array_slot" and reply["jobStatusMessage"].endswith("(2 of 2 in use, 2 ahead)")
+    assert reply["queueState"] == "array_slot" and reply["jobStatusMessage"].endswith(
+        "(2 of 2 in use, 2 ahead)"
+    )
 
 
 def test_waiting_while_the_store_cannot_be_written(stage):
@@ -318,7 +404,10 @@ def test_waiting_for_the_run_before(wide, kit):
     assert ask(stage)["jobStatusMessage"] == f"its processes are being ended, since {AT}20 UTC"
     stage.pass_time(2)
     stage.submit(force=True)
-    assert sentence(stage) == ("run_dir", f"waiting for the earlier run of this simulation to be ended, since {AT}20 UTC")
+    assert sentence(stage) == (
+        "run_dir",
+        f"waiting for the earlier run of this simulation to be ended, since {AT}20 UTC",
+    )
 
 
 def test_durable_and_not_yet_placed(stage):

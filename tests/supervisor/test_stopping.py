@@ -1,9 +1,10 @@
 """Cancels, limits and what they owe, in every state a run can be in."""
 
 import pytest
+
 from jobscribe.db.events.events import StopRequested
-from jobscribe.protocol.ids import Token
 from jobscribe.protocol.api.requests import RunCancel
+from jobscribe.protocol.ids import Token
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Cancel, Restarted, cancel_receipt
 from jobscribe.supervisor.core.runs.termination import REMIND_SECS
@@ -37,7 +38,12 @@ def test_an_accepted_cancel_is_final_at_once(kit, state):
     assert (reply.jid, reply.serial) == (kit.jid_of(), stage.job().run.serial)
     assert ("queue", kit.jid_of(), reply.serial) in stage.cleared()
     stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
-    assert (stop.reason, stop.by, stop.grace_secs, cancel_receipt(stop.req_id)) == ("cancel", kit.UID, 4.0, decision.receipts[0].req_id)
+    assert (stop.reason, stop.by, stop.grace_secs, cancel_receipt(stop.req_id)) == (
+        "cancel",
+        kit.UID,
+        4.0,
+        decision.receipts[0].req_id,
+    )
 
 
 @pytest.mark.parametrize("state", ["no agent", "slot"])
@@ -90,7 +96,9 @@ def test_slots_are_free_only_when_nothing_is_left(kit):
 
 
 def test_cancel_races_start(kit):
-    """The op was on its way: the agent says it started, then that it was ended; the status never goes back."""
+    """The op was on its way: the agent says it started, then that it was ended; the status never
+    goes back.
+    """
     stage = in_state(kit, "placed")
     token = stage.token()
     stage.cancel()
@@ -103,7 +111,9 @@ def test_cancel_races_start(kit):
 
 
 def test_end_races_cancel(kit):
-    """It had completed when the cancel was accepted: canceled it stays, but how it ended is on record."""
+    """It had completed when the cancel was accepted: canceled it stays, but how it ended is on
+    record.
+    """
     stage = in_state(kit, "running")
     token = stage.token()
     stage.cancel()
@@ -148,7 +158,9 @@ def test_not_yours_and_not_there_answer_alike(kit):
     stage.cancel(7)
     (absent,) = stage.asked(fx.ReplyRefusal)
     assert foreign.refusal.code == absent.refusal.code == "notFound"
-    assert foreign.refusal.sentence.replace(kit.jid_of(1), "X") == absent.refusal.sentence.replace(kit.jid_of(7), "X")
+    assert foreign.refusal.sentence.replace(kit.jid_of(1), "X") == absent.refusal.sentence.replace(
+        kit.jid_of(7), "X"
+    )
     assert len(stage.log) == before
 
 
@@ -167,7 +179,9 @@ def test_a_repeated_cancel_is_answered_for_the_run_it_meant(kit):
 
 
 def test_a_repeated_cancel_that_had_nothing_to_do_does_not_hit_the_next_run(kit):
-    """The reply was lost; the user starts anew; the client sends its cancel of "whichever is live" again."""
+    """The reply was lost; the user starts anew; the client sends its cancel of "whichever is live"
+    again.
+    """
     stage = in_state(kit, "running")
     stage.reports(kit.ended(stage.token()))
     stage.cancel(req_id="cancel-it")
@@ -177,7 +191,9 @@ def test_a_repeated_cancel_that_had_nothing_to_do_does_not_hit_the_next_run(kit)
 
 
 def test_a_cancel_with_the_req_id_of_another_job_is_refused(kit):
-    """As for a submission: answering it with the other job's serial would be a cancel that quietly did nothing."""
+    """As for a submission: answering it with the other job's serial would be a cancel that quietly
+    did nothing.
+    """
     stage = in_state(kit, "running")
     stage.submit(2, req_id="request-two")
     stage.cancel(1, req_id="request-two")
@@ -187,7 +203,12 @@ def test_a_cancel_with_the_req_id_of_another_job_is_refused(kit):
 
 def test_two_cancels_in_one_decision_stop_once(kit):
     stage = in_state(kit, "running")
-    stage.tell(*(Cancel(n, RunCancel(req_id=f"cancel-{n:04d}", uid=kit.UID, compute_jid=kit.jid_of())) for n in (91, 92)))
+    stage.tell(
+        *(
+            Cancel(n, RunCancel(req_id=f"cancel-{n:04d}", uid=kit.UID, compute_jid=kit.jid_of()))
+            for n in (91, 92)
+        )
+    )
     assert stage.events().count("StopRequested") == 1
     assert len(stage.asked(fx.StopTask)) == 1
     assert [e.handle for e in stage.asked(fx.ReplyStatus)] == [91, 92]
@@ -261,10 +282,17 @@ def test_a_queue_limit_that_comes_too_late_does_nothing(stage, kit):
     assert len(stage.log) == before
 
 
-@pytest.mark.parametrize(("own", "house", "elapsed", "armed"), [
-    (100.0, None, 0.0, 109.0), (100.0, 50.0, 30.0, 79.0), (None, 50.0, 0.0, 59.0), (None, None, 0.0, None), (10.0, None, 500.0, 0.0),
-    (100.0, None, None, 109.0),
-])
+@pytest.mark.parametrize(
+    ("own", "house", "elapsed", "armed"),
+    [
+        (100.0, None, 0.0, 109.0),
+        (100.0, 50.0, 30.0, 79.0),
+        (None, 50.0, 0.0, 59.0),
+        (None, None, 0.0, None),
+        (10.0, None, 500.0, 0.0),
+        (100.0, None, None, 109.0),
+    ],
+)
 def test_second_line_of_the_time_limit(kit, own, house, elapsed, armed):
     """limit + 5 s slack + 4 s grace - what has run."""
     stage = kit.Stage(time_limit_secs=house)
@@ -282,7 +310,9 @@ def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
     stage.reports(kit.running(token))
     for _ in range(2):
         stage.fire("limit", token)
-        assert stage.state() == ("running", None), "it may be over long since: whoever is there says how it ended"
+        assert stage.state() == ("running", None), (
+            "it may be over long since: whoever is there says how it ended"
+        )
         (op,) = stage.asked(fx.StopTask)
         assert (op.token, op.reason) == (token, "timeLimit")
         assert ("limit", token) in stage.timers(), "it is told again"
@@ -366,7 +396,9 @@ def test_a_submission_with_the_req_id_of_a_cancel_is_refused(stage):
 def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
     """Nobody is asked for anything, and whoever stood behind it has one less ahead."""
     for up in (False, True):
-        stage = kit.Stage(cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 9})
+        stage = kit.Stage(
+            cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 9}
+        )
         for n in (1, 2, 3):
             stage.submit(n)
         if up:
@@ -376,7 +408,11 @@ def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
         assert stage.asked(fx.StopTask) == []
         ticket = (kit.jid_of(2), stage.job(2).run.serial)
         view = stage.world.agent(kit.key_of())
-        assert ticket not in view.queued and ticket not in view.asking and ticket not in stage.world.slots.claims
+        assert (
+            ticket not in view.queued
+            and ticket not in view.asking
+            and ticket not in stage.world.slots.claims
+        )
         if up:
             (pool,) = [p for name, p in stage.world.slots.pools.items() if name.startswith("cpu/")]
             assert [t[0] for _, t in pool.queue] == [kit.jid_of(3)]

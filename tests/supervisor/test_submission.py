@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.messages import RunStatusUpdate
 from jobscribe.supervisor.core.interface import effects as fx
@@ -35,9 +36,17 @@ def played(kit, state: str):
 STATES = ("none", "queued", "running", "completed", "failed", "stopping", "canceled")
 
 
-@pytest.mark.parametrize(("state", "same_hash", "serial", "force"), list(itertools.product(
-    STATES, (True, False), ("absent", "equal", "other"), (False, True),
-)))
+@pytest.mark.parametrize(
+    ("state", "same_hash", "serial", "force"),
+    list(
+        itertools.product(
+            STATES,
+            (True, False),
+            ("absent", "equal", "other"),
+            (False, True),
+        )
+    ),
+)
 def test_truth_table(kit, state, same_hash, serial, force):
     stage = played(kit, state)
     old = stage.job().run.serial if state != "none" else 0
@@ -104,7 +113,10 @@ def test_one_request_is_one_transaction_with_its_receipt(stage, kit):
     assert [w.stream for w in decision.writes] == [f"job/{kit.jid_of()}", f"agent/{kit.key_of()}"]
     (receipt,) = decision.receipts
     assert (receipt.uid, receipt.req_id, receipt.jid, receipt.serial) == (
-        kit.UID, "request-one", kit.jid_of(), stage.job().run.serial,
+        kit.UID,
+        "request-one",
+        kit.jid_of(),
+        stage.job().run.serial,
     )
     event = stage.log[0][1]
     assert event.req_id == "request-one"
@@ -113,13 +125,22 @@ def test_one_request_is_one_transaction_with_its_receipt(stage, kit):
 
 
 def test_many_requests_together_are_one_transaction_with_right_versions(stage, kit):
-    """The second of job 1 joins the first; job 2 is another stream; the refused one changes nothing."""
+    """The second of job 1 joins the first; job 2 is another stream; the refused one changes
+    nothing.
+    """
     decision = stage.tell(
-        stage.submission(kit.spec(1)), stage.submission(kit.spec(2)), stage.submission(kit.spec(1)),
+        stage.submission(kit.spec(1)),
+        stage.submission(kit.spec(2)),
+        stage.submission(kit.spec(1)),
         stage.submission(kit.spec(2, command=("else",))),
     )
-    assert {w.stream: (w.expected_version, len(w.events)) for w in decision.writes if w.stream.startswith("job/")} == {
-        f"job/{kit.jid_of(1)}": (0, 1), f"job/{kit.jid_of(2)}": (0, 1),
+    assert {
+        w.stream: (w.expected_version, len(w.events))
+        for w in decision.writes
+        if w.stream.startswith("job/")
+    } == {
+        f"job/{kit.jid_of(1)}": (0, 1),
+        f"job/{kit.jid_of(2)}": (0, 1),
     }
     assert len(decision.receipts) == 3
     assert len(stage.asked(fx.ReplyStatus)) == 3
@@ -137,7 +158,12 @@ def test_expected_versions_are_those_before_the_decision(stage, kit):
     (write,) = [w for w in decision.writes if w.stream.startswith("job/")]
     assert write.expected_version == version
     assert [type(e).__name__ for e in write.events] == [
-        "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded", "RunRequested", "TaskPlaced",
+        "TaskStarted",
+        "TaskEnded",
+        "AttemptEnded",
+        "RunEnded",
+        "RunRequested",
+        "TaskPlaced",
     ]
 
 
@@ -186,11 +212,18 @@ def test_hash_given_is_kept_and_hash_made_depends_on_what_matters(kit):
     one = with_hash(kit.spec(env={"A": "1", "B": "2"}))
     assert with_hash(one) is one
     assert with_hash(kit.spec(env={"B": "2", "A": "1"})).compute_job_hash == one.compute_job_hash
-    same = with_hash(kit.spec(env={"A": "1", "B": "2"}, time_limit_secs=5, sim_name="x", grace_secs=1, core_bytes=4))
+    same = with_hash(
+        kit.spec(
+            env={"A": "1", "B": "2"}, time_limit_secs=5, sim_name="x", grace_secs=1, core_bytes=4
+        )
+    )
     assert same.compute_job_hash == one.compute_job_hash
     others = [
-        kit.spec(env={"A": "1"}), kit.spec(env={"A": "1", "B": "2"}, wrap=("nice",)), kit.spec(command=("true", "x")),
-        kit.spec(env={"A": "1", "B": "2"}, simulation_type="myapp"), kit.spec(env={"A": "1", "B": "2"}, compute_model="heat"),
+        kit.spec(env={"A": "1"}),
+        kit.spec(env={"A": "1", "B": "2"}, wrap=("nice",)),
+        kit.spec(command=("true", "x")),
+        kit.spec(env={"A": "1", "B": "2"}, simulation_type="myapp"),
+        kit.spec(env={"A": "1", "B": "2"}, compute_model="heat"),
     ]
     hashes = {with_hash(s).compute_job_hash for s in others} | {one.compute_job_hash}
     assert len(hashes) == len(others) + 1

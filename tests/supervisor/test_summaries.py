@@ -14,7 +14,10 @@ def spec(*command: str, **fields: object) -> RunSpec:
 
 
 def test_a_command_is_quoted_on_one_line_and_shortened() -> None:
-    assert summary(spec("sh", "-c", "echo a\n  echo b", sim_name="mine")) == ("sh -c 'echo a echo b'", "mine")
+    assert summary(spec("sh", "-c", "echo a\n  echo b", sim_name="mine")) == (
+        "sh -c 'echo a echo b'",
+        "mine",
+    )
     long = summary(spec("x" * 100_000, *["y"] * 9000)).command
     assert long is not None and len(long) == CHARS and long.endswith("x ...")
 
@@ -22,15 +25,27 @@ def test_a_command_is_quoted_on_one_line_and_shortened() -> None:
 def test_of_roles_the_first_one_is_told_and_of_apps_nothing() -> None:
     one, two = TaskRole(name="a", command=("serve",)), TaskRole(name="b", command=("work",))
     assert summary(RunSpec(uid=UID, simulation_id="sim00001", roles=(one,))).command == "serve"
-    assert summary(RunSpec(uid=UID, simulation_id="sim00001", roles=(one, two))).command == "serve ..."
-    assert summary(RunSpec(uid=UID, simulation_id="sim00001", simulation_type="heat", data={})) == (None, None)
+    assert (
+        summary(RunSpec(uid=UID, simulation_id="sim00001", roles=(one, two))).command == "serve ..."
+    )
+    assert summary(RunSpec(uid=UID, simulation_id="sim00001", simulation_type="heat", data={})) == (
+        None,
+        None,
+    )
 
 
-async def test_summaries_are_read_once_and_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_summaries_are_read_once_and_not_kept_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(summaries, "KEPT", 2)
     office = Office()
     for n in range(3):
-        await office.desk.submit(RunSimulation(req_id=f"request{n:08}", run=RunSpec(uid=UID, simulation_id=f"sim0000{n}", command=("echo", str(n)))))
+        await office.desk.submit(
+            RunSimulation(
+                req_id=f"request{n:08}",
+                run=RunSpec(uid=UID, simulation_id=f"sim0000{n}", command=("echo", str(n))),
+            )
+        )
     kept, rows = Summaries(office.store), office.store.jobs()
     assert [kept.of(row).command for row in rows] == ["echo 2", "echo 1", "echo 0"]
     assert len(kept) == 2

@@ -1,23 +1,44 @@
-"""`trace`: which job or agent an id leads to, what came of what, what the time between was, and whose clock is wrong."""
+"""`trace`: which job or agent an id leads to, what came of what, what the time between was, and
+whose clock is wrong.
+"""
 
 import math
 
 import pytest
-from jobscribe.db.events.events import AgentGone, AgentStarted, AgentStartFailed, AgentStartRequested, AttemptEnded, DependencyEnded, Event, RunEnded, RunRequested, StopRequested, SupervisorStarted, TaskEnded, TaskPlaced, TaskStarted, TaskSubmitted, agent_stream, job_stream
-from jobscribe.db.store.job_index import index_row
+
+from jobscribe.db.events.events import (
+    AgentGone,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    AttemptEnded,
+    DependencyEnded,
+    Event,
+    RunEnded,
+    RunRequested,
+    StopRequested,
+    SupervisorStarted,
+    TaskEnded,
+    TaskPlaced,
+    TaskStarted,
+    TaskSubmitted,
+    agent_stream,
+    job_stream,
+)
 from jobscribe.db.events.job_fold import evolve
-from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.db.events.state import Job, Retrying
 from jobscribe.db.store.contract import Batch, Write
+from jobscribe.db.store.job_index import index_row
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import After
-from jobscribe.supervisor.tracing.report import about, lines_told, pulled, trace
-from jobscribe.supervisor.tracing.log_search import About, AboutAgent, Line
 from jobscribe.supervisor.tracing.id_lookup import SHOWN, Known, no_job
+from jobscribe.supervisor.tracing.log_search import About, AboutAgent, Line
+from jobscribe.supervisor.tracing.report import about, lines_told, pulled, trace
 
 T = 1_700_000_000.0
 ANN, BOB = "annAAAA1", "bobBBBB2"
@@ -45,35 +66,94 @@ class Log:
             jid = stream.removeprefix("job/")
             self.jobs[jid] = evolve(self.jobs.get(jid, Job(jid=jid)), event)
             rows = (index_row(self.jobs[jid]),)
-        self.store.append(Batch(writes=(Write(stream, len(self.store.read(stream)), (event,)),), index=rows), lambda result: None)
+        self.store.append(
+            Batch(writes=(Write(stream, len(self.store.read(stream)), (event,)),), index=rows),
+            lambda result: None,
+        )
         return self.store.head()
 
-    def requested(self, secs: float = 0, n: int = 1, uid: str = ANN, req_id: str = "", **fields: object) -> int:
-        spec = RunSpec(uid=uid, simulation_id=f"sim{n:05d}", driver="docker", command=("x",), compute_job_hash="0" * 32)
-        return self.add(job_stream(jid_of(n, uid)), RunRequested(
-            at=T + secs, serial=100 + n, spec=spec, run_dir="/r", req_id=req_id or f"request-of-{uid[:3]}-{n}", **fields))
+    def requested(
+        self, secs: float = 0, n: int = 1, uid: str = ANN, req_id: str = "", **fields: object
+    ) -> int:
+        spec = RunSpec(
+            uid=uid,
+            simulation_id=f"sim{n:05d}",
+            driver="docker",
+            command=("x",),
+            compute_job_hash="0" * 32,
+        )
+        return self.add(
+            job_stream(jid_of(n, uid)),
+            RunRequested(
+                at=T + secs,
+                serial=100 + n,
+                spec=spec,
+                run_dir="/r",
+                req_id=req_id or f"request-of-{uid[:3]}-{n}",
+                **fields,
+            ),
+        )
 
     def placed(self, secs: float, t: Token, key: AgentKey = KEY, op: str = "") -> int:
-        return self.add(job_stream(t.jid), TaskPlaced(at=T + secs, token=t, agent_key=key, op_id=op or f"op{t.jid[12:17]}{t.attempt}".ljust(32, t.jid[0])))
+        return self.add(
+            job_stream(t.jid),
+            TaskPlaced(
+                at=T + secs,
+                token=t,
+                agent_key=key,
+                op_id=op or f"op{t.jid[12:17]}{t.attempt}".ljust(32, t.jid[0]),
+            ),
+        )
 
-    def submitted(self, secs: float, t: Token, job_id: str, cluster: str = "hpc", reason: str = "Priority") -> int:
+    def submitted(
+        self, secs: float, t: Token, job_id: str, cluster: str = "hpc", reason: str = "Priority"
+    ) -> int:
         batch = BatchState(cluster=cluster, job_id=job_id, state="PENDING", reason=reason)
         return self.add(job_stream(t.jid), TaskSubmitted(at=T + secs, token=t, batch=batch))
 
     def started(self, secs: float, t: Token, theirs: float | None = None, host: str = "n12") -> int:
-        return self.add(job_stream(t.jid), TaskStarted(
-            at=T + secs, token=t, pid=5, start_ticks=1, started_at=T + (secs if theirs is None else theirs), host=host, boot_id="b"))
+        return self.add(
+            job_stream(t.jid),
+            TaskStarted(
+                at=T + secs,
+                token=t,
+                pid=5,
+                start_ticks=1,
+                started_at=T + (secs if theirs is None else theirs),
+                host=host,
+                boot_id="b",
+            ),
+        )
 
     def ended(self, secs: float, t: Token, theirs: float | None = None, **exit_: object) -> int:
         exit_ = {"code": 0, "ended_at": T + (secs if theirs is None else theirs), **exit_}
         return self.add(job_stream(t.jid), TaskEnded(at=T + secs, token=t, exit=ExitInfo(**exit_)))
 
-    def over(self, secs: float, t: Token, status: str = "completed", retry: Retrying | None = None) -> int:
-        at = self.add(job_stream(t.jid), AttemptEnded(at=T + secs, serial=t.serial, attempt=t.attempt, reason="exit", retry=retry))
-        return at if retry else self.add(job_stream(t.jid), RunEnded(at=T + secs, serial=t.serial, status=status, reason="exit"))
+    def over(
+        self, secs: float, t: Token, status: str = "completed", retry: Retrying | None = None
+    ) -> int:
+        at = self.add(
+            job_stream(t.jid),
+            AttemptEnded(
+                at=T + secs, serial=t.serial, attempt=t.attempt, reason="exit", retry=retry
+            ),
+        )
+        return (
+            at
+            if retry
+            else self.add(
+                job_stream(t.jid),
+                RunEnded(at=T + secs, serial=t.serial, status=status, reason="exit"),
+            )
+        )
 
-    def agent(self, secs: float, done: float, name: str = "srj-p-annAAAA1", key: AgentKey = KEY) -> None:
-        self.add(agent_stream(key), AgentStartRequested(at=T + secs, agent_key=key, token_hash="h", attempt=1))
+    def agent(
+        self, secs: float, done: float, name: str = "srj-p-annAAAA1", key: AgentKey = KEY
+    ) -> None:
+        self.add(
+            agent_stream(key),
+            AgentStartRequested(at=T + secs, agent_key=key, token_hash="h", attempt=1),
+        )
         self.add(agent_stream(key), AgentStarted(at=T + done, agent_key=key, handle={"name": name}))
 
     def whole(self, n: int = 1, uid: str = ANN, secs: float = 0.0) -> Token:
@@ -91,8 +171,13 @@ def log() -> Log:
     return Log()
 
 
-def found(log: Log, id_: str, uid: str | None = None, known: Known | None = None) -> list[tuple[str, str]]:
-    return [(m["what"], m.get("jid") or m["agent"]) for m in trace(log.store, id_, uid, known)["matches"]]
+def found(
+    log: Log, id_: str, uid: str | None = None, known: Known | None = None
+) -> list[tuple[str, str]]:
+    return [
+        (m["what"], m.get("jid") or m["agent"])
+        for m in trace(log.store, id_, uid, known)["matches"]
+    ]
 
 
 # ---- what an id leads to
@@ -102,28 +187,66 @@ def test_every_kind_of_id_leads_to_its_job_or_agent(log: Log) -> None:
     log.agent(0, 0.1)
     t = log.whole()
     log.submitted(1, t, "4711_3")
-    known = Known(agent_id=lambda key: "m2cW" + "x" * 28, container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}")
+    known = Known(
+        agent_id=lambda key: "m2cW" + "x" * 28,
+        container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}",
+    )
     jid, job = jid_of(), {"job": "job", "request": "request", "op": "op", "slurm": "slurm"}
     for id_, what in (
-        (jid, job["job"]), (jid[:15], "job"), ("request-of-ann-1", "request"), ("request-of", "request"), (f"op{jid[12:17]}1".ljust(32, "a"), "op"),
-        ("op00001", "op"), ("4711_3", "slurm"), ("4711", "slurm"), (f"srj-t-{ANN}-{101:012x}", "container"),
+        (jid, job["job"]),
+        (jid[:15], "job"),
+        ("request-of-ann-1", "request"),
+        ("request-of", "request"),
+        (f"op{jid[12:17]}1".ljust(32, "a"), "op"),
+        ("op00001", "op"),
+        ("4711_3", "slurm"),
+        ("4711", "slurm"),
+        (f"srj-t-{ANN}-{101:012x}", "container"),
     ):
         assert found(log, id_, None, known) == [(what, jid)], id_
-    for id_, what in ((str(KEY), "agent"), ("docker.par", "agent"), ("srj-p-ann", "container"), ("m2cW", "agentId")):
+    for id_, what in (
+        (str(KEY), "agent"),
+        ("docker.par", "agent"),
+        ("srj-p-ann", "container"),
+        ("m2cW", "agentId"),
+    ):
         assert found(log, id_, ANN, known) == [(what, str(KEY))], id_
     answer = trace(log.store, str(KEY), None)
-    assert answer["job"] is None and [i["component"] for i in answer["items"]] == ["supervisor", "agent"]
+    assert answer["job"] is None and [i["component"] for i in answer["items"]] == [
+        "supervisor",
+        "agent",
+    ]
     # and to where its logs are read: while it lives to the end, else until it was seen to be gone
-    assert about(answer, known) == AboutAgent(KEY, "m2cW", T, math.inf) and about(answer) == AboutAgent(KEY, "", T, math.inf)
-    log.add(agent_stream(KEY), AgentGone(at=T + 5, agent_key=KEY, reason="it is not there any more"))
+    assert about(answer, known) == AboutAgent(KEY, "m2cW", T, math.inf) and about(
+        answer
+    ) == AboutAgent(KEY, "", T, math.inf)
+    log.add(
+        agent_stream(KEY), AgentGone(at=T + 5, agent_key=KEY, reason="it is not there any more")
+    )
     assert about(trace(log.store, "m2cW", None, known), known) == AboutAgent(KEY, "m2cW", T, T + 6)
 
 
-@pytest.mark.parametrize("id_", ["m2cX", "M2CW", "2cWx", "srj-t-annAAAA1-000000000999", "471", "47", "4711_4x", "op00002", "REQUEST-of"])
+@pytest.mark.parametrize(
+    "id_",
+    [
+        "m2cX",
+        "M2CW",
+        "2cWx",
+        "srj-t-annAAAA1-000000000999",
+        "471",
+        "47",
+        "4711_4x",
+        "op00002",
+        "REQUEST-of",
+    ],
+)
 def test_what_is_called_something_else_is_not_found(log: Log, id_: str) -> None:
     log.agent(0, 0.1)
     log.submitted(1, log.whole(), "4711_3")
-    known = Known(agent_id=lambda key: "m2cW" + "x" * 28, container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}")
+    known = Known(
+        agent_id=lambda key: "m2cW" + "x" * 28,
+        container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}",
+    )
     with pytest.raises(Refusal, match="notFound"):
         trace(log.store, id_, None, known)
 
@@ -131,25 +254,50 @@ def test_what_is_called_something_else_is_not_found(log: Log, id_: str) -> None:
 def test_nobody_finds_what_is_somebody_else_s(log: Log) -> None:
     log.agent(0, 0.1)
     log.submitted(1, log.whole(), "4711")
-    known = Known(agent_id=lambda key: "m2cW" + "x" * 28, container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}")
-    for id_ in (jid_of(), "request-of-ann-1", "op00001", "4711", "srj-p-annAAAA1", "m2cW", str(KEY), f"srj-t-{ANN}-{101:012x}"):
+    known = Known(
+        agent_id=lambda key: "m2cW" + "x" * 28,
+        container=lambda key, t: f"srj-t-{ANN}-{t.serial:012x}",
+    )
+    for id_ in (
+        jid_of(),
+        "request-of-ann-1",
+        "op00001",
+        "4711",
+        "srj-p-annAAAA1",
+        "m2cW",
+        str(KEY),
+        f"srj-t-{ANN}-{101:012x}",
+    ):
         assert found(log, id_, ANN, known)
         with pytest.raises(Refusal) as e:
             trace(log.store, id_, BOB, known)
         assert "--all-users" in e.value.sentence and ANN not in e.value.sentence.replace(id_, "")
 
 
-def test_several_are_all_shown_newest_first_and_with_their_timelines_if_they_are_few(log: Log) -> None:
+def test_several_are_all_shown_newest_first_and_with_their_timelines_if_they_are_few(
+    log: Log,
+) -> None:
     for n in range(1, 4):
         log.whole(n, secs=n * 10)
     answer = trace(log.store, "request-of-ann", None)
     assert [m["jid"] for m in answer["matches"]] == [jid_of(3), jid_of(2), jid_of(1)]
-    assert answer["job"]["jid"] == jid_of(3) and [o["job"]["jid"] for o in answer["others"]] == [jid_of(2), jid_of(1)]
-    assert all(m["status"] == "completed" and m["name"].startswith("request-of-ann-") for m in answer["matches"])
+    assert answer["job"]["jid"] == jid_of(3) and [o["job"]["jid"] for o in answer["others"]] == [
+        jid_of(2),
+        jid_of(1),
+    ]
+    assert all(
+        m["status"] == "completed" and m["name"].startswith("request-of-ann-")
+        for m in answer["matches"]
+    )
     for n in range(4, SHOWN + 5):
         log.whole(n, secs=n * 10)
     answer = trace(log.store, "request-of-ann", None)
-    assert len(answer["matches"]) == SHOWN and answer["moreMatches"] and answer["others"] == [] and answer["items"]
+    assert (
+        len(answer["matches"]) == SHOWN
+        and answer["moreMatches"]
+        and answer["others"] == []
+        and answer["items"]
+    )
 
 
 def test_two_jobs_of_slurm_s_with_one_number_on_two_clusters_are_both_shown(log: Log) -> None:
@@ -160,8 +308,14 @@ def test_two_jobs_of_slurm_s_with_one_number_on_two_clusters_are_both_shown(log:
     log.requested(4, 3)
     log.submitted(5, token(3), "770", "other")
     answer = trace(log.store, "77", None)
-    assert [(m["what"], m["jid"]) for m in answer["matches"]] == [("slurm", jid_of(2)), ("slurm", jid_of(1))]
-    assert "other: Slurm job 77" in answer["items"][1]["text"] and "hpc: Slurm job 77" in answer["others"][0]["items"][1]["text"]
+    assert [(m["what"], m["jid"]) for m in answer["matches"]] == [
+        ("slurm", jid_of(2)),
+        ("slurm", jid_of(1)),
+    ]
+    assert (
+        "other: Slurm job 77" in answer["items"][1]["text"]
+        and "hpc: Slurm job 77" in answer["others"][0]["items"][1]["text"]
+    )
 
 
 def test_what_is_nearly_right_is_offered_and_else_what_there_is_to_look_for(log: Log) -> None:
@@ -183,8 +337,13 @@ def test_what_shares_nothing_but_its_user_is_not_near(log: Log) -> None:
 def test_of_a_job_that_there_is_not_those_are_told_that_begin_like_it(log: Log) -> None:
     log.whole()
     uid, simulation_id, model = jid_of().split("-")
-    assert no_job(log.store, f"{uid}-{simulation_id[:-2]}zz-{model}").sentence.endswith(f"; near it: {jid_of()}")
-    assert no_job(log.store, f"{uid}-zzzzzzzz-{model}").sentence == f"there is no job {uid}-zzzzzzzz-{model}"
+    assert no_job(log.store, f"{uid}-{simulation_id[:-2]}zz-{model}").sentence.endswith(
+        f"; near it: {jid_of()}"
+    )
+    assert (
+        no_job(log.store, f"{uid}-zzzzzzzz-{model}").sentence
+        == f"there is no job {uid}-zzzzzzzz-{model}"
+    )
 
 
 # ---- the timeline
@@ -195,14 +354,25 @@ def test_each_event_says_who_did_it_and_what_it_came_from(log: Log) -> None:
     requested = log.requested(req_id="the-request")
     log.agent(0.1, 0.9)
     placed, started = log.placed(1, t), log.started(2, t)
-    log.add(job_stream(t.jid), StopRequested(at=T + 3, serial=101, reason="cancel", by=ANN, grace_secs=1.0, req_id="the-stop"))
+    log.add(
+        job_stream(t.jid),
+        StopRequested(
+            at=T + 3, serial=101, reason="cancel", by=ANN, grace_secs=1.0, req_id="the-stop"
+        ),
+    )
     ended = log.ended(4, t, code=None, signal=15, stop_reason="cancel")
     log.over(4, t, "canceled")
     items = trace(log.store, t.jid, None)["items"]
     assert [(i["component"], i["cause"]) for i in items] == [
-        ("supervisor", {"request": "the-request"}), ("supervisor", {"position": requested}), ("agent", {"position": requested + 1}),
-        ("supervisor", {"position": requested}), ("command", {"position": placed}), ("supervisor", {"request": "the-stop"}),
-        ("command", {"position": started + 1}), ("supervisor", {"position": ended}), ("supervisor", {"position": started + 1}),
+        ("supervisor", {"request": "the-request"}),
+        ("supervisor", {"position": requested}),
+        ("agent", {"position": requested + 1}),
+        ("supervisor", {"position": requested}),
+        ("command", {"position": placed}),
+        ("supervisor", {"request": "the-stop"}),
+        ("command", {"position": started + 1}),
+        ("supervisor", {"position": ended}),
+        ("supervisor", {"position": started + 1}),
     ]
 
 
@@ -213,22 +383,34 @@ def waits(log: Log, jid: str | None = None) -> list[str]:
 def test_gaps_say_what_was_waited_for(log: Log) -> None:
     t, again = token(), token(attempt=2)
     log.requested(0, waits_for=(After(compute_jid=jid_of(9)),))
-    log.add(job_stream(t.jid), DependencyEnded(at=T + 10, serial=101, compute_jid=jid_of(9), compute_job_serial=1, status="completed"))
+    log.add(
+        job_stream(t.jid),
+        DependencyEnded(
+            at=T + 10, serial=101, compute_jid=jid_of(9), compute_job_serial=1, status="completed"
+        ),
+    )
     log.agent(10, 14.2)
     log.placed(20, t)
     log.submitted(20.5, t, "4711")
     log.started(50, t)
     log.ended(90, t, code=1)
-    log.over(90, t, retry=Retrying(at=T + 90, delay_secs=5.0, behavior="transient", reason="the node failed"))
+    log.over(
+        90,
+        t,
+        retry=Retrying(at=T + 90, delay_secs=5.0, behavior="transient", reason="the node failed"),
+    )
     log.placed(95, again)
     log.started(98, again)
     log.add("system", SupervisorStarted(at=T + 120, session=4, pid=1, boot_id="b", version="1"))
     log.ended(121.5, again)
     log.over(121.5, again)
     assert waits(log) == [
-        "10.0 s queued: dependency (1 other runs had to end first)", f"4.2 s until agent {KEY} started",
-        f"5.8 s queued: for agent {KEY} to be connected, or for a place there", "29.5 s in Slurm's queue: Priority (Slurm job 4711 on hpc)",
-        "40.0 s task main/0 ran", "5.0 s pause of 5 s before attempt 2: the node failed",
+        "10.0 s queued: dependency (1 other runs had to end first)",
+        f"4.2 s until agent {KEY} started",
+        f"5.8 s queued: for agent {KEY} to be connected, or for a place there",
+        "29.5 s in Slurm's queue: Priority (Slurm job 4711 on hpc)",
+        "40.0 s task main/0 ran",
+        "5.0 s pause of 5 s before attempt 2: the node failed",
         f"3.0 s until task main/0 started: the op was on its way, at {KEY}",
         "22.0 s supervisor was away: session 3 -> 4; the last thing it recorded was the event before, it may have worked on after that",
         "1.5 s task main/0 ran",
@@ -237,13 +419,22 @@ def test_gaps_say_what_was_waited_for(log: Log) -> None:
 
 def test_of_an_agent_it_is_said_when_it_was_there(log: Log) -> None:
     log.agent(0, 2)
-    log.add(agent_stream(KEY), AgentGone(at=T + 10, agent_key=KEY, reason="nobody needed it", ended=True))
-    log.add(agent_stream(KEY), AgentStartRequested(at=T + 30, agent_key=KEY, token_hash="h", attempt=1))
+    log.add(
+        agent_stream(KEY),
+        AgentGone(at=T + 10, agent_key=KEY, reason="nobody needed it", ended=True),
+    )
+    log.add(
+        agent_stream(KEY), AgentStartRequested(at=T + 30, agent_key=KEY, token_hash="h", attempt=1)
+    )
     log.add(agent_stream(KEY), AgentStartFailed(at=T + 31, agent_key=KEY, attempt=1, reason="no"))
     log.agent(36, 37)
     assert [w["text"] for w in trace(log.store, str(KEY), None)["waits"]] == [
-        f"2.0 s until agent {KEY} started", f"8.0 s agent {KEY} was there", f"20.0 s until agent {KEY} was needed again", f"1.0 s until agent {KEY} started",
-        f"5.0 s pause before agent {KEY} was to start again", f"1.0 s until agent {KEY} started",
+        f"2.0 s until agent {KEY} started",
+        f"8.0 s agent {KEY} was there",
+        f"20.0 s until agent {KEY} was needed again",
+        f"1.0 s until agent {KEY} started",
+        f"5.0 s pause before agent {KEY} was to start again",
+        f"1.0 s until agent {KEY} started",
     ]
 
 
@@ -257,7 +448,9 @@ def test_a_place_that_another_run_of_the_user_had_is_named(log: Log) -> None:
     assert waits(log) == [f"4.2 s queued: op_slot of {ANN}, free when {jid_of(2)} ended"]
 
 
-def test_a_place_that_became_free_long_before_or_was_another_user_s_is_not_what_was_waited_for(log: Log) -> None:
+def test_a_place_that_became_free_long_before_or_was_another_user_s_is_not_what_was_waited_for(
+    log: Log,
+) -> None:
     log.requested(0, 2)
     log.requested(0, 2, BOB)
     log.requested(0, 1)
@@ -271,7 +464,11 @@ def test_a_gap_that_nothing_explains_is_called_that_and_short_ones_are_not_told(
     log.requested(0)
     log.add(job_stream(jid_of()), RunEnded(at=T + 3, serial=101, status="error", reason="lost"))
     (gap,) = trace(log.store, jid_of(), None)["waits"]
-    assert gap["known"] is False and "not known" in gap["text"] and (gap["since"], gap["until"], gap["secs"]) == (T, T + 3, 3.0)
+    assert (
+        gap["known"] is False
+        and "not known" in gap["text"]
+        and (gap["since"], gap["until"], gap["secs"]) == (T, T + 3, 3.0)
+    )
     log.whole(2)
     assert waits(log, jid_of(2)) == []
     # of a run of a day nobody asks for the second
@@ -293,20 +490,34 @@ def test_phases_cover_a_run_from_its_request_to_its_end(log: Log) -> None:
     log.over(9.25, t)
     phases = trace(log.store, t.jid, None)["phases"]
     assert [(p["name"], p["component"], p["since"] - T, p["until"] - T) for p in phases] == [
-        ("queued", "supervisor", 0, 3), ("agent start", "agent", 0.5, 2), ("op on its way", "agent", 3, 3.5), ("execution", "command", 3.5, 9),
+        ("queued", "supervisor", 0, 3),
+        ("agent start", "agent", 0.5, 2),
+        ("op on its way", "agent", 3, 3.5),
+        ("execution", "command", 3.5, 9),
         ("end", "supervisor", 9, 9.25),
     ]
     log.requested(0, 2)
-    assert [(p["name"], p["until"]) for p in trace(log.store, jid_of(2), None)["phases"]] == [("queued", None)]
+    assert [(p["name"], p["until"]) for p in trace(log.store, jid_of(2), None)["phases"]] == [
+        ("queued", None)
+    ]
 
 
 # ---- clocks and lines of logs
 
 
-@pytest.mark.parametrize(("theirs", "said"), [
-    (1.3, "clock of n12 is 1.3 s ahead"), (-3.0, "clock of n12 is 2.9 s behind"), (0.0, None), (0.04, None), (-0.05, None),
-])
-def test_the_clock_of_another_machine_is_bounded_by_what_both_sides_recorded(log: Log, theirs: float, said: str | None) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (1.3, "clock of n12 is 1.3 s ahead"),
+        (-3.0, "clock of n12 is 2.9 s behind"),
+        (0.0, None),
+        (0.04, None),
+        (-0.05, None),
+    ],
+)
+def test_the_clock_of_another_machine_is_bounded_by_what_both_sides_recorded(
+    log: Log, theirs: float, said: str | None
+) -> None:
     t = token()
     log.requested(0)
     log.placed(1, t)
@@ -323,9 +534,21 @@ def test_lines_of_a_clock_that_is_ahead_stand_where_they_must_have_been(log: Log
     log.placed(1, t)
     log.started(1.1, t, theirs=2.4)
     answer = trace(log.store, t.jid, None)
-    lines = lines_told([Line(T + 2.4, f"agent/{KEY}/agent.log", "x", True), Line(T + 2, "log/server.log", "y"), Line(T, "log/supervisor.log", "z")], answer)
-    assert [(line["component"], round(line["orderAt"] - T, 3), round(line["at"] - T, 3)) for line in lines] == [
-        ("agent", 1.1, 2.4), ("front", 2.0, 2.0), ("supervisor", 0.0, 0.0),
+    lines = lines_told(
+        [
+            Line(T + 2.4, f"agent/{KEY}/agent.log", "x", True),
+            Line(T + 2, "log/server.log", "y"),
+            Line(T, "log/supervisor.log", "z"),
+        ],
+        answer,
+    )
+    assert [
+        (line["component"], round(line["orderAt"] - T, 3), round(line["at"] - T, 3))
+        for line in lines
+    ] == [
+        ("agent", 1.1, 2.4),
+        ("front", 2.0, 2.0),
+        ("supervisor", 0.0, 0.0),
     ]
 
 
@@ -337,9 +560,13 @@ def test_an_image_that_was_pulled_meanwhile_is_named(log: Log) -> None:
     log.started(41, t)
     log.ended(80, t)
     answer = trace(log.store, t.jid, None)
-    said = [Line(T + at, "log/supervisor.log", f"docker host n12: pulled busybox:{at} in 38.5 s") for at in (39, 60, 200)]
+    said = [
+        Line(T + at, "log/supervisor.log", f"docker host n12: pulled busybox:{at} in 38.5 s")
+        for at in (39, 60, 200)
+    ]
     assert [w["text"] for w in pulled(said, answer["waits"])] == [
-        f"39.9 s until agent {KEY} started; pulled busybox:39 in 38.5 s", *[w["text"] for w in answer["waits"][1:]],
+        f"39.9 s until agent {KEY} started; pulled busybox:39 in 38.5 s",
+        *[w["text"] for w in answer["waits"][1:]],
     ]
     job = about(answer)
     assert isinstance(job, About) and job.hosts == {"n12"}
@@ -349,8 +576,15 @@ def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
     t = log.whole()
     answer = trace(log.store, t.jid, None)
     (op,) = (i["event"].op_id for i in answer["items"] if hasattr(i["event"], "op_id"))
-    lines = [Line(T, "log/supervisor.log", text) for text in (f"o={op[:6]} x", "reqId=request-of-ann-1", "another")]
-    assert [line["cause"] for line in lines_told(lines, answer)] == [{"op": op}, {"request": "request-of-ann-1"}, None]
+    lines = [
+        Line(T, "log/supervisor.log", text)
+        for text in (f"o={op[:6]} x", "reqId=request-of-ann-1", "another")
+    ]
+    assert [line["cause"] for line in lines_told(lines, answer)] == [
+        {"op": op},
+        {"request": "request-of-ann-1"},
+        None,
+    ]
 
 
 def test_what_the_logs_are_searched_for(log: Log) -> None:

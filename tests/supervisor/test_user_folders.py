@@ -1,4 +1,6 @@
-"""A supervisor that is root among users who are not: whatever they put in its way, it touches nothing of anybody else's."""
+"""A supervisor that is root among users who are not: whatever they put in its way, it touches
+nothing of anybody else's.
+"""
 
 import asyncio
 import contextlib
@@ -18,25 +20,34 @@ import pytest
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.files import user_library as library_module
-from jobscribe.supervisor.tracing import log_search as log_lines
-from jobscribe.supervisor.files.user_library import Library
 from jobscribe.supervisor.files.run_dir_reaper import Purging
 from jobscribe.supervisor.files.safe_paths import remove
+from jobscribe.supervisor.files.user_library import Library
+from jobscribe.supervisor.tracing import log_search as log_lines
 
 MINE, THEIRS = "user0001", "user0002"
 #: unix users that need not have an entry anywhere
 MY_UNIX, THEIR_UNIX = (41_001, 41_001), (41_002, 41_002)
 ROUNDS, PATIENCE_SECS = (20_000, 900.0) if os.environ.get("SOAK") == "1" else (150, 60.0)
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="folders of other unix users can be made by root only: run the tests as root")
+root_only = pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="folders of other unix users can be made by root only: run the tests as root",
+)
 
 
 class Place:
-    """The user root with two users' folders that belong to unix users of their own, and files of the machine outside."""
+    """The user root with two users' folders that belong to unix users of their own, and files of
+    the machine outside.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.user_root, self.outside = folder / "user", folder / "outside"
         self.user_root.mkdir(mode=0o700)
-        for path, owner in ((self.user_root / MINE, MY_UNIX), (self.user_root / THEIRS, THEIR_UNIX), (self.outside, (0, 0))):
+        for path, owner in (
+            (self.user_root / MINE, MY_UNIX),
+            (self.user_root / THEIRS, THEIR_UNIX),
+            (self.outside, (0, 0)),
+        ):
             self.made(path / "heat" / "lib", owner)
             self.made(path / "heat" / "simAAA01" / "model" / "sub", owner)
             for name in ("heat/lib/a", "heat/lib/b", "heat/simAAA01/model/sub/out"):
@@ -61,7 +72,13 @@ class Place:
         for top in (self.outside, self.user_root / THEIRS):
             for path in (top, *top.rglob("*")):
                 info = path.lstat()
-                out[str(path)] = (info.st_mode, info.st_uid, info.st_gid, info.st_nlink, path.read_text() if path.is_file() else None)
+                out[str(path)] = (
+                    info.st_mode,
+                    info.st_uid,
+                    info.st_gid,
+                    info.st_nlink,
+                    path.read_text() if path.is_file() else None,
+                )
         return out
 
 
@@ -85,8 +102,16 @@ def owner_of(path: Path) -> tuple[int, int]:
 
 def purging(user_root: Path) -> tuple[Purging, list[str]]:
     said: list[str] = []
-    log = lambda fmt, *args, **ids: said.append(f"{fmt.format(*args)} jid={ids.get('jid')}")  # noqa: E731
-    made = Purging(SimpleNamespace(), SimpleNamespace(), log, lambda: None, user_root=str(user_root), after_secs=None, every_secs=1.0)  # type: ignore[arg-type]
+    log = lambda fmt, *args, **ids: said.append(f"{fmt.format(*args)} jid={ids.get('jid')}")
+    made = Purging(
+        SimpleNamespace(),
+        SimpleNamespace(),
+        log,
+        lambda: None,
+        user_root=str(user_root),
+        after_secs=None,
+        every_secs=1.0,
+    )  # type: ignore[arg-type]
     return made, said
 
 
@@ -96,18 +121,25 @@ def purging(user_root: Path) -> tuple[Purging, list[str]]:
 @root_only
 def test_what_is_uploaded_belongs_to_the_owner_of_the_users_folder(place: Place) -> None:
     put(place.library, "c")
-    assert owner_of(place.mine("lib/c")) == MY_UNIX and stat.S_IMODE(place.mine("lib/c").stat().st_mode) == 0o600
+    assert (
+        owner_of(place.mine("lib/c")) == MY_UNIX
+        and stat.S_IMODE(place.mine("lib/c").stat().st_mode) == 0o600
+    )
     for gone in (place.mine("lib"), place.mine()):
         for path in sorted(gone.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
     place.mine().rmdir()
     put(place.library, "c")
-    assert [owner_of(p) for p in (place.mine(), place.mine("lib"), place.mine("lib/c"))] == [MY_UNIX] * 3
+    assert [owner_of(p) for p in (place.mine(), place.mine("lib"), place.mine("lib/c"))] == [
+        MY_UNIX
+    ] * 3
     assert owner_of(place.user_root) == (0, 0)
 
 
 @root_only
-def test_a_file_is_the_users_before_it_has_its_name_and_not_while_it_is_received(place: Place) -> None:
+def test_a_file_is_the_users_before_it_has_its_name_and_not_while_it_is_received(
+    place: Place,
+) -> None:
     """He could write to it, and the digest would be of something else."""
     upload = place.library.upload(MINE, "heat", "c")
     upload.write(b"1")
@@ -120,12 +152,17 @@ def test_a_file_is_the_users_before_it_has_its_name_and_not_while_it_is_received
 
 @root_only
 def test_a_folder_that_is_not_there_yet_is_made_for_the_unix_user_to_come(tmp_path: Path) -> None:
-    library = Library(str(tmp_path / "user"), limit=10, owner=lambda uid: MY_UNIX if uid == MINE else None)
+    library = Library(
+        str(tmp_path / "user"), limit=10, owner=lambda uid: MY_UNIX if uid == MINE else None
+    )
     put(library, "c")
     put(library, "c", uid=THEIRS)
     for uid, owner in ((MINE, MY_UNIX), (THEIRS, (0, 0))):
         top = tmp_path / "user" / uid
-        assert [owner_of(p) for p in (top, top / "heat", top / "heat" / "lib", top / "heat" / "lib" / "c")] == [owner] * 4
+        assert [
+            owner_of(p)
+            for p in (top, top / "heat", top / "heat" / "lib", top / "heat" / "lib" / "c")
+        ] == [owner] * 4
 
 
 @root_only
@@ -140,7 +177,10 @@ def test_a_folder_that_a_crash_left_to_root_is_given_to_its_user(place: Place) -
 def test_a_folder_of_somebody_else_is_not_given_away(place: Place) -> None:
     os.chown(place.mine("lib"), 41_003, 41_003)
     put(place.library, "c")
-    assert (owner_of(place.mine("lib")), owner_of(place.mine("lib/c"))) == ((41_003, 41_003), MY_UNIX)
+    assert (owner_of(place.mine("lib")), owner_of(place.mine("lib/c"))) == (
+        (41_003, 41_003),
+        MY_UNIX,
+    )
 
 
 # ---- links
@@ -155,7 +195,9 @@ def test_a_planted_link_leads_nowhere(place: Place, part: str, target: str) -> N
     planted.symlink_to((place.outside if target == "outside" else place.user_root / THEIRS) / part)
     before = place.others()
     for what in (
-        lambda: put(place.library, "planted"), lambda: place.library.delete(MINE, "heat", "a"), lambda: place.library.files(MINE, "heat"),
+        lambda: put(place.library, "planted"),
+        lambda: place.library.delete(MINE, "heat", "a"),
+        lambda: place.library.files(MINE, "heat"),
         lambda: place.library.open(MINE, "heat", "a"),
     ):
         with pytest.raises(Refusal) as e:
@@ -184,7 +226,9 @@ async def test_a_purge_goes_through_no_link(place: Place, part: str, target: str
 
 
 @root_only
-async def test_links_and_hard_links_in_a_run_directory_go_and_what_they_lead_to_stays(place: Place) -> None:
+async def test_links_and_hard_links_in_a_run_directory_go_and_what_they_lead_to_stays(
+    place: Place,
+) -> None:
     model = place.mine("simAAA01/model")
     (model / "etc").symlink_to(place.outside)
     (model / "sub" / "etc").symlink_to(place.user_root / THEIRS)
@@ -200,21 +244,34 @@ async def test_links_and_hard_links_in_a_run_directory_go_and_what_they_lead_to_
 
 
 @root_only
-def test_a_hard_link_to_a_file_that_the_user_cannot_read_is_no_file_of_the_library(place: Place) -> None:
-    for name, source in (("root", place.outside / "heat/lib/a"), ("theirs", place.user_root / THEIRS / "heat/lib/a")):
+def test_a_hard_link_to_a_file_that_the_user_cannot_read_is_no_file_of_the_library(
+    place: Place,
+) -> None:
+    for name, source in (
+        ("root", place.outside / "heat/lib/a"),
+        ("theirs", place.user_root / THEIRS / "heat/lib/a"),
+    ):
         os.link(source, place.mine("lib") / name)
         with pytest.raises(Refusal) as e:
             place.library.open(MINE, "heat", name)
         assert e.value.code == "notFound"
-    for name, mode, group in (("all", 0o604, 0), ("group", 0o640, MY_UNIX[1]), ("not-group", 0o604, MY_UNIX[1])):
+    for name, mode, group in (
+        ("all", 0o604, 0),
+        ("group", 0o640, MY_UNIX[1]),
+        ("not-group", 0o604, MY_UNIX[1]),
+    ):
         (place.mine("lib") / name).write_text("x")
         os.chown(place.mine("lib") / name, 0, group)
         (place.mine("lib") / name).chmod(mode)
-    assert [f["name"] for f in place.library.files(MINE, "heat")] == ["a", "all", "b", "group"], "as the kernel would let him"
+    assert [f["name"] for f in place.library.files(MINE, "heat")] == ["a", "all", "b", "group"], (
+        "as the kernel would let him"
+    )
     assert [f["name"] for f in place.library.files(THEIRS, "heat")] == ["a", "b"]
 
 
-def test_what_is_no_file_is_not_opened_even_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_file_is_not_opened_even_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Opening a pipe or a device does something to it."""
     library = Library(str(tmp_path), limit=10)
     put(library, "c")
@@ -228,7 +285,11 @@ def test_what_is_no_file_is_not_opened_even_for_a_moment(tmp_path: Path, monkeyp
         looked.append(e.value.errno)
         return stat.S_ISREG(mode)
 
-    monkeypatch.setattr(library_module, "stat", SimpleNamespace(S_ISREG=looks, S_IRGRP=stat.S_IRGRP, S_IROTH=stat.S_IROTH))
+    monkeypatch.setattr(
+        library_module,
+        "stat",
+        SimpleNamespace(S_ISREG=looks, S_IRGRP=stat.S_IRGRP, S_IROTH=stat.S_IROTH),
+    )
     with pytest.raises(Refusal):
         library.open(MINE, "heat", "pipe")
     assert looked == [errno.ENXIO], "nobody reads it while it is looked at"
@@ -238,11 +299,16 @@ def test_what_is_no_file_is_not_opened_even_for_a_moment(tmp_path: Path, monkeyp
 
 
 class Swapping:
-    """A job that puts its own folder and a link to another's in one place, in turns, as fast as it can."""
+    """A job that puts its own folder and a link to another's in one place, in turns, as fast as it
+    can.
+    """
 
     def __init__(self, place: Path, target: Path) -> None:
         self._place, self._target = place, target
-        self._own, self._link = place.with_name("own-" + place.name), place.with_name("link-" + place.name)
+        self._own, self._link = (
+            place.with_name("own-" + place.name),
+            place.with_name("link-" + place.name),
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -293,7 +359,9 @@ def until_both(what: Callable[[int], bool], rounds: int) -> None:
 @pytest.mark.timeout(1200 if ROUNDS > 1000 else 120)
 @pytest.mark.parametrize("part", ["heat", "heat/lib"])
 @pytest.mark.parametrize("target", ["outside", THEIRS])
-def test_a_job_that_swaps_folder_and_link_gets_nothing_written_read_or_removed_elsewhere(place: Place, part: str, target: str) -> None:
+def test_a_job_that_swaps_folder_and_link_gets_nothing_written_read_or_removed_elsewhere(
+    place: Place, part: str, target: str
+) -> None:
     victim = place.outside if target == "outside" else place.user_root / THEIRS
     (place.mine("lib") / "only-mine").write_text("mine")
     os.chown(place.mine("lib/only-mine"), *MY_UNIX)
@@ -309,7 +377,11 @@ def test_a_job_that_swaps_folder_and_link_gets_nothing_written_read_or_removed_e
                 os.close(fd)
                 assert b"secret of" not in data or data == b"secret of user0001"
             else:
-                assert {f["name"] for f in place.library.files(MINE, "heat")} <= {"a", "b", "only-mine"}
+                assert {f["name"] for f in place.library.files(MINE, "heat")} <= {
+                    "a",
+                    "b",
+                    "only-mine",
+                }
                 place.library.delete(MINE, "heat", "b" if n % 2 else "a")
         except Refusal as e:
             return e.code != "notFound"
@@ -324,7 +396,9 @@ def test_a_job_that_swaps_folder_and_link_gets_nothing_written_read_or_removed_e
 @pytest.mark.timeout(1200 if ROUNDS > 1000 else 120)
 @pytest.mark.parametrize("part", ["heat", "heat/simAAA01"])
 @pytest.mark.parametrize("target", ["outside", THEIRS])
-async def test_a_job_that_swaps_folder_and_link_gets_nothing_purged_elsewhere(place: Place, part: str, target: str) -> None:
+async def test_a_job_that_swaps_folder_and_link_gets_nothing_purged_elsewhere(
+    place: Place, part: str, target: str
+) -> None:
     victim = place.outside if target == "outside" else place.user_root / THEIRS
     before = place.others()
     p, said = purging(place.user_root)
@@ -345,7 +419,9 @@ async def test_a_job_that_swaps_folder_and_link_gets_nothing_purged_elsewhere(pl
 
 @root_only
 @pytest.mark.parametrize("part", ["heat", "heat/simAAA01"])
-async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(place: Place, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(
+    place: Place, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     """Just when the way to the folder is known."""
     own, away = place.user_root / MINE / part, place.user_root / MINE / "away"
     before = place.others()
@@ -358,7 +434,10 @@ async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(pl
         own.symlink_to(place.user_root / THEIRS / part)
         return fd
 
-    for what in (lambda: p.remove(str(place.mine("simAAA01/model")), 7), lambda: p._gone(str(place.mine("simAAA01/.purged-model-7")))):
+    for what in (
+        lambda: p.remove(str(place.mine("simAAA01/model")), 7),
+        lambda: p._gone(str(place.mine("simAAA01/.purged-model-7"))),
+    ):
         with monkeypatch.context() as m:
             m.setattr(p, "_folder_of", and_then)
             m.setattr(p, "_erase", lambda doomed: None)
@@ -456,7 +535,9 @@ async def test_what_stands_in_the_way_of_the_other_name_is_removed_first(tmp_pat
     assert os.listdir(folder) == []
 
 
-def test_a_library_with_endless_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_with_endless_names_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library_module, "SEEN_AT_MOST", 50)
     library = Library(str(tmp_path), limit=10)
     put(library, "c")
@@ -488,8 +569,12 @@ def test_a_trace_reads_no_link_and_no_pipe_in_an_agents_folder(tmp_path: Path) -
     os.mkfifo(agent / "agent.log.1")
     (agent / "keeper.log").symlink_to(tmp_path / "shadow")
     (agent / "keeper.log.1").write_text("said by the keeper\n")
-    about = log_lines.About(f"{MINE}-simAAA01-model", "heat", frozenset(), frozenset(), 0.0, math.inf)
-    assert [line.text for line in log_lines.lines(str(tmp_path / "root"), about)[0]] == ["said by the keeper"]
+    about = log_lines.About(
+        f"{MINE}-simAAA01-model", "heat", frozenset(), frozenset(), 0.0, math.inf
+    )
+    assert [line.text for line in log_lines.lines(str(tmp_path / "root"), about)[0]] == [
+        "said by the keeper"
+    ]
     with pytest.raises(OSError, match="symbolic"):
         list(log_lines._blocks([str(agent / "agent.log")]))
 
@@ -503,4 +588,6 @@ def _no_descriptor_is_left() -> Iterator[None]:
 
 
 def _leads_to_a_folder(fd: str) -> bool:
-    return os.path.isdir(f"/proc/self/fd/{fd}") and not os.readlink(f"/proc/self/fd/{fd}").startswith("/proc")
+    return os.path.isdir(f"/proc/self/fd/{fd}") and not os.readlink(
+        f"/proc/self/fd/{fd}"
+    ).startswith("/proc")

@@ -1,8 +1,17 @@
-"""An agent that is wanted for more than a run: by a call, a reader, or a user who is about to begin."""
+"""An agent that is wanted for more than a run: by a call, a reader, or a user who is about to
+begin.
+"""
 
 import pytest
+
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.interface.inputs import DriverFailed, TimerFired, WantAgent, agent_key, refusal_handle
+from jobscribe.supervisor.core.interface.inputs import (
+    DriverFailed,
+    TimerFired,
+    WantAgent,
+    agent_key,
+    refusal_handle,
+)
 
 
 @pytest.fixture
@@ -60,7 +69,10 @@ def test_when_it_cannot_be_started_whoever_waits_is_told_why(kit):
     want(stage, kit)
     for attempt in (1, 2):
         stage.tell(DriverFailed(kit.key_of(), attempt, "no more memory"))
-        refused = [(e.handle, e.refusal.code, "no more memory" in e.refusal.sentence) for e in stage.asked(fx.ReplyRefusal)]
+        refused = [
+            (e.handle, e.refusal.code, "no more memory" in e.refusal.sentence)
+            for e in stage.asked(fx.ReplyRefusal)
+        ]
         assert refused == ([(7, "agentUnavailable", True)] if attempt == 2 else [])
         if attempt == 1:
             stage.tell(TimerFired(("agent-retry", kit.key_of(), 1)))
@@ -80,4 +92,7 @@ def test_too_many_wishes_are_refused(kit):
 
 
 def test_a_wish_names_its_agent_and_who_is_to_be_told(kit):
-    assert (agent_key(WantAgent(7, kit.key_of())), refusal_handle(WantAgent(7, kit.key_of()))) == (kit.key_of(), 7)
+    assert (agent_key(WantAgent(7, kit.key_of())), refusal_handle(WantAgent(7, kit.key_of()))) == (
+        kit.key_of(),
+        7,
+    )

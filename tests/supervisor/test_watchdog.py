@@ -1,4 +1,6 @@
-"""A supervisor says that it lives only while its loop turns and the store's writer answers; that a store refuses is an answer."""
+"""A supervisor says that it lives only while its loop turns and the store's writer answers; that a
+store refuses is an answer.
+"""
 
 import asyncio
 import contextlib
@@ -9,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.service.systemd import Notifier
 from jobscribe.supervisor.process.watchdog import SIGNS, Watchdog
@@ -17,7 +20,9 @@ EVERY = 0.2
 
 
 class Bench:
-    """A watchdog over a real store whose disk can be held up, and the listener that systemd would have."""
+    """A watchdog over a real store whose disk can be held up, and the listener that systemd would
+    have.
+    """
 
     def __init__(self, place: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -27,8 +32,14 @@ class Bench:
         self.disk.set()
         self.failing = False
         (place / "db").mkdir()
-        self.store = SqliteStore(place / "db" / "events.sqlite", asyncio.get_running_loop().call_soon_threadsafe, point=self._point)
-        notifier = Notifier({"NOTIFY_SOCKET": str(place / "notify"), "WATCHDOG_USEC": str(int(EVERY * SIGNS * 1e6))})
+        self.store = SqliteStore(
+            place / "db" / "events.sqlite",
+            asyncio.get_running_loop().call_soon_threadsafe,
+            point=self._point,
+        )
+        notifier = Notifier(
+            {"NOTIFY_SOCKET": str(place / "notify"), "WATCHDOG_USEC": str(int(EVERY * SIGNS * 1e6))}
+        )
         self.watchdog = Watchdog(notifier, self.store, lambda: "all is well")
 
     def _point(self, name: str) -> None:

@@ -1,19 +1,22 @@
-"""What `job why` and `trace` say of runs on clusters: why they wait there, who ended them, and how Slurm's number leads back to a run."""
+"""What `job why` and `trace` say of runs on clusters: why they wait there, who ended them, and how
+Slurm's number leads back to a run.
+"""
 
 import pytest
+
 from jobscribe.db.events.events import job_stream
+from jobscribe.db.store.contract import Batch, Write
 from jobscribe.db.store.job_index import index_row
 from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.db.store.contract import Batch, Write
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.supervisor.core.interface.inputs import DriverFound, SignInNeeded
+from jobscribe.supervisor.core.resources.host_selection import HostPlace
 from jobscribe.supervisor.core.status.run_status import status
-from jobscribe.supervisor.tracing.report import trace
 from jobscribe.supervisor.diagnosis.explanation import why
+from jobscribe.supervisor.tracing.report import trace
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")
 FOLDER = "/r/agent/run/t"
@@ -21,13 +24,25 @@ FOLDER = "/r/agent/run/t"
 
 @pytest.fixture
 def stage(kit):
-    stage = kit.Stage(batch=frozenset({"sbatch"}), places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)})
+    stage = kit.Stage(
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+    )
     stage.submit(driver="sbatch")
     return stage
 
 
 def said(state="PENDING", **fields):
-    return BatchState(**{"cluster": "hpc", "job_id": "4711", "state": state, "partition": "debug", "account": "m1", **fields})
+    return BatchState(
+        **{
+            "cluster": "hpc",
+            "job_id": "4711",
+            "state": state,
+            "partition": "debug",
+            "account": "m1",
+            **fields,
+        }
+    )
 
 
 def ask(stage, n=1):
@@ -50,27 +65,45 @@ def over(stage, kit, code=None, **exit_):
 
 
 def test_it_waits_in_slurm_s_queue(stage, kit):
-    answer = waits(stage, kit, reason="Resources", sentence="it waits for nodes (Slurm: Resources)", submitted_at=kit.WALL, starts_at=kit.WALL + 60)
+    answer = waits(
+        stage,
+        kit,
+        reason="Resources",
+        sentence="it waits for nodes (Slurm: Resources)",
+        submitted_at=kit.WALL,
+        starts_at=kit.WALL + 60,
+    )
     assert answer["cause"] == "slurm"
     assert answer["sentence"] == (
         "it has not started: it is in the queue of hpc, partition debug, Slurm job 4711: it waits for nodes (Slurm: Resources); "
         "expected to start at 2023-11-14 22:14:20 UTC"
     )
     assert answer["evidence"] == [
-        "Slurm job 4711 on hpc, partition debug, account m1: PENDING (Resources)", "in Slurm's queue since 2023-11-14 22:13:20 UTC",
+        "Slurm job 4711 on hpc, partition debug, account m1: PENDING (Resources)",
+        "in Slurm's queue since 2023-11-14 22:13:20 UTC",
         "Slurm expects to start it at 2023-11-14 22:14:20 UTC",
     ]
     assert answer["try"] == [
-        "nothing needs to be done; a smaller or shorter job often starts earlier", "scontrol show job 4711   # on hpc: all that Slurm knows of it",
+        "nothing needs to be done; a smaller or shorter job often starts earlier",
+        "scontrol show job 4711   # on hpc: all that Slurm knows of it",
         f"jobscribe job cancel {kit.jid_of()}   # to take it out of the queue",
     ]
     assert answer["logs"][-1] == f"{FOLDER}/batch.sh"
 
 
-@pytest.mark.parametrize(("reason", "helps"), [
-    ("AssocGrpCpuLimit", "account or QOS"), ("QOSMaxJobsPerUserLimit", "account or QOS"), ("ReqNodeNotAvail, UnavailableNodes:n1", "operators"),
-    ("JobHeldAdmin", "operators"), ("JobHeldUser", "scontrol release"), ("Licenses", "licences"), ("BeginTime", "the time"), ("Dependency", "other job"),
-])
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("AssocGrpCpuLimit", "account or QOS"),
+        ("QOSMaxJobsPerUserLimit", "account or QOS"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "operators"),
+        ("JobHeldAdmin", "operators"),
+        ("JobHeldUser", "scontrol release"),
+        ("Licenses", "licences"),
+        ("BeginTime", "the time"),
+        ("Dependency", "other job"),
+    ],
+)
 def test_what_to_do_about_a_reason(stage, kit, reason, helps):
     assert helps in waits(stage, kit, reason=reason)["try"][0]
 
@@ -80,8 +113,17 @@ def test_a_reason_that_nobody_knows_still_leads_somewhere(stage, kit):
 
 
 def test_slurm_does_not_answer(stage, kit):
-    answer = waits(stage, kit, job_id=None, state="", sentence="Slurm's controller cannot be reached", unknown_since=kit.WALL + 1)
-    assert answer["sentence"].startswith("it has not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it")
+    answer = waits(
+        stage,
+        kit,
+        job_id=None,
+        state="",
+        sentence="Slurm's controller cannot be reached",
+        unknown_since=kit.WALL + 1,
+    )
+    assert answer["sentence"].startswith(
+        "it has not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it"
+    )
     assert answer["evidence"] == [
         "nobody can ask the scheduler of hpc since 2023-11-14 22:13:21 UTC; what is said here is the last that is known",
         "Slurm: it is not in the queue of hpc yet",
@@ -92,67 +134,155 @@ def test_it_waits_for_a_sign_in(stage):
     stage.tell(SignInNeeded(KEY, 1, "nobody has signed in"))
     answer = ask(stage)
     assert (answer["cause"], answer["sentence"]) == (
-        "sign_in", "it has not started: it waits until its user signs in to hpc: nobody has signed in",
+        "sign_in",
+        "it has not started: it waits until its user signs in to hpc: nobody has signed in",
     )
-    assert answer["try"] == ["jobscribe login hpc   # or sign in on the page; the run goes on by itself then"]
+    assert answer["try"] == [
+        "jobscribe login hpc   # or sign in on the page; the run goes on by itself then"
+    ]
 
 
 def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     stage.up(KEY)
-    stage.reports(kit.replace(kit.running(stage.token()), batch=said("RUNNING", nodes="n[1-2]")), key=KEY)
+    stage.reports(
+        kit.replace(kit.running(stage.token()), batch=said("RUNNING", nodes="n[1-2]")), key=KEY
+    )
     answer = ask(stage)
-    assert answer["sentence"] == "it runs since 2023-11-14 22:13:20 UTC on n[1-2] of hpc, as Slurm job 4711"
-    assert "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"] and "nodes: n[1-2]" in answer["evidence"]
-    back = said("PENDING", reason="BeginTime", sentence="its time to begin has not come", starts_at=kit.WALL + 120, restarts=1)
+    assert (
+        answer["sentence"]
+        == "it runs since 2023-11-14 22:13:20 UTC on n[1-2] of hpc, as Slurm job 4711"
+    )
+    assert (
+        "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"]
+        and "nodes: n[1-2]" in answer["evidence"]
+    )
+    back = said(
+        "PENDING",
+        reason="BeginTime",
+        sentence="its time to begin has not come",
+        starts_at=kit.WALL + 120,
+        restarts=1,
+    )
     stage.reports(kit.replace(kit.running(stage.token()), batch=back), key=KEY)
     answer = ask(stage)
     assert answer["sentence"] == (
         "Slurm said that it was started at 2023-11-14 22:13:20 UTC, and has taken it back into its queue: its time to begin has not come"
     )
     assert "Slurm expects to start it at 2023-11-14 22:15:20 UTC" in answer["evidence"]
-    assert answer["try"][0] == "nothing needs to be done: it goes on when the time has come that it was given"
+    assert (
+        answer["try"][0]
+        == "nothing needs to be done: it goes on when the time has come that it was given"
+    )
     stage.disconnect(KEY)
     stage.tell(DriverFound(KEY, "unknown", "nobody has signed in", sign_in=True))
     answer = ask(stage)
-    assert answer["evidence"][0].startswith("nobody can ask its agent since") and answer["try"][0].startswith("jobscribe login hpc")
+    assert answer["evidence"][0].startswith("nobody can ask its agent since") and answer["try"][
+        0
+    ].startswith("jobscribe login hpc")
 
 
-@pytest.mark.parametrize(("mine", "cause", "phrase"), [(True, "slurmCanceledByUser", "canceled in Slurm by its user"), (False, "slurmCanceledByOther", "canceled by an operator")])
+@pytest.mark.parametrize(
+    ("mine", "cause", "phrase"),
+    [
+        (True, "slurmCanceledByUser", "canceled in Slurm by its user"),
+        (False, "slurmCanceledByOther", "canceled by an operator"),
+    ],
+)
 def test_who_canceled_it_there_decides_whose_that_is(stage, kit, mine, cause, phrase):
     facts = ExitFacts(canceled_by_user=mine)
-    answer = over(stage, kit, source="scheduler", detail="it was canceled", batch=said("CANCELLED", canceled_by="root"), facts=facts)
-    assert (answer["cause"], answer["diagnosis"]["type"], answer["diagnosis"]["behavior"]) == (cause, "user" if mine else "platform", "permanent")
+    answer = over(
+        stage,
+        kit,
+        source="scheduler",
+        detail="it was canceled",
+        batch=said("CANCELLED", canceled_by="root"),
+        facts=facts,
+    )
+    assert (answer["cause"], answer["diagnosis"]["type"], answer["diagnosis"]["behavior"]) == (
+        cause,
+        "user" if mine else "platform",
+        "permanent",
+    )
     assert ("a fault of its program" in answer["not"]) is not mine
 
 
 def test_what_slurm_never_took_and_what_was_taken_back_wait_for_nothing(stage, kit):
-    answer = over_unstarted(stage, kit, said(job_id=None, state=""), fault="batchRefused", detail="Slurm refused it: Invalid account")
-    assert "Slurm: it was never in the queue of hpc" in answer["evidence"] and answer["logs"] == [f"{FOLDER}/exit.json"]
+    answer = over_unstarted(
+        stage,
+        kit,
+        said(job_id=None, state=""),
+        fault="batchRefused",
+        detail="Slurm refused it: Invalid account",
+    )
+    assert "Slurm: it was never in the queue of hpc" in answer["evidence"] and answer["logs"] == [
+        f"{FOLDER}/exit.json"
+    ]
     stage.submit(2, driver="sbatch")
-    answer = over_unstarted(stage, kit, said(reason="PartitionTimeLimit"), 2, fault="neverPossible", detail="it would wait for ever")
-    assert any(line.endswith(": it was PENDING (PartitionTimeLimit) until it was taken back") for line in answer["evidence"])
+    answer = over_unstarted(
+        stage,
+        kit,
+        said(reason="PartitionTimeLimit"),
+        2,
+        fault="neverPossible",
+        detail="it would wait for ever",
+    )
+    assert any(
+        line.endswith(": it was PENDING (PartitionTimeLimit) until it was taken back")
+        for line in answer["evidence"]
+    )
 
 
 def over_unstarted(stage, kit, batch, n=1, **exit_):
     """The answer for one that ended before it had started."""
     stage.up(KEY)
-    stage.reports(kit.ended(stage.token(n), None, pid=None, source="start", batch=batch, **exit_), key=KEY)
+    stage.reports(
+        kit.ended(stage.token(n), None, pid=None, source="start", batch=batch, **exit_), key=KEY
+    )
     return ask(stage, n)
 
 
 def test_somebody_canceled_it_there(stage, kit):
     batch = said("CANCELLED", canceled_by="operator", nodes="n[1-2]")
-    answer = over(stage, kit, source="scheduler", detail="it was canceled by unix user operator, outside this system", batch=batch)
-    assert (answer["reason"], answer["cause"], answer["confidence"], answer["state"]) == ("scheduler", "slurmCanceled", "certain", "error")
-    assert answer["sentence"] == "Slurm ended it: it was canceled by unix user operator, outside this system"
-    assert answer["diagnosis"]["phrase"] == "canceled in Slurm" and "canceled by anyone here" in answer["not"]
-    assert "canceled in Slurm by unix user operator" in answer["evidence"] and "nodes: n[1-2]" in answer["evidence"]
+    answer = over(
+        stage,
+        kit,
+        source="scheduler",
+        detail="it was canceled by unix user operator, outside this system",
+        batch=batch,
+    )
+    assert (answer["reason"], answer["cause"], answer["confidence"], answer["state"]) == (
+        "scheduler",
+        "slurmCanceled",
+        "certain",
+        "error",
+    )
+    assert (
+        answer["sentence"]
+        == "Slurm ended it: it was canceled by unix user operator, outside this system"
+    )
+    assert (
+        answer["diagnosis"]["phrase"] == "canceled in Slurm"
+        and "canceled by anyone here" in answer["not"]
+    )
+    assert (
+        "canceled in Slurm by unix user operator" in answer["evidence"]
+        and "nodes: n[1-2]" in answer["evidence"]
+    )
     assert any("(said by the batch scheduler of hpc)" in line for line in answer["evidence"])
-    assert "sacct -j 4711   # on hpc: what its accounting has" in answer["try"] and answer["logs"][-1] == f"{FOLDER}/batch.sh"
+    assert (
+        "sacct -j 4711   # on hpc: what its accounting has" in answer["try"]
+        and answer["logs"][-1] == f"{FOLDER}/batch.sh"
+    )
 
 
 def test_its_own_exit_with_what_slurm_says_beside_it(stage, kit):
-    answer = over(stage, kit, 3, source="script", batch=said("FAILED", sentence="it failed with exit code 3", nodes="n1"))
+    answer = over(
+        stage,
+        kit,
+        3,
+        source="script",
+        batch=said("FAILED", sentence="it failed with exit code 3", nodes="n1"),
+    )
     assert answer["sentence"] == "it ended by itself with exit code 3"
     assert "Slurm's side of it: it failed with exit code 3" in answer["evidence"]
     assert "Slurm job 4711 on hpc, partition debug, account m1: FAILED" in answer["evidence"]
@@ -161,12 +291,26 @@ def test_its_own_exit_with_what_slurm_says_beside_it(stage, kit):
 def test_it_was_refused_or_never_possible(stage, kit):
     stage.up(KEY)
     detail = "it would wait for ever: the partition allows less time (Slurm: PartitionTimeLimit)"
-    stage.reports(kit.ended(
-        stage.token(), None, pid=None, source="start", fault="neverPossible", detail=detail, batch=said(reason="PartitionTimeLimit"),
-    ), key=KEY)
+    stage.reports(
+        kit.ended(
+            stage.token(),
+            None,
+            pid=None,
+            source="start",
+            fault="neverPossible",
+            detail=detail,
+            batch=said(reason="PartitionTimeLimit"),
+        ),
+        key=KEY,
+    )
     answer = ask(stage)
-    assert answer["sentence"] == f"could not be started: {detail}" and answer["cause"] == "startFailed"
-    assert "what was missing: neverPossible" not in answer["evidence"] and "in a word: neverPossible" in answer["evidence"]
+    assert (
+        answer["sentence"] == f"could not be started: {detail}" and answer["cause"] == "startFailed"
+    )
+    assert (
+        "what was missing: neverPossible" not in answer["evidence"]
+        and "in a word: neverPossible" in answer["evidence"]
+    )
     assert any("jobscribe cluster list" in line for line in answer["try"])
 
 
@@ -175,9 +319,21 @@ def test_a_canceled_run_says_so_whatever_slurm_calls_it(stage, kit):
     token = stage.token()
     stage.reports(kit.replace(kit.running(token), batch=said("RUNNING")), key=KEY)
     stage.cancel()
-    stage.reports(kit.ended(token, None, signal=15, source="scheduler", stop_reason="cancel", batch=said("CANCELLED")), key=KEY)
+    stage.reports(
+        kit.ended(
+            token,
+            None,
+            signal=15,
+            source="scheduler",
+            stop_reason="cancel",
+            batch=said("CANCELLED"),
+        ),
+        key=KEY,
+    )
     answer = ask(stage)
-    assert answer["sentence"] == "it was canceled by user0001" and "sacct" not in "".join(answer["try"])
+    assert answer["sentence"] == "it was canceled by user0001" and "sacct" not in "".join(
+        answer["try"]
+    )
 
 
 # ---- the number leads back
@@ -185,25 +341,48 @@ def test_a_canceled_run_says_so_whatever_slurm_calls_it(stage, kit):
 
 @pytest.fixture
 def store(stage, kit):
-    """The log of three runs: 4711 of one user, 4712 of another, and one that was submitted a second time as 4713."""
+    """The log of three runs: 4711 of one user, 4712 of another, and one that was submitted a second
+    time as 4713.
+    """
     waits(stage, kit)
     stage.submit(1, uid=kit.OTHER_UID, driver="sbatch")
     other = AgentKey("sbatch", "parallel", kit.OTHER_UID, "hpc")
     stage.up(other)
-    stage.reports(kit.replace(kit.starting(stage.token(1, kit.OTHER_UID)), batch=said(job_id="4712")), key=other)
+    stage.reports(
+        kit.replace(kit.starting(stage.token(1, kit.OTHER_UID)), batch=said(job_id="4712")),
+        key=other,
+    )
     stage.submit(2, driver="sbatch")
     stage.reports(kit.replace(kit.starting(stage.token(2)), batch=said(job_id="12_3")), key=KEY)
-    stage.reports(kit.ended(stage.token(2), None, source="scheduler", batch=said("NODE_FAIL", job_id="4713")), key=KEY)
+    stage.reports(
+        kit.ended(stage.token(2), None, source="scheduler", batch=said("NODE_FAIL", job_id="4713")),
+        key=KEY,
+    )
     store = MemoryStore(lambda call: call())
     versions: dict[str, int] = {}
     for stream, event in stage.log:
-        rows = (index_row(stage.folded(stream.removeprefix("job/"))),) if stream.startswith("job/") else ()
-        store.append(Batch(writes=(Write(stream, versions.get(stream, 0), (event,)),), index=rows), lambda result: None)
+        rows = (
+            (index_row(stage.folded(stream.removeprefix("job/"))),)
+            if stream.startswith("job/")
+            else ()
+        )
+        store.append(
+            Batch(writes=(Write(stream, versions.get(stream, 0), (event,)),), index=rows),
+            lambda result: None,
+        )
         versions[stream] = versions.get(stream, 0) + 1
     return store
 
 
-@pytest.mark.parametrize(("number", "n", "uid"), [("4711", 1, "user0001"), ("4712", 1, "user0002"), ("12_3", 2, "user0001"), ("4713", 2, "user0001")])
+@pytest.mark.parametrize(
+    ("number", "n", "uid"),
+    [
+        ("4711", 1, "user0001"),
+        ("4712", 1, "user0002"),
+        ("12_3", 2, "user0001"),
+        ("4713", 2, "user0001"),
+    ],
+)
 def test_slurm_s_number_leads_to_the_run(store, kit, number, n, uid):
     answer = trace(store, number, None)
     assert answer["job"]["jid"] == kit.jid_of(n, uid)
@@ -221,12 +400,21 @@ def test_a_newer_job_of_somebody_else_s_with_that_number_hides_nobody_s_own(stag
     """Each cluster counts its own jobs."""
     stage.submit(7, uid=kit.OTHER_UID, driver="sbatch")
     key = AgentKey("sbatch", "parallel", kit.OTHER_UID, "hpc")
-    stage.reports(kit.replace(kit.starting(stage.token(7, kit.OTHER_UID)), batch=said(job_id="4711")), key=key)
+    stage.reports(
+        kit.replace(kit.starting(stage.token(7, kit.OTHER_UID)), batch=said(job_id="4711")), key=key
+    )
     jid = kit.jid_of(7, kit.OTHER_UID)
     events = tuple(e for s, e in stage.log if s == job_stream(jid))
-    store.append(Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(stage.folded(jid)),)), lambda result: None)
+    store.append(
+        Batch(writes=(Write(job_stream(jid), 0, events),), index=(index_row(stage.folded(jid)),)),
+        lambda result: None,
+    )
     assert trace(store, "4711", kit.UID)["job"]["jid"] == kit.jid_of()
-    assert trace(store, "4711", None)["job"]["jid"] == trace(store, "4711", kit.OTHER_UID)["job"]["jid"] == jid
+    assert (
+        trace(store, "4711", None)["job"]["jid"]
+        == trace(store, "4711", kit.OTHER_UID)["job"]["jid"]
+        == jid
+    )
 
 
 def test_an_op_and_a_request_still_lead_to_their_run(stage, store, kit):

@@ -1,4 +1,6 @@
-"""The check at the end of every system test: the fold of the store, the records and what the supervisor answers are one."""
+"""The check at the end of every system test: the fold of the store, the records and what the
+supervisor answers are one.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -7,12 +9,12 @@ from typing import Any
 import msgspec
 from real_site import Site, until
 
-from jobscribe.db.store.job_index import index_row
+from jobscribe.db.events.state import Job, Run
 from jobscribe.db.maintenance.verification import check, export, folded, opened
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import record_path
-from jobscribe.db.events.state import Job, Run
 from jobscribe.db.store.contract import Stored
+from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import PURGED
 
@@ -35,9 +37,13 @@ _NEXT = {
 
 
 def check_books(site: Site) -> dict[str, Job]:
-    """All jobs of the root, by computeJid. The supervisor may run or not; everything that was submitted must be over."""
+    """All jobs of the root, by computeJid. The supervisor may run or not; everything that was
+    submitted must be over.
+    """
     if site.process is not None:
-        until(lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running")
+        until(
+            lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running"
+        )
         until(lambda: not _busy(site.root), "nothing is left of anything")
     jobs = fold(site.root)
     _check_order(site.root)
@@ -47,7 +53,9 @@ def check_books(site: Site) -> dict[str, Job]:
         _check_lists(site, jobs)
         until(lambda: not check(site.root).records_behind, "the records are written")
         for jid, (job, last) in jobs.items():
-            assert record_path(site.root / "supervisor-job", jid).read_bytes() == record_bytes(job, last.position, last.event.at)
+            assert record_path(site.root / "supervisor-job", jid).read_bytes() == record_bytes(
+                job, last.position, last.event.at
+            )
     report = check(site.root)
     assert report.ok, report
     return {jid: job for jid, (job, _) in jobs.items()}
@@ -81,7 +89,9 @@ def _busy(root: Path) -> list[str]:
 
 
 def _check_order(root: Path) -> None:
-    """Run by run: what is left of a canceled run may come to its end when the next one waits already."""
+    """Run by run: what is left of a canceled run may come to its end when the next one waits
+    already.
+    """
     ended: dict[str, int] = {}
     for (jid, serial), own in _runs(root).items():
         types = [e["type"] for e in own]
@@ -103,7 +113,9 @@ def _is_plain(requested: dict[str, Any]) -> bool:
 
 
 def _check_attempts(own: list[dict[str, Any]]) -> None:
-    """Of a run with roles, or one that is tried again: each task goes its way once, an attempt is placed whole, and one follows another."""
+    """Of a run with roles, or one that is tried again: each task goes its way once, an attempt is
+    placed whole, and one follows another.
+    """
     told = [(e["type"], e["event"]) for e in own]
     assert told[0][0] == "RunRequested", told
     tasks: dict[tuple[Any, ...], list[str]] = {}
@@ -111,15 +123,30 @@ def _check_attempts(own: list[dict[str, Any]]) -> None:
     for (before, _), (type_, event) in zip([("", {}), *told], told, strict=False):
         if type_ == "TaskPlaced":
             number = event["token"][2]
-            assert number in (attempt, attempt + 1) and (number > attempt or before == "TaskPlaced"), told
+            assert number in (attempt, attempt + 1) and (
+                number > attempt or before == "TaskPlaced"
+            ), told
             assert number == attempt or all("TaskEnded" in steps for steps in tasks.values()), told
             attempt = number
         if "token" in event:
             tasks.setdefault(tuple(event["token"]), []).append(type_)
         if type_ == "AttemptEnded":
-            assert event["attempt"] == attempt and all("TaskEnded" in steps for steps in tasks.values()), told
+            assert event["attempt"] == attempt and all(
+                "TaskEnded" in steps for steps in tasks.values()
+            ), told
     for steps in tasks.values():
-        way = [step for step in ("TaskPlaced", "TaskSubmitted", "TaskStarted", "TaskExited", "TaskHeld", "TaskEnded") if step in steps]
+        way = [
+            step
+            for step in (
+                "TaskPlaced",
+                "TaskSubmitted",
+                "TaskStarted",
+                "TaskExited",
+                "TaskHeld",
+                "TaskEnded",
+            )
+            if step in steps
+        ]
         assert steps == way and way[0] == "TaskPlaced" and way[-1] == "TaskEnded", (steps, told)
 
 
@@ -145,7 +172,9 @@ def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
 
 
 def _run_dir(said: dict[str, Any], run: Run) -> str | None:
-    """None before it is made and once it is purged. On a cluster it is the one that the agent there names."""
+    """None before it is made and once it is purged. On a cluster it is the one that the agent there
+    names.
+    """
     if run.started_at is None or run.status == PURGED:
         return None
     return said["runDir"] if run.spec.driver == "sbatch" else run.run_dir
@@ -157,12 +186,34 @@ def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
     assert run is not None
     exit_ = None if said["exit"] is None else msgspec.convert(said["exit"], ExitInfo)
     told = (
-        said["state"], said["computeJobSerial"], said["computeJobHash"], said["computeJobQueued"], said["computeJobStart"],
-        said["computeJobEnd"], said["reason"], said["error"], said["over"], said["attempt"], said["runDir"], said["position"], exit_,
+        said["state"],
+        said["computeJobSerial"],
+        said["computeJobHash"],
+        said["computeJobQueued"],
+        said["computeJobStart"],
+        said["computeJobEnd"],
+        said["reason"],
+        said["error"],
+        said["over"],
+        said["attempt"],
+        said["runDir"],
+        said["position"],
+        exit_,
     )
     assert told == (
-        run.status, run.serial, run.spec.compute_job_hash, run.queued_at, run.started_at, run.ended_at, run.reason, run.error,
-        not run.busy, run.attempt, _run_dir(said, run), last.position, run.exit,
+        run.status,
+        run.serial,
+        run.spec.compute_job_hash,
+        run.queued_at,
+        run.started_at,
+        run.ended_at,
+        run.reason,
+        run.error,
+        not run.busy,
+        run.attempt,
+        _run_dir(said, run),
+        last.position,
+        run.exit,
     )
 
 
@@ -179,6 +230,9 @@ def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
 
 def check_list(listed: list[dict[str, Any]], jobs: dict[str, tuple[Job, Stored]]) -> None:
     """What `job-list` says of all jobs is what their events add up to."""
-    rows = [msgspec.structs.replace(index_row(job), position=last.position) for job, last in jobs.values()]
+    rows = [
+        msgspec.structs.replace(index_row(job), position=last.position)
+        for job, last in jobs.values()
+    ]
     wanted = [{**msgspec.to_builtins(row), "state": row.status} for row in rows]
     assert sorted(listed, key=lambda r: r["jid"]) == sorted(wanted, key=lambda r: r["jid"])

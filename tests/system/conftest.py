@@ -1,4 +1,6 @@
-"""Lets the tests of this folder import what they share, and gives them sites: a root with a supervisor of its own on it."""
+"""Lets the tests of this folder import what they share, and gives them sites: a root with a
+supervisor of its own on it.
+"""
 
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -22,8 +24,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., Site]]:
-    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
+    nothing that ran on it is left.
+    """
     with ended(check_lag) as sites:
+
         def make(*sets: str, **options: object) -> Site:
             sites.append(Site(sets, **options))  # type: ignore[arg-type]
             return sites[-1]
@@ -33,7 +38,9 @@ def make_site() -> Iterator[Callable[..., Site]]:
 
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Iterator[Site]:
-    """A fresh root with a supervisor. Afterwards the books are checked: log, records and what is answered are one."""
+    """A fresh root with a supervisor. Afterwards the books are checked: log, records and what is
+    answered are one.
+    """
     site = make_site()
     site.start()
     yield site
@@ -42,7 +49,10 @@ def site(make_site: Callable[..., Site]) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def module_site() -> Iterator[Site]:
-    site = Site(("slots.local_sequential=4", "output.head_bytes=1048576", "output.tail_bytes=1048576"), env={"SYSTEM_CANARY": "sings"})
+    site = Site(
+        ("slots.local_sequential=4", "output.head_bytes=1048576", "output.tail_bytes=1048576"),
+        env={"SYSTEM_CANARY": "sings"},
+    )
     try:
         site.start()
         yield site

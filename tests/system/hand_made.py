@@ -1,4 +1,6 @@
-"""A supervisor in this process whose driver is the fake one, and agents made by hand that speak to its hub over real sockets."""
+"""A supervisor in this process whose driver is the fake one, and agents made by hand that speak to
+its hub over real sockets.
+"""
 
 import asyncio
 import itertools
@@ -15,14 +17,20 @@ import tornado.websocket
 from jobscribe.db.events.events import agent_stream
 from jobscribe.drivers.contracts import AgentSpec
 from jobscribe.drivers.fake import FakeDriver, Place
-from jobscribe.protocol.wire.codec import Decoder, Encoder
-from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
 from jobscribe.runtime.event_loop_lag import LoopLag
+from jobscribe.service.settings.settings import (
+    LimitSettings,
+    Settings,
+    SlotSettings,
+    SupervisorSettings,
+)
 from jobscribe.service.systemd import Notifier
-from jobscribe.service.settings.settings import LimitSettings, Settings, SlotSettings, SupervisorSettings
-from jobscribe.supervisor import app, configuration as offers
+from jobscribe.supervisor import app
+from jobscribe.supervisor import configuration as offers
 from jobscribe.supervisor.process import root_identity
 from jobscribe.supervisor.process.root_directory import Root
 
@@ -44,13 +52,26 @@ class Hall:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
         self.place = Place()
-        monkeypatch.setattr(offers, "LocalDriver", lambda *_, cpu_slots, **__: FakeDriver(self.place, name="local", cpu_slots=cpu_slots))
+        monkeypatch.setattr(
+            offers,
+            "LocalDriver",
+            lambda *_, cpu_slots, **__: FakeDriver(self.place, name="local", cpu_slots=cpu_slots),
+        )
         self.settings = Settings(
-            root=str(folder), supervisor=SupervisorSettings(port=0, development=True), limits=LimitSettings(**limits),
+            root=str(folder),
+            supervisor=SupervisorSettings(port=0, development=True),
+            limits=LimitSettings(**limits),
             slots=SlotSettings(local_sequential=4),
         )
         self.root = Root(self.settings.root)
-        self.supervisor = app._Supervisor(self.settings, self.root, root_identity.compare(self.root), None, Notifier({}), LoopLag())
+        self.supervisor = app._Supervisor(
+            self.settings,
+            self.root,
+            root_identity.compare(self.root),
+            None,
+            Notifier({}),
+            LoopLag(),
+        )
         self.agents: list[Agent] = []
 
     async def open(self) -> None:
@@ -68,7 +89,10 @@ class Hall:
 
     async def post(self, path: str, **body: Any) -> Any:
         reply = await tornado.httpclient.AsyncHTTPClient().fetch(
-            f"{self.url}/api/{path}", method="POST", body=json.dumps(body), raise_error=False,
+            f"{self.url}/api/{path}",
+            method="POST",
+            body=json.dumps(body),
+            raise_error=False,
             headers={"Authorization": "Bearer " + self.supervisor._secret},
         )
         said = json.loads(reply.body)
@@ -77,11 +101,15 @@ class Hall:
 
     async def submit(self, uid: str = "WireUsr1", **fields: Any) -> dict[str, Any]:
         run = {"uid": uid, "simulationId": f"w{next(_numbers):07d}", "command": ["true"], **fields}
-        reply: dict[str, Any] = await self.post("run-simulation", reqId=f"request-{next(_numbers)}", run=run)
+        reply: dict[str, Any] = await self.post(
+            "run-simulation", reqId=f"request-{next(_numbers)}", run=run
+        )
         return {**reply, "uid": uid}
 
     async def status(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        said: dict[str, Any] = await self.post("run-status", uid=run["uid"], computeJid=run["computeJid"], **fields)
+        said: dict[str, Any] = await self.post(
+            "run-status", uid=run["uid"], computeJid=run["computeJid"], **fields
+        )
         return said
 
     @property
@@ -97,8 +125,13 @@ class Hall:
 
     async def started(self, uid: str = "WireUsr1") -> AgentSpec:
         """What the driver was given for this user."""
-        entry = await until(lambda: self.place.living(AgentKey("local", "sequential", uid, "localhost")), f"an agent of {uid} is started")
-        await until(lambda: self.agent_events(uid).count("AgentStarted") >= 1, "its start is on record")
+        entry = await until(
+            lambda: self.place.living(AgentKey("local", "sequential", uid, "localhost")),
+            f"an agent of {uid} is started",
+        )
+        await until(
+            lambda: self.agent_events(uid).count("AgentStarted") >= 1, "its start is on record"
+        )
         spec: AgentSpec = entry.spec
         return spec
 
@@ -116,13 +149,19 @@ class Hall:
         return out
 
     def agent_events(self, uid: str) -> list[str]:
-        return self.stories().get(agent_stream(AgentKey("local", "sequential", uid, "localhost")), [])
+        return self.stories().get(
+            agent_stream(AgentKey("local", "sequential", uid, "localhost")), []
+        )
 
 
 class Agent:
-    """The far end, by hand. token, key_text: what it claims in the handshake, where that is not the truth."""
+    """The far end, by hand. token, key_text: what it claims in the handshake, where that is not the
+    truth.
+    """
 
-    def __init__(self, spec: AgentSpec, url: str, *, token: str | None = None, key_text: str | None = None) -> None:
+    def __init__(
+        self, spec: AgentSpec, url: str, *, token: str | None = None, key_text: str | None = None
+    ) -> None:
         self.spec, self.url = spec, url
         self.token, self.key_text = token or spec.token, key_text or str(spec.key)
         self._encoder, self._decoder = Encoder(), Decoder("to_agent")
@@ -132,8 +171,14 @@ class Agent:
 
     async def connect(self, **headers: str) -> "Agent":
         request = tornado.httpclient.HTTPRequest(
-            self.url, headers={"Authorization": "Bearer " + self.token, "X-Jobscribe-Agent": self.key_text, **headers},
-            connect_timeout=5, request_timeout=5,
+            self.url,
+            headers={
+                "Authorization": "Bearer " + self.token,
+                "X-Jobscribe-Agent": self.key_text,
+                **headers,
+            },
+            connect_timeout=5,
+            request_timeout=5,
         )
         self.socket = await tornado.websocket.websocket_connect(request)
         return self
@@ -152,12 +197,20 @@ class Agent:
 
     async def alive(self, **changes: Any) -> None:
         fields = {
-            "agent_id": self.spec.agent_id, "agent_key": self.spec.key, "version": "1", "host": "node1", "boot_id": "boot1", "pid": 10, "keeper_pid": 9,
+            "agent_id": self.spec.agent_id,
+            "agent_key": self.spec.key,
+            "version": "1",
+            "host": "node1",
+            "boot_id": "boot1",
+            "pid": 10,
+            "keeper_pid": 9,
         }
         await self.say(Alive(**{**fields, **changes}))
 
     async def snapshot(self, *executions: Execution) -> None:
-        await self.say(Snapshot(number=next(self._snapshots), page=0, last=True, executions=executions))
+        await self.say(
+            Snapshot(number=next(self._snapshots), page=0, last=True, executions=executions)
+        )
 
     async def present(self, *executions: Execution) -> "Agent":
         await self.alive()
@@ -173,7 +226,9 @@ class Agent:
                     if isinstance(message, type_):
                         return self.received.pop(n)
                 frame = await self.socket.read_message()
-                assert frame is not None, f"the connection ended ({self.socket.close_reason}) before a {type_.__name__} came"
+                assert frame is not None, (
+                    f"the connection ended ({self.socket.close_reason}) before a {type_.__name__} came"
+                )
                 self.received += self._decoder.messages(frame)  # type: ignore[arg-type]
 
     async def ended(self, secs: float = DEADLINE_SECS) -> str | None:
@@ -195,8 +250,12 @@ class Agent:
 def execution(token: Token, state: str, *, code: int = 0, pid: int = 100) -> Execution:
     exit_ = ExitInfo(code=code, started_at=1.7e9, ended_at=1.7e9 + 1) if state == "ended" else None
     return Execution(
-        token=token, state=state, op_id=op_id(token, "run"), pid=pid, start_ticks=pid * 7, started_at=1.7e9,  # type: ignore[arg-type]
-        elapsed_secs=0.5, exit=exit_,
+        token=token,
+        state=state,
+        op_id=op_id(token, "run"),
+        pid=pid,
+        start_ticks=pid * 7,
+        started_at=1.7e9,  # type: ignore[arg-type]
+        elapsed_secs=0.5,
+        exit=exit_,
     )
-
-

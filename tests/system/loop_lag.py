@@ -1,9 +1,11 @@
 """How late the loops of a site were: what every test of this folder ends with.
 
-The supervisor measures each round of its loop and leaves out time in which it was not let run (see `runtime.lag`), so that what is
-left is its own whatever else the machine does. The bound is the promise's (50 ms, 99.9th percentile) with five times its room. Of
-supervisors that are gone, and of agents, the longest rounds stand in the log: none of those may have been so long that no percentile
-could excuse it. What a process that does nothing had to wait in the same time (see `machine_floor`) is told beside it, and excuses nothing.
+The supervisor measures each round of its loop and leaves out time in which it was not let run (see
+`runtime.lag`), so that what is left is its own whatever else the machine does. The bound is the
+promise's (50 ms, 99.9th percentile) with five times its room. Of supervisors that are gone, and of
+agents, the longest rounds stand in the log: none of those may have been so long that no percentile
+could excuse it. What a process that does nothing had to wait in the same time (see `machine_floor`)
+is told beside it, and excuses nothing.
 """
 
 import re
@@ -48,7 +50,9 @@ def check_lag(site: Site) -> list[str]:
 
 def _faults(pid: int) -> str:
     """How often its threads waited for a page from the disk."""
-    return f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[9]} pages were read in"
+    return (
+        f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[9]} pages were read in"
+    )
 
 
 def _listens(site: Site) -> bool:

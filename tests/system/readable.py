@@ -1,4 +1,6 @@
-"""What a reader must find in an answer of `job why`: that the text alone says what happened, how sure that is, and what to do next."""
+"""What a reader must find in an answer of `job why`: that the text alone says what happened, how
+sure that is, and what to do next.
+"""
 
 import re
 from collections.abc import Callable
@@ -7,15 +9,23 @@ from typing import Any
 from jobscribe.diagnosis.causes import CAUSES
 
 #: Words of the program, not of its users.
-_INTERNAL = re.compile(r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\(")
+_INTERNAL = re.compile(
+    r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\("
+)
 #: What the text has of the JSON.
 _PARTS = ("state", "cause", "confidence", "reason", "sentence", "evidence", "not", "try", "logs")
 #: What somebody can do begins so, or is a command to type.
-_DEED = re.compile(r"^(jobscribe|docker|scontrol|sacct|journalctl|kubectl|etc/engines|sed|less)\b|^'?[A-Za-z]+\b")
+_DEED = re.compile(
+    r"^(jobscribe|docker|scontrol|sacct|journalctl|kubectl|etc/engines|sed|less)\b|^'?[A-Za-z]+\b"
+)
 
 
-def settled(ask: Callable[[], dict[str, Any]], print_: Callable[[], str]) -> tuple[dict[str, Any], str]:
-    """An answer, and what the command prints of the same: nothing has changed from before that until after it."""
+def settled(
+    ask: Callable[[], dict[str, Any]], print_: Callable[[], str]
+) -> tuple[dict[str, Any], str]:
+    """An answer, and what the command prints of the same: nothing has changed from before that
+    until after it.
+    """
     after = ask()
     for _ in range(20):
         before, text = after, print_()
@@ -31,7 +41,9 @@ def check(answer: dict[str, Any], text: str) -> None:
     assert cause in CAUSES, (cause, answer)
     assert confidence in ("certain", "likely", "possible", "unknown"), answer
     head = text.splitlines()[0]
-    assert answer["computeJid"] in head and answer["state"] in head and answer["sentence"] in head, head
+    assert (
+        answer["computeJid"] in head and answer["state"] in head and answer["sentence"] in head
+    ), head
     assert cause in text or answer["reason"] in text, text
     for told in (*answer["evidence"], *answer["not"], *answer["try"], *answer["logs"]):
         assert told.strip() and told in text, (told, text)

@@ -1,4 +1,5 @@
-"""A root with a real supervisor on it, as a user starts it: `jobscribe up` in a process of its own. And who else runs there.
+"""A root with a real supervisor on it, as a user starts it: `jobscribe up` in a process of its own.
+And who else runs there.
 
 Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
 """
@@ -30,7 +31,9 @@ from jobscribe.runtime.log.session_folders import log_files
 DEADLINE_SECS = 30.0
 UID = "SystemU1"
 #: relative parts would mean something else in a process that changes its directory
-PYTHON_PATH = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+PYTHON_PATH = os.pathsep.join(
+    os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p
+)
 PROFILE = "limits.login_profile_secs"
 
 #: What a report of a failure shows of each log.
@@ -41,7 +44,9 @@ _numbers = itertools.count(1)
 _naps = itertools.count(1)
 
 
-def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02) -> Any:
+def until(
+    true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02
+) -> Any:
     """What `true` returns as soon as it is something; fails when that takes too long."""
     deadline = time.monotonic() + secs
     while not (found := true()):
@@ -52,12 +57,18 @@ def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause
 
 
 def add_logs(report: pytest.TestReport, *others: Path) -> None:
-    """To what is told of a test that failed: the ends of the logs of the sites that stand, and of these files. Called from folders' conftest."""
+    """To what is told of a test that failed: the ends of the logs of the sites that stand, and of
+    these files. Called from folders' conftest.
+    """
     if not report.failed:
         return
     for site in sorted(_alive, key=lambda s: s.place):
-        report.sections.append((f"log of the supervisor in {site.place}", site.log()[-SHOWN_CHARS:]))
-        report.sections += [(f"{path}", _end_of(path)) for path in sorted(site.root.glob("agent/*/agent.log"))[-4:]]
+        report.sections.append(
+            (f"log of the supervisor in {site.place}", site.log()[-SHOWN_CHARS:])
+        )
+        report.sections += [
+            (f"{path}", _end_of(path)) for path in sorted(site.root.glob("agent/*/agent.log"))[-4:]
+        ]
     report.sections += [(f"{path}", _end_of(path)) for path in others]
 
 
@@ -69,9 +80,13 @@ def _end_of(path: Path) -> str:
 
 
 def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
-    """What the plain files have in them, but for longer ones. Those who write go on: what was removed meanwhile, or replaced, is not there."""
+    """What the plain files have in them, but for longer ones. Those who write go on: what was
+    removed meanwhile, or replaced, is not there.
+    """
     found: dict[Path, bytes] = {}
-    for path in (Path(top, name) for folder in folders for top, _, names in os.walk(folder) for name in names):
+    for path in (
+        Path(top, name) for folder in folders for top, _, names in os.walk(folder) for name in names
+    ):
         with contextlib.suppress(FileNotFoundError):
             if path.is_file() and not path.is_symlink() and path.stat().st_size <= most_bytes:
                 found[path] = path.read_bytes()
@@ -80,7 +95,12 @@ def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
 
 def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
     """A run in a slot of its own. fields: those of RunSpec, as they are in JSON."""
-    return {"uid": uid, "simulationId": f"s{next(_numbers):07d}", "command": list(command), **fields}
+    return {
+        "uid": uid,
+        "simulationId": f"s{next(_numbers):07d}",
+        "command": list(command),
+        **fields,
+    }
 
 
 def shell(text: str, uid: str = UID, **fields: Any) -> dict[str, Any]:
@@ -105,25 +125,42 @@ class Answer(NamedTuple):
 
 
 class Site:
-    """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end beside it.
+    """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end
+    beside it.
 
-    obeys_permissions: where the tests run as root, without root's power over all files. python: another interpreter than ours.
-    who: the unix user to become (tests that run as root only); None: whoever runs the tests.
+    obeys_permissions: where the tests run as root, without root's power over all files. python:
+    another interpreter than ours. who: the unix user to become (tests that run as root only); None:
+    whoever runs the tests.
     """
 
     def __init__(
-        self, sets: Sequence[str] = (), *, env: dict[str, str] | None = None, obeys_permissions: bool = False, command: str = "up",
-        python: str = sys.executable, web: bool = False, who: int | None = None,
+        self,
+        sets: Sequence[str] = (),
+        *,
+        env: dict[str, str] | None = None,
+        obeys_permissions: bool = False,
+        command: str = "up",
+        python: str = sys.executable,
+        web: bool = False,
+        who: int | None = None,
     ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
         if who is not None:
             os.chown(self.place, who, who)
         self.root = self.place / "r"
-        # what the profile of whoever runs the tests does is nobody's business, least of all at how many times at once, killed in the midst of it
+        # what the profile of whoever runs the tests does is nobody's business, least of all at how
+        # many times at once, killed in the midst of it
         profile = () if any(s.startswith(PROFILE) for s in sets) else (f"{PROFILE}=0",)
-        self._sets, self._env, self._command, self._python = (*sets, *profile), env or {}, command, python
+        self._sets, self._env, self._command, self._python = (
+            (*sets, *profile),
+            env or {},
+            command,
+            python,
+        )
         self._web = web
-        self._before: Callable[[], None] | None = _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
+        self._before: Callable[[], None] | None = (
+            _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
+        )
         if who is not None:
             self._before = lambda: become(who)
             self._env = {"HOME": str(self.place), **self._env}
@@ -141,14 +178,34 @@ class Site:
     def arguments(self) -> list[str]:
         sets = [a for s in self._sets for a in ("--set", s)]
         alone = ["--no-web"] if self._command == "up" and not self._web else []
-        return [self._python, "-m", "jobscribe.cli", "--root", str(self.root), self._command, *alone, "--port", "0", *sets]
+        return [
+            self._python,
+            "-m",
+            "jobscribe.cli",
+            "--root",
+            str(self.root),
+            self._command,
+            *alone,
+            "--port",
+            "0",
+            *sets,
+        ]
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
         """A supervisor process, which may or may not come up."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH} | self._env
+        env = (
+            {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+            | {"PYTHONPATH": PYTHON_PATH}
+            | self._env
+        )
         with (self.place / "up.log").open("ab") as log:
             return subprocess.Popen(
-                [*self.arguments(), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, cwd="/",
+                [*self.arguments(), *more],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                cwd="/",
                 preexec_fn=self._before,
             )
 
@@ -190,18 +247,28 @@ class Site:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def logged(self, name: str = "supervisor") -> str:
-        """The whole log file of supervisor ("server": front end), all sessions: one of an earlier start is not in the newest."""
-        return "".join(Path(file).read_text(errors="replace") for file in log_files(str(self.root), name))
+        """The whole log file of supervisor ("server": front end), all sessions: one of an earlier
+        start is not in the newest.
+        """
+        return "".join(
+            Path(file).read_text(errors="replace") for file in log_files(str(self.root), name)
+        )
 
     # ---- who runs here
 
     def titled(self, name: str) -> list[int]:
         """Pids of the processes that show themselves as `jobscribe <name> <root>`."""
         wanted = f"jobscribe {name} {self.root}".encode()
-        return [p.pid for p in processes.table().values() if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted]
+        return [
+            p.pid
+            for p in processes.table().values()
+            if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted
+        ]
 
     def keeper(self, uid: str = UID, kind: str = "sequential") -> dict[str, Any]:
-        said: dict[str, Any] = json.loads((self.root / "agent" / str(self.agent_key(uid, kind)) / "keeper.json").read_text())
+        said: dict[str, Any] = json.loads(
+            (self.root / "agent" / str(self.agent_key(uid, kind)) / "keeper.json").read_text()
+        )
         return said
 
     def agent_key(self, uid: str = UID, kind: str = "sequential") -> AgentKey:
@@ -213,7 +280,14 @@ class Site:
 
         def look() -> int | None:
             agents = set(self.titled("agent"))
-            return next((p.pid for p in processes.table().values() if p.parent == keeper and p.pid in agents), None)
+            return next(
+                (
+                    p.pid
+                    for p in processes.table().values()
+                    if p.parent == keeper and p.pid in agents
+                ),
+                None,
+            )
 
         return int(until(look, "the agent runs"))
 
@@ -237,7 +311,9 @@ class Site:
         return out
 
     def end(self) -> dict[int, bytes]:
-        """End everything that runs here, by pid. Returns what had to be killed after its keeper had ended: there must be nothing."""
+        """End everything that runs here, by pid. Returns what had to be killed after its keeper had
+        ended: there must be nothing.
+        """
         self._disconnect()
         if self.process is not None:
             if self.process.poll() is None:
@@ -252,7 +328,9 @@ class Site:
                 self.process.stdout.close()
             self.process = None
         # also those of agents elsewhere, as on a cluster whose files are in this place
-        for keeper in [pid for pid, line in self.everybody().items() if line.startswith(b"jobscribe keeper ")]:
+        for keeper in [
+            pid for pid, line in self.everybody().items() if line.startswith(b"jobscribe keeper ")
+        ]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGCONT)
                 os.kill(keeper, signal.SIGTERM)
@@ -275,7 +353,13 @@ class Site:
     def connection(self, timeout: float = 40.0) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=timeout)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
         """One request on the kept connection; `headers` instead of the secret's."""
         if self._connection is None:
             self._connection = self.connection()
@@ -299,11 +383,16 @@ class Site:
         return reply
 
     def status(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        reply: dict[str, Any] = self.post("run-status", uid=run["uid"], computeJid=jid_of(run), **fields)
+        reply: dict[str, Any] = self.post(
+            "run-status", uid=run["uid"], computeJid=jid_of(run), **fields
+        )
         return reply
 
     def cancel(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        reply: dict[str, Any] = self.post("run-cancel", **{"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run), **fields})
+        reply: dict[str, Any] = self.post(
+            "run-cancel",
+            **{"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run), **fields},
+        )
         return reply
 
     def wait(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
@@ -320,6 +409,7 @@ class Site:
 
     def running(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
         """The status as soon as it runs."""
+
         def look() -> dict[str, Any] | None:
             said = self.status(run)
             assert not said["over"], said
@@ -337,7 +427,10 @@ class Site:
 
     def story(self, run: dict[str, Any]) -> list[str]:
         """Types of the job's events, oldest first."""
-        return [e["event"]["type"] for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]]
+        return [
+            e["event"]["type"]
+            for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]
+        ]
 
     def ready(self) -> dict[str, Any]:
         """With the counters, which only who has the secret is told."""
@@ -372,7 +465,11 @@ def rss(pid: int) -> int:
 
 def naps(nap: str) -> list[int]:
     """Pids of all `sleep <nap>` on this machine, whoever started them."""
-    return [p.pid for p in processes.table().values() if not p.over and nap.encode() in _cmdline(p.pid).split(b"\0")]
+    return [
+        p.pid
+        for p in processes.table().values()
+        if not p.over and nap.encode() in _cmdline(p.pid).split(b"\0")
+    ]
 
 
 def fresh_nap() -> str:
@@ -382,7 +479,9 @@ def fresh_nap() -> str:
 
 @contextlib.contextmanager
 def ended(late: Callable[[Site], list[str]] = lambda _: []) -> Iterator[list[Site]]:
-    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said against one while it still lives."""
+    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said
+    against one while it still lives.
+    """
     sites: list[Site] = []
     said, left = [], {}
     try:

@@ -1,4 +1,6 @@
-"""Runs of apps through a real supervisor: how far they are is known while they run, whoever was killed meanwhile, and their end is true."""
+"""Runs of apps through a real supervisor: how far they are is known while they run, whoever was
+killed meanwhile, and their end is true.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +12,12 @@ from real_site import UID, Site, jid_of, spec, until
 
 def app_run(app: str, model: str, kind: str = "sequential", **fields: Any) -> dict[str, Any]:
     run = spec((), simulationType=app, computeModel=model, jobRunMode=kind)
-    data = {"simulationType": app, "simulationId": run["simulationId"], "report": model, "models": {model: fields}}
+    data = {
+        "simulationType": app,
+        "simulationId": run["simulationId"],
+        "report": model,
+        "models": {model: fields},
+    }
     return {**run, "data": data}
 
 
@@ -19,7 +26,9 @@ def heat(**fields: Any) -> dict[str, Any]:
 
 
 def run_dir(site: Site, run: dict[str, Any]) -> Path:
-    return site.root / "user" / UID / run["simulationType"] / run["simulationId"] / run["computeModel"]
+    return (
+        site.root / "user" / UID / run["simulationType"] / run["simulationId"] / run["computeModel"]
+    )
 
 
 def frames(site: Site, run: dict[str, Any]) -> int:
@@ -41,7 +50,11 @@ def test_progress_is_known_while_it_runs_and_in_the_end(shared: Site) -> None:
     until(lambda: 1 <= frames(shared, run) <= 3, "some frames are reported")
     said = shared.wait(run)
     assert said["state"] == "completed"
-    assert said["parallelStatus"] == said["exit"]["report"] == {"frameCount": 4, "percentComplete": 100.0}
+    assert (
+        said["parallelStatus"]
+        == said["exit"]["report"]
+        == {"frameCount": 4, "percentComplete": 100.0}
+    )
 
 
 def test_a_cancel_ends_app_and_program(shared: Site) -> None:
@@ -99,8 +112,15 @@ def test_the_job_gets_no_secret_and_no_search_path_of_ours(shared: Site) -> None
     shared.running(shared.submit(run) and run)
     evidence = Path((run_dir(shared, run) / ".jobscribe" / "latest").resolve())
     until(lambda: (run_dir(shared, run) / "in.json").exists(), "it is prepared")
-    until(lambda: [p for p, line in shared.everybody().items() if b"parameters.py" in line], "its program runs")
-    ours = [pid for pid, line in shared.everybody().items() if b"parameters.py" in line or b"input.json" in line]
+    until(
+        lambda: [p for p, line in shared.everybody().items() if b"parameters.py" in line],
+        "its program runs",
+    )
+    ours = [
+        pid
+        for pid, line in shared.everybody().items()
+        if b"parameters.py" in line or b"input.json" in line
+    ]
     assert len(ours) >= 3  # the job command, the app's side of it, the program
     for pid in ours:
         environment = Path(f"/proc/{pid}/environ").read_bytes()

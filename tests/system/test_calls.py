@@ -1,4 +1,6 @@
-"""Calls of apps, files and news through a real supervisor: real agents, workers and runs; real refusals, kills and restarts."""
+"""Calls of apps, files and news through a real supervisor: real agents, workers and runs; real
+refusals, kills and restarts.
+"""
 
 import contextlib
 import http.client
@@ -22,7 +24,7 @@ from jobscribe.runtime import processes
 
 OTHER_UID = "SystemU2"
 #: An app that misbehaves as it is told to.
-SLY = '''
+SLY = """
 import os, sys, time
 from pathlib import Path
 from jobscribe.apps.app import App, Model, Prepared
@@ -38,7 +40,7 @@ app = App(
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {},
     stateful={"hang": hang}, stateless={"echo": lambda args: args, "big": lambda args: "x" * 9_000_000, "die": lambda args: os._exit(3)},
 )
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One supervisor for all tests of this module, with the sly app."""
     place = tmp_path_factory.mktemp("apps")
     (place / "sly_app.py").write_text(SLY)
-    site = Site(("apps.also=sly=sly_app:app", "limits.upload_bytes=5000000"), env={"PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{place}"})
+    site = Site(
+        ("apps.also=sly=sly_app:app", "limits.upload_bytes=5000000"),
+        env={"PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{place}"},
+    )
     try:
         yield site.start()
         assert "Traceback" not in site.log(), "everything that went wrong was expected by somebody"
@@ -74,7 +79,14 @@ def code_of(answer: Answer) -> tuple[int, str]:
     return answer.code, body["code"]
 
 
-def app_run(app: str, model: str, kind: str = "sequential", uid: str = UID, data: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+def app_run(
+    app: str,
+    model: str,
+    kind: str = "sequential",
+    uid: str = UID,
+    data: dict[str, Any] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
     run = spec((), uid, simulationType=app, computeModel=model, jobRunMode=kind)
     return {**run, "data": {"models": {model: fields}, **(data or {})}}
 
@@ -92,10 +104,25 @@ def file_of(site: Site, run: dict[str, Any], name: str, uid: str = UID, **fields
 
 
 def test_what_apps_compute_without_a_run(shared: Site) -> None:
-    assert said(call(shared, "stateless_compute", "myapp", method="idealWeight", args={"height": 58})) == {"weight": 30.95}
-    assert said(call(shared, "stateful_compute", "myapp", method="addDog", args={"name": "Rex", "height": 50, "weight": 20}))["dogs"]
-    assert said(call(shared, "stateful_compute", "myapp", method="listDogs"))["dogs"][0]["name"] == "Rex"
-    assert said(call(shared, "stateful_compute", "myapp", OTHER_UID, method="listDogs")) == {"dogs": []}
+    assert said(
+        call(shared, "stateless_compute", "myapp", method="idealWeight", args={"height": 58})
+    ) == {"weight": 30.95}
+    assert said(
+        call(
+            shared,
+            "stateful_compute",
+            "myapp",
+            method="addDog",
+            args={"name": "Rex", "height": 50, "weight": 20},
+        )
+    )["dogs"]
+    assert (
+        said(call(shared, "stateful_compute", "myapp", method="listDogs"))["dogs"][0]["name"]
+        == "Rex"
+    )
+    assert said(call(shared, "stateful_compute", "myapp", OTHER_UID, method="listDogs")) == {
+        "dogs": []
+    }
     assert said(shared.ask("GET", "/api/apps")) == {"apps": ["command", "heat", "myapp", "sly"]}
 
 
@@ -104,39 +131,83 @@ def test_what_apps_read_of_a_run(shared: Site) -> None:
     serial = shared.finished(run)["computeJobSerial"]
     of_run = {"computeJid": jid_of(run), "computeJobSerial": serial}
     assert len(said(call(shared, "sequential_result", "myapp", **of_run))["plots"]) == 2
-    assert set(said(call(shared, "analysis_job", "myapp", method="ageAt", args={"share": 0.5}, **of_run))) == {"height", "weight"}
-    name = said(call(shared, "download_run_file", "myapp", args={"suffix": "csv"}, **of_run))["name"]
+    assert set(
+        said(call(shared, "analysis_job", "myapp", method="ageAt", args={"share": 0.5}, **of_run))
+    ) == {"height", "weight"}
+    name = said(call(shared, "download_run_file", "myapp", args={"suffix": "csv"}, **of_run))[
+        "name"
+    ]
     answer = file_of(shared, run, name, computeJobSerial=serial)
     assert answer.code == 200 and answer.body.startswith(b"week,")
-    assert code_of(call(shared, "sequential_result", "myapp", **{**of_run, "computeJobSerial": serial - 1})) == (409, "staleSerial")
-    assert code_of(call(shared, "sequential_result", "myapp", OTHER_UID, **of_run)) == (404, "notFound")
+    assert code_of(
+        call(shared, "sequential_result", "myapp", **{**of_run, "computeJobSerial": serial - 1})
+    ) == (409, "staleSerial")
+    assert code_of(call(shared, "sequential_result", "myapp", OTHER_UID, **of_run)) == (
+        404,
+        "notFound",
+    )
 
 
 def test_frames_of_a_run_that_goes_on(shared: Site) -> None:
     run = app_run("heat", "heatAnimation", "parallel", size=10, frames=2000, steps=1, paceSecs=0.1)
     shared.submit(run)
-    reached = until(lambda: (shared.status(run)["parallelStatus"] or {}).get("frameCount", 0), "a frame is there")
-    frame = said(call(shared, "get_simulation_frame", "heat", computeJid=jid_of(run), args={"frameReport": "heatAnimation", "frameIndex": reached - 1}))
+    reached = until(
+        lambda: (shared.status(run)["parallelStatus"] or {}).get("frameCount", 0),
+        "a frame is there",
+    )
+    frame = said(
+        call(
+            shared,
+            "get_simulation_frame",
+            "heat",
+            computeJid=jid_of(run),
+            args={"frameReport": "heatAnimation", "frameIndex": reached - 1},
+        )
+    )
     assert frame["frameIndex"] == reached - 1 and frame["zMatrix"]
-    missing = call(shared, "get_simulation_frame", "heat", computeJid=jid_of(run), args={"frameReport": "heatAnimation", "frameIndex": 1999})
+    missing = call(
+        shared,
+        "get_simulation_frame",
+        "heat",
+        computeJid=jid_of(run),
+        args={"frameReport": "heatAnimation", "frameIndex": 1999},
+    )
     assert code_of(missing) == (422, "appRefused")
     shared.cancel(run)
     assert shared.wait(run)["state"] == "canceled"
 
 
-@pytest.mark.parametrize(("fields", "expected"), [
-    ({"job_cmd": "stateless_compute", "app": "nosuch", "method": "m"}, (404, "unknownApp")),
-    ({"job_cmd": "stateless_compute", "app": "sly", "method": "nosuch"}, (404, "notFound")),
-    ({"job_cmd": "nosuch", "app": "sly"}, (400, "badRequest")),
-    ({"job_cmd": "stateless_compute", "app": "sly", "method": "big"}, (413, "replyTooLarge")),
-    ({"job_cmd": "stateless_compute", "app": "sly", "method": "die"}, (422, "appFailed")),
-    ({"job_cmd": "stateful_compute", "app": "sly", "method": "hang", "deadlineSecs": 0.3}, (504, "deadline")),
-    ({"job_cmd": "stateless_compute", "app": "sly", "method": "echo", "args": {"x": "y" * 300_000}}, (413, "tooLarge")),
-])
-def test_a_clear_answer_to_each_that_cannot_be(shared: Site, fields: dict[str, Any], expected: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"job_cmd": "stateless_compute", "app": "nosuch", "method": "m"}, (404, "unknownApp")),
+        ({"job_cmd": "stateless_compute", "app": "sly", "method": "nosuch"}, (404, "notFound")),
+        ({"job_cmd": "nosuch", "app": "sly"}, (400, "badRequest")),
+        ({"job_cmd": "stateless_compute", "app": "sly", "method": "big"}, (413, "replyTooLarge")),
+        ({"job_cmd": "stateless_compute", "app": "sly", "method": "die"}, (422, "appFailed")),
+        (
+            {"job_cmd": "stateful_compute", "app": "sly", "method": "hang", "deadlineSecs": 0.3},
+            (504, "deadline"),
+        ),
+        (
+            {
+                "job_cmd": "stateless_compute",
+                "app": "sly",
+                "method": "echo",
+                "args": {"x": "y" * 300_000},
+            },
+            (413, "tooLarge"),
+        ),
+    ],
+)
+def test_a_clear_answer_to_each_that_cannot_be(
+    shared: Site, fields: dict[str, Any], expected: tuple[int, str]
+) -> None:
     fields = dict(fields)
     assert code_of(call(shared, fields.pop("job_cmd"), fields.pop("app"), **fields)) == expected
-    assert said(call(shared, "stateless_compute", "sly", method="echo", args={"still": "here"})) == {"still": "here"}
+    assert said(
+        call(shared, "stateless_compute", "sly", method="echo", args={"still": "here"})
+    ) == {"still": "here"}
 
 
 def hanging(site: Site, uid: str) -> int:
@@ -160,17 +231,36 @@ def hang_elsewhere(site: Site, uid: str, deadline: float = 60.0) -> Answer:
     """On a connection of its own."""
     connection = site.connection()
     with contextlib.closing(connection):
-        body = {"uid": uid, "jobCmd": "stateful_compute", "simulationType": "sly", "method": "hang", "deadlineSecs": deadline}
-        connection.request("POST", "/api/call", json.dumps(body), {"Authorization": "Bearer " + site.token})
+        body = {
+            "uid": uid,
+            "jobCmd": "stateful_compute",
+            "simulationType": "sly",
+            "method": "hang",
+            "deadlineSecs": deadline,
+        }
+        connection.request(
+            "POST", "/api/call", json.dumps(body), {"Authorization": "Bearer " + site.token}
+        )
         reply = connection.getresponse()
         return Answer(reply.status, reply.headers, reply.read())
 
 
 def test_who_goes_away_takes_the_call_along(shared: Site) -> None:
-    body = json.dumps({"uid": "SystemU3", "jobCmd": "stateful_compute", "simulationType": "sly", "method": "hang", "deadlineSecs": 60}).encode()
+    body = json.dumps(
+        {
+            "uid": "SystemU3",
+            "jobCmd": "stateful_compute",
+            "simulationType": "sly",
+            "method": "hang",
+            "deadlineSecs": 60,
+        }
+    ).encode()
     host, _, port = shared.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as s:
-        s.sendall(f"POST /api/call HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shared.token}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        s.sendall(
+            f"POST /api/call HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shared.token}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
         pid = hanging(shared, "SystemU3")
     until(lambda: gone(pid), "the call is ended", 10)
     assert shared.ready()["counters"]["callAbandoned"] >= 1
@@ -195,10 +285,15 @@ def test_a_frozen_agent_does_not_keep_its_callers_for_ever(shared: Site) -> None
     agent = shared.agent_pid(uid)
     os.kill(agent, signal.SIGSTOP)
     try:
-        assert code_of(call(shared, "stateless_compute", "sly", uid, method="echo", args={}, deadlineSecs=0.2)) == (504, "deadline")
+        assert code_of(
+            call(shared, "stateless_compute", "sly", uid, method="echo", args={}, deadlineSecs=0.2)
+        ) == (504, "deadline")
     finally:
         os.kill(agent, signal.SIGCONT)
-    until(lambda: call(shared, "stateless_compute", "sly", uid, method="echo", args={}).code == 200, "it answers again")
+    until(
+        lambda: call(shared, "stateless_compute", "sly", uid, method="echo", args={}).code == 200,
+        "it answers again",
+    )
 
 
 def test_new_users_at_once_are_all_served(shared: Site) -> None:
@@ -208,8 +303,16 @@ def test_new_users_at_once_are_all_served(shared: Site) -> None:
     def one(uid: str) -> None:
         connection = shared.connection()
         with contextlib.closing(connection):
-            body = {"uid": uid, "jobCmd": "stateless_compute", "simulationType": "sly", "method": "echo", "args": {"me": uid}}
-            connection.request("POST", "/api/call", json.dumps(body), {"Authorization": "Bearer " + shared.token})
+            body = {
+                "uid": uid,
+                "jobCmd": "stateless_compute",
+                "simulationType": "sly",
+                "method": "echo",
+                "args": {"me": uid},
+            }
+            connection.request(
+                "POST", "/api/call", json.dumps(body), {"Authorization": "Bearer " + shared.token}
+            )
             reply = connection.getresponse()
             answers.append(Answer(reply.status, reply.headers, reply.read()))
 
@@ -233,19 +336,42 @@ def test_one_line_of_the_log_for_a_call_and_nothing_of_what_is_in_it(shared: Sit
     said(call(shared, "stateless_compute", "sly", method="echo", args={}))
     mark, end = req_id(), req_id()
     shared.ask("POST", "/api/" + mark)
-    before = until(lambda: max(0, shared.log().find(mark)), "what was logged before is written", pause=0.01)
-    said(call(shared, "stateless_compute", "sly", method="echo", args={"canary": "sings-a-payload"}))
+    before = until(
+        lambda: max(0, shared.log().find(mark)), "what was logged before is written", pause=0.01
+    )
+    said(
+        call(shared, "stateless_compute", "sly", method="echo", args={"canary": "sings-a-payload"})
+    )
     shared.ask("POST", "/api/" + end)
     until(lambda: end in shared.log(), "so is this")
-    lines = [line for line in shared.log()[before:].splitlines() if " supervisor/" in line and ("analysis" in line or "Compute" in line)]
+    lines = [
+        line
+        for line in shared.log()[before:].splitlines()
+        if " supervisor/" in line and ("analysis" in line or "Compute" in line)
+    ]
     assert len(lines) == 1, lines
-    op = re.search(rf"ServerReq\(api_statelessCompute, {UID}-sly\.echo\) _Op\(analysis, ([A-Za-z0-9]{{6}})\)$", lines[0])
+    op = re.search(
+        rf"ServerReq\(api_statelessCompute, {UID}-sly\.echo\) _Op\(analysis, ([A-Za-z0-9]{{6}})\)$",
+        lines[0],
+    )
     assert op, lines[0]
-    until(lambda: f"opName=analysis o={op[1]}" in shared.log()[before:], "the agent's line names the same op")
+    until(
+        lambda: f"opName=analysis o={op[1]}" in shared.log()[before:],
+        "the agent's line names the same op",
+    )
     assert "sings-a-payload" not in shared.log()[before:]
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/api/call"), ("POST", "/api/apps"), ("POST", "/api/lib-file"), ("GET", "/api/run-file"), ("PUT", "/live")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/call"),
+        ("POST", "/api/apps"),
+        ("POST", "/api/lib-file"),
+        ("GET", "/api/run-file"),
+        ("PUT", "/live"),
+    ],
+)
 def test_another_method_is_said_to_be_one(shared: Site, method: str, path: str) -> None:
     assert code_of(shared.ask(method, path, b"{}")) == (405, "methodNotAllowed")
 
@@ -254,20 +380,45 @@ def test_another_method_is_said_to_be_one(shared: Site, method: str, path: str) 
 
 
 def test_files_of_a_run_and_nothing_else(shared: Site) -> None:
-    run = sly("mkdir d; printf 0123456789 > d/f; : > empty; ln -s d/f link; ln -s /etc out; mkfifo p; ln -s d dd")
+    run = sly(
+        "mkdir d; printf 0123456789 > d/f; : > empty; ln -s d/f link; ln -s /etc out; mkfifo p; ln -s d dd"
+    )
     shared.finished(run)
     answer = file_of(shared, run, "d/f")
     assert (answer.code, answer.body) == (200, b"0123456789")
-    headers = {k: answer.headers[k] for k in ("Content-Length", "X-Jobscribe-Size", "ETag", "Last-Modified")}
-    assert (headers["Content-Length"], headers["X-Jobscribe-Size"]) == ("10", "10") and headers["ETag"].startswith('"')
+    headers = {
+        k: answer.headers[k]
+        for k in ("Content-Length", "X-Jobscribe-Size", "ETag", "Last-Modified")
+    }
+    assert (headers["Content-Length"], headers["X-Jobscribe-Size"]) == ("10", "10") and headers[
+        "ETag"
+    ].startswith('"')
     assert headers["Last-Modified"].endswith("GMT")
-    for offset, length, expected in ((3, 4, b"3456"), (9, 100, b"9"), (10, None, b""), (99, 5, b""), (0, 0, b"")):
+    for offset, length, expected in (
+        (3, 4, b"3456"),
+        (9, 100, b"9"),
+        (10, None, b""),
+        (99, 5, b""),
+        (0, 0, b""),
+    ):
         part = file_of(shared, run, "d/f", offset=offset, length=length)
-        assert (part.code, part.body, part.headers["X-Jobscribe-Size"], part.headers["ETag"]) == (200, expected, "10", headers["ETag"])
+        assert (part.code, part.body, part.headers["X-Jobscribe-Size"], part.headers["ETag"]) == (
+            200,
+            expected,
+            "10",
+            headers["ETag"],
+        )
     assert file_of(shared, run, "empty").body == b""
     for name in ("link", "out/passwd", "p", "d", "nosuch", "dd/f"):
         assert code_of(file_of(shared, run, name)) == (404, "notFound"), name
-    for name in ("../m/d/f", "/etc/passwd", "d/../d/f", "d//f", "a\0b", ".jobscribe/latest/stdout.log"):
+    for name in (
+        "../m/d/f",
+        "/etc/passwd",
+        "d/../d/f",
+        "d//f",
+        "a\0b",
+        ".jobscribe/latest/stdout.log",
+    ):
         assert code_of(file_of(shared, run, name)) == (400, "badRequest"), name
     assert code_of(file_of(shared, run, "x" * 1025)) == (400, "badRequest")
     assert code_of(file_of(shared, run, "d/f", uid=OTHER_UID)) == (404, "notFound")
@@ -288,7 +439,9 @@ def test_a_large_file_goes_through_in_pieces(shared: Site) -> None:
     with contextlib.closing(connection):
         before = rss(shared.pid)
         body = {"uid": UID, "computeJid": jid_of(run), "name": "big"}
-        connection.request("POST", "/api/run-file", json.dumps(body), {"Authorization": "Bearer " + shared.token})
+        connection.request(
+            "POST", "/api/run-file", json.dumps(body), {"Authorization": "Bearer " + shared.token}
+        )
         reply = connection.getresponse()
         most, size = before, 0
         while piece := reply.read(1 << 20):
@@ -304,7 +457,9 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_not_taken_for_whole(shared
     connection = shared.connection()
     with contextlib.closing(connection):
         body = {"uid": UID, "computeJid": jid_of(run), "name": "big"}
-        connection.request("POST", "/api/run-file", json.dumps(body), {"Authorization": "Bearer " + shared.token})
+        connection.request(
+            "POST", "/api/run-file", json.dumps(body), {"Authorization": "Bearer " + shared.token}
+        )
         reply = connection.getresponse()
         size = len(reply.read(1000))
         os.truncate(directory / "big", 1000)
@@ -322,7 +477,10 @@ def lib(site: Site, method: str, name: str, body: bytes | None = None, uid: str 
 
 
 def listed(site: Site, uid: str = UID) -> list[str]:
-    return [f["name"] for f in said(site.ask("GET", f"/api/lib-files?uid={uid}&simulationType=sly"))["files"]]
+    return [
+        f["name"]
+        for f in said(site.ask("GET", f"/api/lib-files?uid={uid}&simulationType=sly"))["files"]
+    ]
 
 
 def test_a_library_over_http(shared: Site) -> None:
@@ -337,15 +495,40 @@ def test_a_library_over_http(shared: Site) -> None:
     assert listed(shared, uid) == []
 
 
-@pytest.mark.parametrize(("query", "expected"), [
-    (f"uid={UID}&simulationType=sly&name=../x", (400, "badRequest")), (f"uid={UID}&simulationType=sly&name=%00", (400, "badRequest")),
-    (f"uid={UID}&simulationType=sly", (400, "badRequest")), ("uid=short&simulationType=sly&name=a", (400, "badRequest")),
-    (f"uid={UID}&simulationType=nosuch&name=a", (404, "unknownApp")), (f"uid={UID}&simulationType=../x&name=a", (400, "badRequest")),
-    (f"uid={UID}&simulationType=sly&name=%ff", (400, "badRequest")),
-    *((f"uid={UID}&simulationType=sly&name={name}", (400, "badRequest")) for name in
-      ("a%00b", "a%01b", "a%0ab", "a%7fb", "a%C2%85b", "%20a", "a%20", "a%2Fb", "a%5Cb", "a%E2%80%AEb", "A%CC%8A", "%C3%85", "a" * 129, "a&name=b", "")),
-    (f"uid=%20{UID}&simulationType=sly&name=a", (400, "badRequest")), (f"uid={UID}%00&simulationType=sly&name=a", (400, "badRequest")),
-])
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (f"uid={UID}&simulationType=sly&name=../x", (400, "badRequest")),
+        (f"uid={UID}&simulationType=sly&name=%00", (400, "badRequest")),
+        (f"uid={UID}&simulationType=sly", (400, "badRequest")),
+        ("uid=short&simulationType=sly&name=a", (400, "badRequest")),
+        (f"uid={UID}&simulationType=nosuch&name=a", (404, "unknownApp")),
+        (f"uid={UID}&simulationType=../x&name=a", (400, "badRequest")),
+        (f"uid={UID}&simulationType=sly&name=%ff", (400, "badRequest")),
+        *(
+            (f"uid={UID}&simulationType=sly&name={name}", (400, "badRequest"))
+            for name in (
+                "a%00b",
+                "a%01b",
+                "a%0ab",
+                "a%7fb",
+                "a%C2%85b",
+                "%20a",
+                "a%20",
+                "a%2Fb",
+                "a%5Cb",
+                "a%E2%80%AEb",
+                "A%CC%8A",
+                "%C3%85",
+                "a" * 129,
+                "a&name=b",
+                "",
+            )
+        ),
+        (f"uid=%20{UID}&simulationType=sly&name=a", (400, "badRequest")),
+        (f"uid={UID}%00&simulationType=sly&name=a", (400, "badRequest")),
+    ],
+)
 def test_uploads_to_nowhere(shared: Site, query: str, expected: tuple[int, str]) -> None:
     before = listed(shared)
     for method, body in (("PUT", b"x" * 100_000), ("DELETE", None)):
@@ -367,7 +550,9 @@ def test_an_upload_that_is_too_large_is_refused_before_it_is_there(shared: Site)
 
 def test_an_upload_without_the_secret_touches_no_disk(shared: Site) -> None:
     path = "/api/lib-file?uid=SystemU9&simulationType=sly&name=a"
-    assert code_of(shared.ask("PUT", path, b"x" * 3_000_000, headers={"Authorization": "Bearer wrong"})) == (401, "unauthenticated")
+    assert code_of(
+        shared.ask("PUT", path, b"x" * 3_000_000, headers={"Authorization": "Bearer wrong"})
+    ) == (401, "unauthenticated")
     assert not (shared.root / "user" / "SystemU9").exists()
 
 
@@ -378,7 +563,8 @@ def test_an_upload_that_breaks_off_leaves_nothing(shared: Site) -> None:
     with socket.create_connection((host, int(port))) as s:
         s.sendall(
             f"PUT /api/lib-file?uid={uid}&simulationType=sly&name=a HTTP/1.1\r\nHost: x\r\n"
-            f"Authorization: Bearer {shared.token}\r\nContent-Length: 4000000\r\n\r\n".encode() + b"x" * 2_000_000
+            f"Authorization: Bearer {shared.token}\r\nContent-Length: 4000000\r\n\r\n".encode()
+            + b"x" * 2_000_000
         )
         until(lambda: folder.exists() and os.listdir(folder), "it begins to be written")
         assert listed(shared, uid) == []
@@ -395,9 +581,17 @@ def test_ports_are_leased_over_a_restart(site: Site) -> None:
     site.stop(signal.SIGKILL)
     site.start()
     assert site.post("global-resources", **ask)["ports"] == first["ports"]
-    assert not set(site.post("global-resources", **{**ask, "simulationId": "i9btqxdS"})["ports"]) & set(first["ports"])
-    assert site.post("global-resources", **ask, release=True) == {"ports": [], "ip": "127.0.0.1", "until": None}
-    assert code_of(site.ask("POST", "/api/global-resources", json.dumps({**ask, "ports": 17}).encode())) == (400, "badRequest")
+    assert not set(
+        site.post("global-resources", **{**ask, "simulationId": "i9btqxdS"})["ports"]
+    ) & set(first["ports"])
+    assert site.post("global-resources", **ask, release=True) == {
+        "ports": [],
+        "ip": "127.0.0.1",
+        "until": None,
+    }
+    assert code_of(
+        site.ask("POST", "/api/global-resources", json.dumps({**ask, "ports": 17}).encode())
+    ) == (400, "badRequest")
 
 
 # ---- news
@@ -406,7 +600,9 @@ def test_ports_are_leased_over_a_restart(site: Site) -> None:
 class News:
     """A page's stream. `read` takes what comes until an event fits."""
 
-    def __init__(self, site: Site, query: str, uid: str = UID, last_id: str = "", ticket: str | None = None) -> None:
+    def __init__(
+        self, site: Site, query: str, uid: str = UID, last_id: str = "", ticket: str | None = None
+    ) -> None:
         ticket = tickets.sign(site.token, uid, time.time()) if ticket is None else ticket
         self.connection = site.connection()
         headers = {tickets.HEADER: ticket} | ({"Last-Event-ID": last_id} if last_id else {})
@@ -416,7 +612,9 @@ class News:
         self.events: list[Message] = []
         self.text = b""
 
-    def read(self, name: str = "", true: Callable[[dict[str, Any]], bool] = lambda data: True) -> dict[str, Any]:
+    def read(
+        self, name: str = "", true: Callable[[dict[str, Any]], bool] = lambda data: True
+    ) -> dict[str, Any]:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             chunk = self.reply.read1(65536)
@@ -459,8 +657,12 @@ def news() -> Iterator[Callable[..., News]]:
         n.close()
 
 
-def test_a_page_sees_a_run_from_the_first_to_the_last(shared: Site, news: Callable[..., News]) -> None:
-    run = sly('for i in 1 2 3; do echo "{\\"frameCount\\": $i}" >> $JOBSCRIBE_REPORT; echo line $i é; sleep 0.2; done')
+def test_a_page_sees_a_run_from_the_first_to_the_last(
+    shared: Site, news: Callable[..., News]
+) -> None:
+    run = sly(
+        'for i in 1 2 3; do echo "{\\"frameCount\\": $i}" >> $JOBSCRIBE_REPORT; echo line $i é; sleep 0.2; done'
+    )
     jid = jid_of(run)
     early = news(shared, f"?computeJid={jid}")
     assert early.reply.status == 200 and early.reply.headers["Content-Type"] == "text/event-stream"
@@ -478,9 +680,13 @@ def test_a_page_sees_a_run_from_the_first_to_the_last(shared: Site, news: Callab
 
 
 @pytest.mark.parametrize("ticket", ["", "nonsense", "AAAA", "\xe9", "old", "foreign", "secret"])
-def test_a_ticket_that_is_old_or_forged_opens_nothing(shared: Site, news: Callable[..., News], ticket: str) -> None:
+def test_a_ticket_that_is_old_or_forged_opens_nothing(
+    shared: Site, news: Callable[..., News], ticket: str
+) -> None:
     made = {
-        "old": tickets.sign(shared.token, UID, time.time() - 60), "foreign": tickets.sign("another secret", UID, time.time()), "secret": shared.token,
+        "old": tickets.sign(shared.token, UID, time.time() - 60),
+        "foreign": tickets.sign("another secret", UID, time.time()),
+        "secret": shared.token,
     }.get(ticket, ticket)
     n = news(shared, "", ticket=made)
     assert n.reply.status == 401
@@ -491,9 +697,17 @@ def test_the_secret_alone_opens_no_stream(shared: Site) -> None:
     assert code_of(shared.ask("GET", "/live")) == (401, "unauthenticated")
 
 
-@pytest.mark.parametrize("query", [
-    "?computeJid=x", "?logs=x", "?stream=both", "?tail=-1", "?tail=9999999", "?" + "&".join(f"computeJid={UID}-sim{n:05d}-m" for n in range(21)),
-])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?computeJid=x",
+        "?logs=x",
+        "?stream=both",
+        "?tail=-1",
+        "?tail=9999999",
+        "?" + "&".join(f"computeJid={UID}-sim{n:05d}-m" for n in range(21)),
+    ],
+)
 def test_a_wish_that_is_none(shared: Site, news: Callable[..., News], query: str) -> None:
     n = news(shared, query)
     assert n.reply.status == 400 and json.loads(n.reply.read())["code"] == "badRequest"
@@ -509,12 +723,18 @@ def test_others_jobs_are_not_told_of(shared: Site, news: Callable[..., News]) ->
     shared.finished(mine)
     for n in (page, every):
         n.read("status", lambda d: d["computeJid"] == jid_of(mine) and d["over"])
-        assert {json.loads(e.data)["state"] for e in n.events if json.loads(e.data)["computeJid"] == jid_of(theirs)} <= {"missing"}
+        assert {
+            json.loads(e.data)["state"]
+            for e in n.events
+            if json.loads(e.data)["computeJid"] == jid_of(theirs)
+        } <= {"missing"}
     refused = news(shared, f"?logs={jid_of(theirs)}")
     assert refused.reply.status == 404
 
 
-def test_who_comes_back_after_a_restart_misses_nothing_and_sees_nothing_twice(site: Site, news: Callable[..., News]) -> None:
+def test_who_comes_back_after_a_restart_misses_nothing_and_sees_nothing_twice(
+    site: Site, news: Callable[..., News]
+) -> None:
     run = shell("i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); sleep 0.01; done")
     query = f"?computeJid={jid_of(run)}&logs={jid_of(run)}"
     site.submit(run)
@@ -528,7 +748,9 @@ def test_who_comes_back_after_a_restart_misses_nothing_and_sees_nothing_twice(si
             while True:
                 page.read("log", lambda d: bool(d["end"]))
         if number == signal.SIGTERM:
-            assert page.text.rstrip().endswith(b": the supervisor is stopping; open the stream again")
+            assert page.text.rstrip().endswith(
+                b": the supervisor is stopping; open the stream again"
+            )
         output, last_id = output + page.output(), page.last_id
         states += page.states()
         site.stop()
@@ -551,10 +773,14 @@ def test_a_page_that_never_reads_costs_little(shared: Site) -> None:
         for _ in range(5):
             s = stack.enter_context(socket.create_connection((host, int(port))))
             ticket = tickets.sign(shared.token, UID, time.time())
-            s.sendall(f"GET /live?computeJid={jid_of(run)}&logs={jid_of(run)} HTTP/1.1\r\nHost: x\r\n{tickets.HEADER}: {ticket}\r\n\r\n".encode())
+            s.sendall(
+                f"GET /live?computeJid={jid_of(run)}&logs={jid_of(run)} HTTP/1.1\r\nHost: x\r\n{tickets.HEADER}: {ticket}\r\n\r\n".encode()
+            )
         shared.wait(run)
         assert rss(shared.pid) - before < 32 * 1024 * 1024
-        assert said(call(shared, "stateless_compute", "sly", method="echo", args={"a": 1})) == {"a": 1}
+        assert said(call(shared, "stateless_compute", "sly", method="echo", args={"a": 1})) == {
+            "a": 1
+        }
 
 
 def test_requests_have_not_become_events(shared: Site) -> None:
@@ -569,19 +795,50 @@ def test_requests_have_not_become_events(shared: Site) -> None:
 
 
 def test_the_files_of_a_run_are_listed_and_copied_and_its_command_is_in_the_list(
-    shared: Site, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    shared: Site,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from jobscribe.cli.main import call as command_line
 
     monkeypatch.setenv("JOBSCRIBE_ROOT", str(shared.root))
-    run = shell("mkdir -p frames/.jobscribe; ln -s /etc/passwd link; head -c 900000 /dev/zero > frames/big; for i in 1 2 3; do echo $i > frames/$i; done; exit 3")
+    run = shell(
+        "mkdir -p frames/.jobscribe; ln -s /etc/passwd link; head -c 900000 /dev/zero > frames/big; for i in 1 2 3; do echo $i > frames/$i; done; exit 3"
+    )
     assert shared.finished(run)["exit"]["code"] == 3
     listed = shared.post("run-files", uid=UID, computeJid=jid_of(run), limit=2)
-    assert ([f["name"] for f in listed["files"]], listed["next"]) == (["frames/1", "frames/2"], "frames/2")
+    assert ([f["name"] for f in listed["files"]], listed["next"]) == (
+        ["frames/1", "frames/2"],
+        "frames/2",
+    )
     rest = shared.post("run-files", uid=UID, computeJid=jid_of(run), after="frames/2")
-    assert ([(f["name"], f["size"]) for f in rest["files"]], rest["next"], rest["skipped"]) == ([("frames/3", 2), ("frames/big", 900_000)], None, 1)
-    assert command_line(["--uid", UID, "job", "get", jid_of(run), "frames/big", "frames/[13]", "-o", str(tmp_path)]) == 0
-    assert sorted((p.name, p.stat().st_size) for p in (tmp_path / "frames").iterdir()) == [("1", 2), ("3", 2), ("big", 900_000)]
+    assert ([(f["name"], f["size"]) for f in rest["files"]], rest["next"], rest["skipped"]) == (
+        [("frames/3", 2), ("frames/big", 900_000)],
+        None,
+        1,
+    )
+    assert (
+        command_line(
+            [
+                "--uid",
+                UID,
+                "job",
+                "get",
+                jid_of(run),
+                "frames/big",
+                "frames/[13]",
+                "-o",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
+    assert sorted((p.name, p.stat().st_size) for p in (tmp_path / "frames").iterdir()) == [
+        ("1", 2),
+        ("3", 2),
+        ("big", 900_000),
+    ]
     capfd.readouterr()
     assert command_line(["--uid", UID, "job", "status", "--porcelain", jid_of(run)]) == 0
     assert capfd.readouterr().out == "failed\n"

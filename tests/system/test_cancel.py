@@ -50,8 +50,20 @@ def test_a_running_one_is_ended_and_the_second_cancel_changes_nothing(site: Site
     assert (again["state"], once_more["state"]) == ("canceled", "canceled")
     said = site.wait(run)
     assert naps(nap) == []
-    assert (said["state"], said["reason"], said["exit"]["signal"]) == ("canceled", "cancel", signal.SIGTERM)
-    assert site.story(run) == ["RunRequested", "TaskPlaced", "TaskStarted", "StopRequested", "RunEnded", "TaskEnded", "AttemptEnded"]
+    assert (said["state"], said["reason"], said["exit"]["signal"]) == (
+        "canceled",
+        "cancel",
+        signal.SIGTERM,
+    )
+    assert site.story(run) == [
+        "RunRequested",
+        "TaskPlaced",
+        "TaskStarted",
+        "StopRequested",
+        "RunEnded",
+        "TaskEnded",
+        "AttemptEnded",
+    ]
     assert "enough" in site.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
 
 
@@ -93,7 +105,9 @@ def test_a_finished_run_stays_as_it_ended(site: Site) -> None:
 
 @pytest.mark.timeout(120)
 def test_fifty_cancels_race_with_the_start(site: Site) -> None:
-    """Each at another moment; what was canceled is never running afterwards, and nothing of it is left."""
+    """Each at another moment; what was canceled is never running afterwards, and nothing of it is
+    left.
+    """
     nap = fresh_nap()
     site.finished(spec(["true"]))
     runs = [spec(["sleep", nap], graceSecs=0) for _ in range(RACES)]

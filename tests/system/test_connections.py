@@ -1,4 +1,6 @@
-"""Strangers at both listeners of a real supervisor: what they send is not read, they do not stay, and they keep nobody out."""
+"""Strangers at both listeners of a real supervisor: what they send is not read, they do not stay,
+and they keep nobody out.
+"""
 
 import contextlib
 import http.client
@@ -20,7 +22,8 @@ NOBODY = 65534
 MIB = 2**20
 #: Of the site with short deadlines; each is asserted with five times room.
 REQUEST, BODY, IDLE = 1.0, 1.0, 2.0
-#: Opens connections as often as it is let, and keeps them, until its standard input ends. Says so when all were opened once.
+#: Opens connections as often as it is let, and keeps them, until its standard input ends. Says so
+#: when all were opened once.
 GREEDY = """
 import select, socket, sys
 ports, held = [int(p) for p in sys.argv[1:]], []
@@ -50,7 +53,9 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Site]:
-    site = Site((f"limits.request_secs={REQUEST}", f"limits.body_secs={BODY}", f"limits.idle_secs={IDLE}"))
+    site = Site(
+        (f"limits.request_secs={REQUEST}", f"limits.body_secs={BODY}", f"limits.idle_secs={IDLE}")
+    )
     try:
         yield site.start()
     finally:
@@ -59,7 +64,10 @@ def hasty() -> Iterator[Site]:
 
 def ports(site: Site) -> dict[str, int]:
     agents = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
-    return {"api": int(site.url.rsplit(":", 1)[1]), "agents": int(agents.rsplit(":", 1)[1].partition("/")[0])}
+    return {
+        "api": int(site.url.rsplit(":", 1)[1]),
+        "agents": int(agents.rsplit(":", 1)[1].partition("/")[0]),
+    }
 
 
 def dialed(port: int, *lines: str) -> socket.socket:
@@ -97,16 +105,29 @@ def is_over(s: socket.socket) -> bool:
 # ---- bodies
 
 
-@pytest.mark.parametrize(("listener", "line"), [
-    ("agents", "POST /agent HTTP/1.1"), ("agents", "POST /elsewhere HTTP/1.1"), ("api", "POST /api/run-many HTTP/1.1"),
-    ("api", "PUT /api/lib-file?uid=SystemU1&simulationType=heat&name=a HTTP/1.1"), ("api", "POST /livez HTTP/1.1"), ("api", "POST /x HTTP/1.1"),
-    ("api", "GET /live HTTP/1.1"), ("api", "POST /metrics HTTP/1.1"),
-])
+@pytest.mark.parametrize(
+    ("listener", "line"),
+    [
+        ("agents", "POST /agent HTTP/1.1"),
+        ("agents", "POST /elsewhere HTTP/1.1"),
+        ("api", "POST /api/run-many HTTP/1.1"),
+        ("api", "PUT /api/lib-file?uid=SystemU1&simulationType=heat&name=a HTTP/1.1"),
+        ("api", "POST /livez HTTP/1.1"),
+        ("api", "POST /x HTTP/1.1"),
+        ("api", "GET /live HTTP/1.1"),
+        ("api", "POST /metrics HTTP/1.1"),
+    ],
+)
 @pytest.mark.parametrize("framing", ["Content-Length: 99000000", "Transfer-Encoding: chunked"])
-def test_a_body_of_somebody_unknown_is_not_kept(hasty: Site, listener: str, line: str, framing: str) -> None:
+def test_a_body_of_somebody_unknown_is_not_kept(
+    hasty: Site, listener: str, line: str, framing: str
+) -> None:
     before, head = rss(hasty.pid), metrics(hasty)["engine"]
     piece = b"100000\r\n" + b"x" * MIB + b"\r\n" if "chunked" in framing else b"x" * MIB
-    peers = [dialed(ports(hasty)[listener], line, "Host: x", "Authorization: Bearer wrong", framing, "") for _ in range(4)]
+    peers = [
+        dialed(ports(hasty)[listener], line, "Host: x", "Authorization: Bearer wrong", framing, "")
+        for _ in range(4)
+    ]
     for s in peers:
         with contextlib.closing(s):
             with contextlib.suppress(ConnectionError):
@@ -121,7 +142,11 @@ def test_a_body_of_somebody_unknown_is_not_kept(hasty: Site, listener: str, line
 @pytest.mark.parametrize("listener", ["api", "agents"])
 def test_a_small_body_of_somebody_unknown_is_answered(hasty: Site, listener: str) -> None:
     """Also where the answer comes while it is still being sent."""
-    with contextlib.closing(dialed(ports(hasty)[listener], "POST /agent HTTP/1.1", "Host: x", "Content-Length: 3000000", "")) as s:
+    with contextlib.closing(
+        dialed(
+            ports(hasty)[listener], "POST /agent HTTP/1.1", "Host: x", "Content-Length: 3000000", ""
+        )
+    ) as s:
         s.sendall(b"x" * 3_000_000)
         said = answer(s)
     assert said.startswith(b"HTTP/1.1 401 ") and b"was not read" in said
@@ -137,14 +162,37 @@ def test_whoever_sends_no_request_does_not_stay(hasty: Site) -> None:
     begun: dict[str, Callable[[], socket.socket]] = {
         "nothing, to agents": lambda: dialed(ports(hasty)["agents"]),
         "nothing, to the API": lambda: dialed(ports(hasty)["api"]),
-        "half of its headers": lambda: dialed(ports(hasty)["api"], "POST /api/run-status HTTP/1.1", "Host: x", secret),
-        "half of its headers, to agents": lambda: dialed(ports(hasty)["agents"], "GET /agent HTTP/1.1", "Upgrade: websocket"),
-        "half of a body": lambda: dialed(ports(hasty)["api"], "POST /api/run-status HTTP/1.1", "Host: x", secret, "Content-Length: 100", "", "{"),
-        "a second request, half": lambda: dialed(ports(hasty)["api"], "GET /api/metrics HTTP/1.1", "Host: x", secret, "", "GET /api/met"),
+        "half of its headers": lambda: dialed(
+            ports(hasty)["api"], "POST /api/run-status HTTP/1.1", "Host: x", secret
+        ),
+        "half of its headers, to agents": lambda: dialed(
+            ports(hasty)["agents"], "GET /agent HTTP/1.1", "Upgrade: websocket"
+        ),
+        "half of a body": lambda: dialed(
+            ports(hasty)["api"],
+            "POST /api/run-status HTTP/1.1",
+            "Host: x",
+            secret,
+            "Content-Length: 100",
+            "",
+            "{",
+        ),
+        "a second request, half": lambda: dialed(
+            ports(hasty)["api"], "GET /api/metrics HTTP/1.1", "Host: x", secret, "", "GET /api/met"
+        ),
         "a handshake without a token": lambda: dialed(
-            ports(hasty)["agents"], "GET /agent HTTP/1.1", "Host: x", "Upgrade: websocket", "Connection: Upgrade",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", ""),
-        "liveness, and then nothing": lambda: dialed(ports(hasty)["api"], "GET /livez HTTP/1.1", "Host: x", ""),
+            ports(hasty)["agents"],
+            "GET /agent HTTP/1.1",
+            "Host: x",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            "Sec-WebSocket-Version: 13",
+            "",
+        ),
+        "liveness, and then nothing": lambda: dialed(
+            ports(hasty)["api"], "GET /livez HTTP/1.1", "Host: x", ""
+        ),
     }
     run = shell("sleep 60")
     hasty.submit(run)
@@ -155,11 +203,21 @@ def test_whoever_sends_no_request_does_not_stay(hasty: Site) -> None:
         for s in (follower, *peers.values()):
             stack.callback(s.close)
         for name, s in peers.items():
-            until(lambda s=s: is_over(s), f"{name}: the connection is ended", 5 * max(REQUEST, BODY, IDLE))  # type: ignore[misc]
+            until(
+                lambda s=s: is_over(s),
+                f"{name}: the connection is ended",
+                5 * max(REQUEST, BODY, IDLE),
+            )  # type: ignore[misc]
         assert not is_over(follower), "who follows events may be silent"
-        assert metrics(hasty)["hub"]["connections"] == 1 and hasty.log().count("opName=alive") == 1, "the agent is still connected"
+        assert (
+            metrics(hasty)["hub"]["connections"] == 1 and hasty.log().count("opName=alive") == 1
+        ), "the agent is still connected"
         ended = {k: n for k, n in metrics(hasty)["counters"].items() if k.startswith("connection.")}
-        assert ended["connection.headers"] >= 4 and ended["connection.body"] >= 1 and ended["connection.idle"] >= 1, ended
+        assert (
+            ended["connection.headers"] >= 4
+            and ended["connection.body"] >= 1
+            and ended["connection.idle"] >= 1
+        ), ended
     hasty._disconnect()
     hasty.cancel(run)
     assert hasty.wait(run)["state"] == "canceled"
@@ -167,10 +225,16 @@ def test_whoever_sends_no_request_does_not_stay(hasty: Site) -> None:
 
 def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: Site) -> None:
     began = time.monotonic()
-    with contextlib.closing(dialed(
-        ports(hasty)["api"], "PUT /api/lib-file?uid=SystemU1&simulationType=heat&name=slow HTTP/1.1", "Host: x",
-        "Authorization: Bearer " + hasty.token, "Content-Length: 6", "",
-    )) as s:
+    with contextlib.closing(
+        dialed(
+            ports(hasty)["api"],
+            "PUT /api/lib-file?uid=SystemU1&simulationType=heat&name=slow HTTP/1.1",
+            "Host: x",
+            "Authorization: Bearer " + hasty.token,
+            "Content-Length: 6",
+            "",
+        )
+    ) as s:
         for n in range(6):
             s.sendall(b"x")
             until(lambda n=n: time.monotonic() - began > n * BODY / 3, "its time")  # type: ignore[misc]
@@ -189,14 +253,20 @@ def test_another_users_connections_lock_nobody_out(make_site: Callable[..., Site
     for pid, (_, most) in limits.items():
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, most))
     greedy = subprocess.Popen(
-        [sys.executable, "-c", GREEDY, *map(str, (*ports(site).values(), front))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY,
+        [sys.executable, "-c", GREEDY, *map(str, (*ports(site).values(), front))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=NOBODY,
+        group=NOBODY,
     )
     assert greedy.stdin is not None and greedy.stdout is not None
     try:
         assert greedy.stdout.readline() == b"open\n"
         for _ in range(20):
             counters = metrics(site)["counters"]
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", front, timeout=10)) as browser:
+            with contextlib.closing(
+                http.client.HTTPConnection("127.0.0.1", front, timeout=10)
+            ) as browser:
                 browser.request("GET", "/healthz")
                 assert browser.getresponse().status == 200
         run = shell("exit 3")

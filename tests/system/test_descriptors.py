@@ -1,4 +1,6 @@
-"""The supervisor takes all the descriptors it may have: systemd's usual soft limit of 1024 is too few for a thousand agents. Jobs get what is usual."""
+"""The supervisor takes all the descriptors it may have: systemd's usual soft limit of 1024 is too
+few for a thousand agents. Jobs get what is usual.
+"""
 
 import resource
 import sys
@@ -12,7 +14,9 @@ SOFT = 200
 
 @pytest.fixture
 def narrow() -> Iterator[Site]:
-    """Started with few descriptors, of which it may have more. The limit is lowered for the children's sake only."""
+    """Started with few descriptors, of which it may have more. The limit is lowered for the
+    children's sake only.
+    """
     site = Site(python=sys.executable)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, before[1]))

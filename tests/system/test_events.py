@@ -1,4 +1,6 @@
-"""What can be followed: events in order and without a gap over restarts, output to its last line, a status as soon as it is there."""
+"""What can be followed: events in order and without a gap over restarts, output to its last line, a
+status as soon as it is there.
+"""
 
 import http.client
 import json
@@ -22,10 +24,15 @@ class Stream:
         self.events: list[dict[str, Any]] = []
         self.ids: list[int] = []
         self._connection = site.connection(30)
-        headers = {"Authorization": "Bearer " + site.token} | ({} if last is None else {"Last-Event-ID": str(last)})
+        headers = {"Authorization": "Bearer " + site.token} | (
+            {} if last is None else {"Last-Event-ID": str(last)}
+        )
         self._connection.request("GET", "/api/events" + query, headers=headers)
         self._reply = self._connection.getresponse()
-        assert (self._reply.status, self._reply.headers["Content-Type"]) == (200, "text/event-stream")
+        assert (self._reply.status, self._reply.headers["Content-Type"]) == (
+            200,
+            "text/event-stream",
+        )
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
@@ -39,7 +46,10 @@ class Stream:
                 elif not name and fields.get("data"):
                     self.ids.append(int(fields["id"]))
                     event = json.loads(fields["data"])
-                    assert (event["position"], event["event"]["type"]) == (int(fields["id"]), fields["event"])
+                    assert (event["position"], event["event"]["type"]) == (
+                        int(fields["id"]),
+                        fields["event"],
+                    )
                     self.events.append(event)
                     fields = {}
                 elif not name:
@@ -74,15 +84,24 @@ def test_events_come_in_order_and_a_cut_connection_goes_on_where_it_was(site: Si
     second.close()
     assert first.ids + second.ids == list(range(1, head + 1))
     stored = [(e["position"], e["stream"], e["event"]) for e in events(site.root)]
-    assert [(e["position"], e["stream"], e["event"]) for e in first.events + second.events] == stored
+    assert [
+        (e["position"], e["stream"], e["event"]) for e in first.events + second.events
+    ] == stored
 
 
 def test_a_reader_of_one_user_or_job_gets_nothing_of_others(site: Site) -> None:
     mine, theirs = spec(["true"]), spec(["true"], OTHER_UID)
-    of_user, of_job, from_now = Stream(site, f"?uid={UID}"), Stream(site, f"?computeJid={jid_of(theirs)}"), Stream(site, "?after=-1")
+    of_user, of_job, from_now = (
+        Stream(site, f"?uid={UID}"),
+        Stream(site, f"?computeJid={jid_of(theirs)}"),
+        Stream(site, "?after=-1"),
+    )
     site.finished(mine)
     site.finished(theirs)
-    until(lambda: len(of_user.events) == 6 and len(of_job.events) == 6 and len(from_now.events) >= 12, "all events came")
+    until(
+        lambda: len(of_user.events) == 6 and len(of_job.events) == 6 and len(from_now.events) >= 12,
+        "all events came",
+    )
     for stream in (of_user, of_job, from_now):
         stream.close()
     assert {e["stream"] for e in of_user.events} == {"job/" + jid_of(mine)}
@@ -127,7 +146,9 @@ def follow(site: Site, run: dict[str, Any], **fields: Any) -> Iterator[bytes]:
 
 def test_output_is_followed_from_before_the_start_to_the_last_line(site: Site) -> None:
     lines = "".join(f"line {n}\n" for n in range(300))
-    run = shell("n=0; while [ $n -lt 300 ]; do echo line $n; n=$((n + 1)); [ $((n % 50)) = 0 ] && sleep 0.05; done; echo to stderr >&2; printf 'no newline'")
+    run = shell(
+        "n=0; while [ $n -lt 300 ]; do echo line $n; n=$((n + 1)); [ $((n % 50)) = 0 ] && sleep 0.05; done; echo to stderr >&2; printf 'no newline'"
+    )
     site.submit(run)
     parts = list(follow(site, run))
     assert b"".join(parts) == lines.encode() + b"no newline"
@@ -146,7 +167,11 @@ def test_the_tail_and_any_offset_can_be_read(site: Site) -> None:
     until(lambda: site.output(run).body == b"0123456789\n", "it wrote something")
     assert site.output(run, tail=4).body == b"789\n"
     part = site.output(run, offset=4, limit=3)
-    assert (part.body, part.headers["X-Jobscribe-Next-Offset"], part.headers["X-Jobscribe-End"]) == (b"456", "7", "false")
+    assert (
+        part.body,
+        part.headers["X-Jobscribe-Next-Offset"],
+        part.headers["X-Jobscribe-End"],
+    ) == (b"456", "7", "false")
     assert site.output(run, offset=11).headers["X-Jobscribe-End"] == "false"
     gate.touch()
     site.wait(run)
@@ -163,7 +188,11 @@ def test_what_was_never_written_ends_at_once(site: Site) -> None:
     begun = time.monotonic()
     assert site.output(run, waitSecs=0.3).headers["X-Jobscribe-End"] == "false"
     assert 0.2 < time.monotonic() - begun < 10
-    answer = site.ask("POST", "/api/job-log", json.dumps({"uid": UID, "computeJid": jid_of(run), "attempt": 2}).encode())
+    answer = site.ask(
+        "POST",
+        "/api/job-log",
+        json.dumps({"uid": UID, "computeJid": jid_of(run), "attempt": 2}).encode(),
+    )
     assert (answer.code, answer.json()["code"]) == (404, "notFound")
     site.cancel(run)
     assert list(follow(site, run)) == [b""]
@@ -199,7 +228,9 @@ def test_a_status_that_is_waited_for_comes_as_soon_as_it_is_there(site: Site) ->
 def _cancel_elsewhere(site: Site, run: dict[str, Any]) -> None:
     connection = site.connection()
     body = {"uid": UID, "computeJid": jid_of(run), "reqId": "elsewhere"}
-    connection.request("POST", "/api/run-cancel", json.dumps(body), {"Authorization": "Bearer " + site.token})
+    connection.request(
+        "POST", "/api/run-cancel", json.dumps(body), {"Authorization": "Bearer " + site.token}
+    )
     connection.getresponse().read()
     connection.close()
 
@@ -211,7 +242,12 @@ def test_many_who_wait_for_one_run_all_hear_of_it(site: Site) -> None:
 
     def wait() -> None:
         connection = site.connection()
-        connection.request("POST", "/api/run-status", json.dumps({"uid": UID, "computeJid": jid_of(run), "waitSecs": 20}), {"Authorization": "Bearer " + site.token})
+        connection.request(
+            "POST",
+            "/api/run-status",
+            json.dumps({"uid": UID, "computeJid": jid_of(run), "waitSecs": 20}),
+            {"Authorization": "Bearer " + site.token},
+        )
         heard.append(json.loads(connection.getresponse().read()))
         connection.close()
 

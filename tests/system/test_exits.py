@@ -31,10 +31,17 @@ ROOM = 5
         ("exit 255", "error", "exit", 255, None),
     ],
 )
-def test_the_exit_is_told_as_it_was(shared: Site, text: str, state: str, reason: str, code: int | None, number: int | None) -> None:
+def test_the_exit_is_told_as_it_was(
+    shared: Site, text: str, state: str, reason: str, code: int | None, number: int | None
+) -> None:
     run = shell(text)
     said = shared.finished(run)
-    assert (said["state"], said["reason"], said["exit"]["code"], said["exit"]["signal"]) == (state, reason, code, number)
+    assert (said["state"], said["reason"], said["exit"]["code"], said["exit"]["signal"]) == (
+        state,
+        reason,
+        code,
+        number,
+    )
     assert said["exit"]["source"] == "keeper"
 
 
@@ -45,14 +52,26 @@ def test_a_kill_from_outside_is_a_signal_and_nobody_here_sent_it(shared: Site) -
     (pid,) = until(lambda: naps(nap), "it sleeps")
     os.kill(pid, signal.SIGKILL)
     said = shared.wait(run)
-    assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["code"]) == ("error", "signal", 9, None)
+    assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["code"]) == (
+        "error",
+        "signal",
+        9,
+        None,
+    )
     assert "SIGKILL" in shared.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "word"), [(["/no/such/program"], 127, "not found"), (["no-such-program-anywhere"], 127, "not found"), (["/etc/passwd"], 126, "denied")],
+    ("command", "code", "word"),
+    [
+        (["/no/such/program"], 127, "not found"),
+        (["no-such-program-anywhere"], 127, "not found"),
+        (["/etc/passwd"], 126, "denied"),
+    ],
 )
-def test_what_cannot_be_executed_says_so(shared: Site, command: list[str], code: int, word: str) -> None:
+def test_what_cannot_be_executed_says_so(
+    shared: Site, command: list[str], code: int, word: str
+) -> None:
     run = spec(command)
     said = shared.finished(run)
     assert (said["state"], said["exit"]["code"]) == ("error", code)
@@ -66,7 +85,11 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(shared: Site)
     in_its_way.parent.mkdir(parents=True, exist_ok=True)
     in_its_way.write_text("a file where the run directory should be")
     said = shared.finished(run)
-    assert (said["state"], said["reason"], said["exit"]["source"]) == ("error", "startFailed", "start")
+    assert (said["state"], said["reason"], said["exit"]["source"]) == (
+        "error",
+        "startFailed",
+        "start",
+    )
     assert str(in_its_way) in said["error"]
     assert stories(shared.root)[jid_of(run)].count("TaskStarted") == 0
 
@@ -80,7 +103,9 @@ def ordinary(make_site: Callable[..., Site]) -> Iterator[Site]:
     check_books(site)
 
 
-def test_a_run_directory_that_cannot_be_written_is_an_error_and_other_runs_go_on(ordinary: Site) -> None:
+def test_a_run_directory_that_cannot_be_written_is_an_error_and_other_runs_go_on(
+    ordinary: Site,
+) -> None:
     closed = spec(["true"])
     above = ordinary.root / "user" / UID / "command" / closed["simulationId"]
     above.mkdir(parents=True)
@@ -105,7 +130,11 @@ def test_a_job_deaf_to_sigterm_is_gone_after_its_grace(shared: Site) -> None:
     until(lambda: not naps(nap), "nothing of it is left", ROOM * 1.5)
     said = shared.wait(run)
     assert time.monotonic() - begun < ROOM * 1.5
-    assert (said["state"], said["reason"], said["exit"]["stopReason"]) == ("canceled", "cancel", "cancel")
+    assert (said["state"], said["reason"], said["exit"]["stopReason"]) == (
+        "canceled",
+        "cancel",
+        "cancel",
+    )
 
 
 DAEMONS = {
@@ -138,8 +167,14 @@ def test_no_daemon_outlives_a_cancel(shared: Site, text: str) -> None:
 
 def test_the_time_limit_ends_a_run_and_is_named_as_the_reason(shared: Site) -> None:
     nap = fresh_nap()
-    said = shared.finished(shell(f"trap 'exit 0' TERM; sleep {nap} & wait", timeLimitSecs=0.5, graceSecs=1))
-    assert (said["state"], said["reason"], said["exit"]["stopReason"]) == ("canceled", "timeLimit", "timeLimit")
+    said = shared.finished(
+        shell(f"trap 'exit 0' TERM; sleep {nap} & wait", timeLimitSecs=0.5, graceSecs=1)
+    )
+    assert (said["state"], said["reason"], said["exit"]["stopReason"]) == (
+        "canceled",
+        "timeLimit",
+        "timeLimit",
+    )
     assert said["canceledAfterSecs"] == 0.5
     assert naps(nap) == []
 
@@ -153,7 +188,9 @@ def test_a_run_that_waits_too_long_never_starts(shared: Site) -> None:
     late = spec(["true"], queueLimitSecs=0.5)
     assert shared.submit(late)["state"] == "pending"
     waiting = shared.status(late)
-    assert waiting["queueState"] in ("cpu_slot", "op_slot") and "4 of 4" in waiting["jobStatusMessage"]
+    assert (
+        waiting["queueState"] in ("cpu_slot", "op_slot") and "4 of 4" in waiting["jobStatusMessage"]
+    )
     said = shared.wait(late)
     assert (said["state"], said["reason"], said["attempt"]) == ("canceled", "queueLimit", 0)
     assert stories(shared.root)[jid_of(late)] == ["RunRequested", "StopRequested", "RunEnded"]
@@ -169,7 +206,10 @@ def test_the_termination_message_is_told(shared: Site) -> None:
     run = shell('printf "the mesh is not closed" >"$JOBSCRIBE_TERMINATION_MESSAGE"; exit 1')
     said = shared.finished(run)
     assert said["exit"]["terminationMessage"] == "the mesh is not closed"
-    assert shared.post("job-why", uid=UID, computeJid=jid_of(run))["terminationMessage"] == "the mesh is not closed"
+    assert (
+        shared.post("job-why", uid=UID, computeJid=jid_of(run))["terminationMessage"]
+        == "the mesh is not closed"
+    )
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(0, 0), (1 << 20, 2048)])
@@ -182,23 +222,37 @@ def test_the_core_limit_is_the_one_asked_for(shared: Site, size: int, blocks: in
 
 
 def test_the_prefix_goes_in_front_of_the_command(shared: Site) -> None:
-    run = spec(["sh", "-c", "echo $WRAPPED $0 $1", "a b", "it's"], wrap=["env", "WRAPPED=by a prefix"])
+    run = spec(
+        ["sh", "-c", "echo $WRAPPED $0 $1", "a b", "it's"], wrap=["env", "WRAPPED=by a prefix"]
+    )
     assert shared.finished(run)["state"] == "completed"
     assert shared.output(run).body == b"by a prefix a b it's\n"
 
 
-def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(make_site: Callable[..., Site]) -> None:
+def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(
+    make_site: Callable[..., Site],
+) -> None:
     site = make_site(f"{PROFILE}=60", env={"SYSTEM_CANARY": "sings"}).start()
-    run = spec(["/usr/bin/env", "-0"], env={"MY_OPTION": "it's $HOME\n\"two\" lines"})
+    run = spec(["/usr/bin/env", "-0"], env={"MY_OPTION": 'it\'s $HOME\n"two" lines'})
     said = site.finished(run)
     found = dict(e.split("=", 1) for e in site.output(run).body.decode().split("\0") if e)
     token = f"{jid_of(run)}/{said['computeJobSerial']}/1/main/0"
-    evidence = site.root / "agent" / f"local.sequential.{UID}@localhost" / "run" / token.replace("/", "-")
+    evidence = (
+        site.root / "agent" / f"local.sequential.{UID}@localhost" / "run" / token.replace("/", "-")
+    )
     wanted = _login_profile() | {
-        "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "MY_OPTION": "it's $HOME\n\"two\" lines",
-        "JOBSCRIBE_TOKEN": token, "JOBSCRIBE_COMPUTE_JID": jid_of(run), "JOBSCRIBE_SERIAL": str(said["computeJobSerial"]),
-        "JOBSCRIBE_ATTEMPT": "1", "JOBSCRIBE_TASK_ROLE": "main", "JOBSCRIBE_TASK_INDEX": "0", "JOBSCRIBE_RUN_DIR": said["runDir"],
-        "JOBSCRIBE_TERMINATION_MESSAGE": str(evidence / "termination-message"), "JOBSCRIBE_REPORT": str(evidence / "report.jsonl"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "MY_OPTION": 'it\'s $HOME\n"two" lines',
+        "JOBSCRIBE_TOKEN": token,
+        "JOBSCRIBE_COMPUTE_JID": jid_of(run),
+        "JOBSCRIBE_SERIAL": str(said["computeJobSerial"]),
+        "JOBSCRIBE_ATTEMPT": "1",
+        "JOBSCRIBE_TASK_ROLE": "main",
+        "JOBSCRIBE_TASK_INDEX": "0",
+        "JOBSCRIBE_RUN_DIR": said["runDir"],
+        "JOBSCRIBE_TERMINATION_MESSAGE": str(evidence / "termination-message"),
+        "JOBSCRIBE_REPORT": str(evidence / "report.jsonl"),
     }
     of_the_shell = {k: found.pop(k) for k in ("PWD", "OLDPWD", "_", "SHLVL") if k in found}
     assert found == wanted
@@ -211,9 +265,25 @@ def _login_profile() -> dict[str, str]:
     import pwd
 
     me = pwd.getpwuid(os.getuid())
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" if os.getuid() == 0 else "/usr/local/bin:/usr/bin:/bin"
-    clean = {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name, "SHELL": "/bin/bash", "PATH": path}
-    said = subprocess.run(["/bin/bash", "-l", "-c", "env -0"], env=clean, capture_output=True, check=True, cwd=me.pw_dir).stdout.decode()
+    path = (
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        if os.getuid() == 0
+        else "/usr/local/bin:/usr/bin:/bin"
+    )
+    clean = {
+        "HOME": me.pw_dir,
+        "USER": me.pw_name,
+        "LOGNAME": me.pw_name,
+        "SHELL": "/bin/bash",
+        "PATH": path,
+    }
+    said = subprocess.run(
+        ["/bin/bash", "-l", "-c", "env -0"],
+        env=clean,
+        capture_output=True,
+        check=True,
+        cwd=me.pw_dir,
+    ).stdout.decode()
     out = dict(e.split("=", 1) for e in said.split("\0") if "=" in e)
     return {k: v for k, v in out.items() if k not in ("_", "SHLVL", "PWD", "OLDPWD", "TERM")}
 
@@ -232,14 +302,19 @@ def test_a_gigabyte_of_output_costs_the_flooder_only(shared: Site) -> None:
         nonlocal most_disk, most_supervisor, most_agent
         if log.exists():
             most_disk = max(most_disk, log.stat().st_blocks * 512)
-        most_supervisor, most_agent = max(most_supervisor, rss(shared.pid)), max(most_agent, rss(agent))
+        most_supervisor, most_agent = (
+            max(most_supervisor, rss(shared.pid)),
+            max(most_agent, rss(agent)),
+        )
         return bool(shared.status(run)["over"])
 
     until(over, "it is over", 90)
     said = shared.status(run)
     kept = log.stat().st_blocks * 512
-    print(f"disk at most {most_disk >> 20} MiB, kept {kept >> 20} MiB; supervisor +{(most_supervisor - before[0]) >> 20} MiB,"
-          f" agent +{(most_agent - before[1]) >> 20} MiB; dropped {said['exit']['droppedBytes']}")
+    print(
+        f"disk at most {most_disk >> 20} MiB, kept {kept >> 20} MiB; supervisor +{(most_supervisor - before[0]) >> 20} MiB,"
+        f" agent +{(most_agent - before[1]) >> 20} MiB; dropped {said['exit']['droppedBytes']}"
+    )
     assert said["state"] == "completed"
     assert kept <= 4 << 20 and most_disk < 512 << 20
     assert most_supervisor - before[0] <= 32 << 20 and most_agent - before[1] <= 16 << 20
@@ -247,12 +322,22 @@ def test_a_gigabyte_of_output_costs_the_flooder_only(shared: Site) -> None:
     assert size == 1073741824 + len("first\n\nlast\n")
     assert size - (3 << 20) < said["exit"]["droppedBytes"] < size
     _check_dropped(shared, run, size, said["exit"]["droppedBytes"])
-    assert any("dropped" in line for line in shared.post("job-why", uid=UID, computeJid=jid_of(run))["evidence"])
+    assert any(
+        "dropped" in line
+        for line in shared.post("job-why", uid=UID, computeJid=jid_of(run))["evidence"]
+    )
 
 
 def _log_file(site: Site, run: dict[str, Any]) -> Path:
     serial = site.status(run)["computeJobSerial"]
-    return site.root / "agent" / f"local.sequential.{UID}@localhost" / "run" / f"{jid_of(run)}-{serial}-1-main-0" / "stdout.log"
+    return (
+        site.root
+        / "agent"
+        / f"local.sequential.{UID}@localhost"
+        / "run"
+        / f"{jid_of(run)}-{serial}-1-main-0"
+        / "stdout.log"
+    )
 
 
 def _check_dropped(site: Site, run: dict[str, Any], size: int, dropped_bytes: int) -> None:
@@ -261,8 +346,14 @@ def _check_dropped(site: Site, run: dict[str, Any], size: int, dropped_bytes: in
     text = b""
     while True:
         part = site.output(run, offset=offset, limit=512 * 1024)
-        assert int(part.headers["X-Jobscribe-Offset"]) == offset + int(part.headers["X-Jobscribe-Dropped"])
-        dropped, got, text = dropped + int(part.headers["X-Jobscribe-Dropped"]), got + len(part.body), text + part.body
+        assert int(part.headers["X-Jobscribe-Offset"]) == offset + int(
+            part.headers["X-Jobscribe-Dropped"]
+        )
+        dropped, got, text = (
+            dropped + int(part.headers["X-Jobscribe-Dropped"]),
+            got + len(part.body),
+            text + part.body,
+        )
         offset = int(part.headers["X-Jobscribe-Next-Offset"])
         if part.headers["X-Jobscribe-End"] == "true":
             break
@@ -275,14 +366,18 @@ def test_what_a_run_did_can_be_done_again_by_hand(shared: Site) -> None:
     said = shared.finished(run)
     folder = Path(said["runDir"]) / ".jobscribe" / "latest"
     assert json.loads((folder / "exit.json").read_text())["code"] == 5
-    again = subprocess.run(["sh", folder / "script.sh"], capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        ["sh", folder / "script.sh"], capture_output=True, text=True, check=False
+    )
     assert (again.returncode, again.stdout) == (5, f"a b in {said['runDir']}\n")
 
 
 def test_of_a_purged_run_nobody_reads_what_it_wrote(make_site: Callable[..., Site]) -> None:
     """How it ended stays; its files are gone, and with them whatever quotes them."""
     site = make_site("purge.after_secs=1", "purge.every_secs=0.2").start()
-    run = shell("w=word; echo a $w out; echo Error: a $w err >&2; echo 'out of cheese' > $JOBSCRIBE_TERMINATION_MESSAGE; exit 3")
+    run = shell(
+        "w=word; echo a $w out; echo Error: a $w err >&2; echo 'out of cheese' > $JOBSCRIBE_TERMINATION_MESSAGE; exit 3"
+    )
     site.submit(run)
     who = {"uid": UID, "computeJid": jid_of(run)}
     until(lambda: site.status(run)["state"] == "job_run_purged", "it is purged")

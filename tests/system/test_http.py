@@ -13,7 +13,16 @@ OTHER_UID = "SystemU2"
 ENVELOPE = {"state", "code", "error", "advice", "retry"}
 
 
-def refused(site: Site, path: str, body: Any, code: str, http_code: int, *words: str, method: str = "POST", raw: bytes | None = None) -> dict[str, Any]:
+def refused(
+    site: Site,
+    path: str,
+    body: Any,
+    code: str,
+    http_code: int,
+    *words: str,
+    method: str = "POST",
+    raw: bytes | None = None,
+) -> dict[str, Any]:
     """The refusal, after everything that must hold of every refusal was checked."""
     before = site.ready()
     counter = "refused." + code
@@ -40,17 +49,29 @@ def run_body(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "headers",
     [
-        {}, {"Authorization": ""}, {"Authorization": "Bearer "}, {"Authorization": "Bearer wrong"}, {"Authorization": "bearer TOKEN"},
-{"Authorization": "TOKEN"}, {"Authorization": "Bearer TOKENx"}, {"Cookie": "Authorization=Bearer TOKEN"},
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "bearer TOKEN"},
+        {"Authorization": "TOKEN"},
+        {"Authorization": "Bearer TOKENx"},
+        {"Cookie": "Authorization=Bearer TOKEN"},
         {"Authorization": "Bearer \xe9\xe9"},
     ],
     ids=lambda h: str(h)[:40],
 )
-def test_without_the_secret_nothing_is_answered_and_all_wrong_ones_alike(shared: Site, headers: dict[str, str]) -> None:
+def test_without_the_secret_nothing_is_answered_and_all_wrong_ones_alike(
+    shared: Site, headers: dict[str, str]
+) -> None:
     sent = {k: v.replace("TOKEN", shared.token) for k, v in headers.items()}
     head = shared.ready()["head"]
     bodies = set()
-    for method, path in (("POST", "/api/run-simulation"), ("POST", "/api/run-status"), ("GET", "/api/events")):
+    for method, path in (
+        ("POST", "/api/run-simulation"),
+        ("POST", "/api/run-status"),
+        ("GET", "/api/events"),
+    ):
         answer = shared.ask(method, path, json.dumps(run_body()).encode(), headers=sent)
         assert answer.code == 401
         bodies.add(answer.body)
@@ -67,12 +88,41 @@ def test_liveness_needs_no_secret_and_tells_none(shared: Site) -> None:
 # ---- where to
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/", "/api/run-simulation/", "/api/../api/run-simulation", "/api/nothing", "/%00", "/agent", "//api/run-status"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api",
+        "/api/",
+        "/api/run-simulation/",
+        "/api/../api/run-simulation",
+        "/api/nothing",
+        "/%00",
+        "/agent",
+        "//api/run-status",
+    ],
+)
 def test_an_address_that_is_none_is_said_to_be_none(shared: Site, path: str) -> None:
     refused(shared, path, {}, "notFound", 404)
 
 
-@pytest.mark.parametrize("path", ["run-simulation", "run-many", "run-status", "run-cancel", "job-list", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release", "trace"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "run-simulation",
+        "run-many",
+        "run-status",
+        "run-cancel",
+        "job-list",
+        "job-log",
+        "job-story",
+        "job-why",
+        "job-metrics",
+        "job-tasks",
+        "run-release",
+        "trace",
+    ],
+)
 def test_what_takes_post_does_not_take_get(shared: Site, path: str) -> None:
     refused(shared, f"/api/{path}", {}, "methodNotAllowed", 405, path, method="GET")
 
@@ -85,7 +135,22 @@ def test_other_methods_are_refused_in_the_same_form(shared: Site, method: str) -
 # ---- ids
 
 
-NO_IDS = ["", "short", "ninechars", "abc\u0131efgh"[:8], "\u0430bcdefgh", "abcd\0fgh", "../../et", "abcdefg\n", "abcdefg ", "abcd-fgh", "ABCDEFG\u212a", 12345678, None, ["a"]]
+NO_IDS = [
+    "",
+    "short",
+    "ninechars",
+    "abc\u0131efgh"[:8],
+    "\u0430bcdefgh",
+    "abcd\0fgh",
+    "../../et",
+    "abcdefg\n",
+    "abcdefg ",
+    "abcd-fgh",
+    "ABCDEFG\u212a",
+    12345678,
+    None,
+    ["a"],
+]
 
 
 @pytest.mark.parametrize("value", NO_IDS, ids=ascii)
@@ -94,24 +159,59 @@ def test_what_is_no_id_gets_in_nowhere(shared: Site, field: str, value: Any) -> 
     refused(shared, "/api/run-simulation", run_body(**{field: value}), "badRequest", 400, field)
 
 
-@pytest.mark.parametrize("value", ["", "../x", "a/b", "1model", "m\0", "m\u00f6del", "a" * 65, "a-b", None])
+@pytest.mark.parametrize(
+    "value", ["", "../x", "a/b", "1model", "m\0", "m\u00f6del", "a" * 65, "a-b", None]
+)
 def test_what_is_no_compute_model_gets_in_nowhere(shared: Site, value: Any) -> None:
-    refused(shared, "/api/run-simulation", run_body(computeModel=value), "badRequest", 400, "computeModel")
+    refused(
+        shared,
+        "/api/run-simulation",
+        run_body(computeModel=value),
+        "badRequest",
+        400,
+        "computeModel",
+    )
 
 
 @pytest.mark.parametrize(
-    "jid", ["", "x", f"{UID}-abcdefgh", f"{UID}-abcdefgh-", f"{UID}-../../xx-command", f"{UID}-abcdefgh-command\n", f"{UID}-abcdefgh-c\u043emmand", f"{UID}_abcdefgh_command"],
+    "jid",
+    [
+        "",
+        "x",
+        f"{UID}-abcdefgh",
+        f"{UID}-abcdefgh-",
+        f"{UID}-../../xx-command",
+        f"{UID}-abcdefgh-command\n",
+        f"{UID}-abcdefgh-c\u043emmand",
+        f"{UID}_abcdefgh_command",
+    ],
     ids=ascii,
 )
-@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "run-status",
+        "run-cancel",
+        "job-log",
+        "job-story",
+        "job-why",
+        "job-metrics",
+        "job-tasks",
+        "run-release",
+    ],
+)
 def test_what_is_no_compute_jid_gets_in_nowhere(shared: Site, path: str, jid: str) -> None:
     body = {"uid": UID, "computeJid": jid} | ({"reqId": req_id()} if path == "run-cancel" else {})
     refused(shared, f"/api/{path}", body, "badRequest", 400, "computeJid")
 
 
-@pytest.mark.parametrize("value", ["", "short", "a" * 65, "with space", "sch\u00f6n-und-lang", "null\0null", 12345678])
+@pytest.mark.parametrize(
+    "value", ["", "short", "a" * 65, "with space", "sch\u00f6n-und-lang", "null\0null", 12345678]
+)
 def test_what_is_no_request_id_gets_in_nowhere(shared: Site, value: Any) -> None:
-    refused(shared, "/api/run-simulation", {**run_body(), "reqId": value}, "badRequest", 400, "reqId")
+    refused(
+        shared, "/api/run-simulation", {**run_body(), "reqId": value}, "badRequest", 400, "reqId"
+    )
 
 
 # ---- bodies
@@ -120,15 +220,25 @@ def test_what_is_no_request_id_gets_in_nowhere(shared: Site, value: Any) -> None
 @pytest.mark.parametrize(
     ("raw", "code", "http_code"),
     [
-        (b"", "badRequest", 400), (b"hello", "badRequest", 400), (b"[]", "badRequest", 400), (b'"text"', "badRequest", 400), (b"null", "badRequest", 400),
-        (b"7", "badRequest", 400), (b"{", "badRequest", 400), (b'{"reqId": "\xff\xfe"}', "badRequest", 400), (b'{"a": NaN}', "badRequest", 400),
-        (b"\xef\xbb\xbf{}", "badRequest", 400), (b"[" * 100_000 + b"]" * 100_000, "tooDeep|badRequest", 400),
+        (b"", "badRequest", 400),
+        (b"hello", "badRequest", 400),
+        (b"[]", "badRequest", 400),
+        (b'"text"', "badRequest", 400),
+        (b"null", "badRequest", 400),
+        (b"7", "badRequest", 400),
+        (b"{", "badRequest", 400),
+        (b'{"reqId": "\xff\xfe"}', "badRequest", 400),
+        (b'{"a": NaN}', "badRequest", 400),
+        (b"\xef\xbb\xbf{}", "badRequest", 400),
+        (b"[" * 100_000 + b"]" * 100_000, "tooDeep|badRequest", 400),
         (b'{"run": ' + b'{"env": ' * 3000 + b"{}" + b"}" * 3001, "tooDeep|badRequest", 400),
         (b'{"reqId": "' + b"a" * (8 * 1024 * 1024) + b'"}', "tooLarge", 413),
     ],
     ids=lambda v: ascii(v)[:30],
 )
-def test_a_body_that_is_no_request_is_refused(shared: Site, raw: bytes, code: str, http_code: int) -> None:
+def test_a_body_that_is_no_request_is_refused(
+    shared: Site, raw: bytes, code: str, http_code: int
+) -> None:
     before = shared.ready()
     answer = shared.ask("POST", "/api/run-simulation", raw)
     said = answer.json()
@@ -152,26 +262,53 @@ def test_a_body_that_is_far_too_large_is_refused_before_it_is_taken_in(shared: S
     assert (reply.status, said["code"]) == (413, "tooLarge")
     after = shared.ready()
     assert after["head"] == before["head"]
-    assert after["counters"]["refused.tooLarge"] == before["counters"].get("refused.tooLarge", 0) + 1
+    assert (
+        after["counters"]["refused.tooLarge"] == before["counters"].get("refused.tooLarge", 0) + 1
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('{"reqId": "request-x1", "more": 1, "run": RUN}', "more"), ('{"reqId": "request-x1", "run": {"more": 1, "uid": "a"}}', "more"),
-        ('{"reqId": "request-x1"}', "run"), ('{"run": RUN}', "reqId"), ('{"reqId": "request-x1", "run": RUN, "forceRun": "yes"}', "forceRun"),
+        ('{"reqId": "request-x1", "more": 1, "run": RUN}', "more"),
+        ('{"reqId": "request-x1", "run": {"more": 1, "uid": "a"}}', "more"),
+        ('{"reqId": "request-x1"}', "run"),
+        ('{"run": RUN}', "reqId"),
+        ('{"reqId": "request-x1", "run": RUN, "forceRun": "yes"}', "forceRun"),
         ('{"reqId": "request-x1", "req_id": "request-x2", "run": RUN}', "req_id"),
         ('{"reqId": "request-x1", "computeJobSerial": -1, "run": RUN}', "computeJobSerial"),
         ('{"reqId": "request-x1", "computeJobSerial": 1e300, "run": RUN}', "computeJobSerial"),
     ],
 )
 def test_unknown_missing_and_wrong_fields_are_named(shared: Site, text: str, word: str) -> None:
-    refused(shared, "/api/run-simulation", None, "badRequest", 400, word, raw=text.replace("RUN", json.dumps(spec(["true"]))).encode())
+    refused(
+        shared,
+        "/api/run-simulation",
+        None,
+        "badRequest",
+        400,
+        word,
+        raw=text.replace("RUN", json.dumps(spec(["true"]))).encode(),
+    )
 
 
-@pytest.mark.parametrize("text", ['{"reqId": "request-x1", "reqId": "request-x2", "run": RUN}', '{"reqId": "request-x1", "run": RUN, "run": RUN}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"reqId": "request-x1", "reqId": "request-x2", "run": RUN}',
+        '{"reqId": "request-x1", "run": RUN, "run": RUN}',
+    ],
+)
 def test_a_field_that_is_there_twice_is_refused(shared: Site, text: str) -> None:
-    refused(shared, "/api/run-simulation", None, "badRequest", 400, "twice", raw=text.replace("RUN", json.dumps(spec(["true"]))).encode())
+    refused(
+        shared,
+        "/api/run-simulation",
+        None,
+        "badRequest",
+        400,
+        "twice",
+        raw=text.replace("RUN", json.dumps(spec(["true"]))).encode(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +340,9 @@ def test_a_field_that_is_there_twice_is_refused(shared: Site, text: str) -> None
     ],
     ids=lambda v: ascii(v)[:40],
 )
-def test_a_run_that_cannot_be_is_refused_with_what_is_wrong(shared: Site, changes: dict, code: str, http_code: int, words: tuple[str, ...]) -> None:
+def test_a_run_that_cannot_be_is_refused_with_what_is_wrong(
+    shared: Site, changes: dict, code: str, http_code: int, words: tuple[str, ...]
+) -> None:
     said = refused(shared, "/api/run-simulation", run_body(**changes), code, http_code, *words)
     assert "abc" not in said["error"]
 
@@ -212,36 +351,88 @@ def test_of_many_runs_the_bad_ones_alone_are_refused(shared: Site) -> None:
     good, bad, good_too = spec(["true"]), spec(["true"], simulationType="srw"), spec(["true"])
     before = shared.ready()["counters"].get("refused.unknownApp", 0)
     replies = shared.post("run-many", reqId=req_id(), runs=[good, bad, good_too])["runs"]
-    assert [r["state"] for r in replies] == ["pending", "error", "pending"] and replies[1]["code"] == "unknownApp"
+    assert [r["state"] for r in replies] == ["pending", "error", "pending"] and replies[1][
+        "code"
+    ] == "unknownApp"
     assert shared.ready()["counters"]["refused.unknownApp"] == before + 1
     assert [shared.wait(r)["state"] for r in (good, good_too)] == ["completed"] * 2
     refused(shared, "/api/run-status", {"uid": UID, "computeJid": jid_of(bad)}, "notFound", 404)
 
 
 def test_too_many_runs_at_once_are_refused_whole(shared: Site) -> None:
-    refused(shared, "/api/run-many", {"reqId": req_id(), "runs": [spec(["x"])] * 10_001}, "badRequest", 400, "runs")
+    refused(
+        shared,
+        "/api/run-many",
+        {"reqId": req_id(), "runs": [spec(["x"])] * 10_001},
+        "badRequest",
+        400,
+        "runs",
+    )
     refused(shared, "/api/run-many", {"reqId": req_id(), "runs": []}, "badRequest", 400, "runs")
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=1.5", "after=%ff", "uid=%ff", "uid=short", "computeJid=../x", "computeJid=%00", "after=\u0663"], ids=ascii)
+@pytest.mark.parametrize(
+    "query",
+    [
+        "after=x",
+        "after=1.5",
+        "after=%ff",
+        "uid=%ff",
+        "uid=short",
+        "computeJid=../x",
+        "computeJid=%00",
+        "after=\u0663",
+    ],
+    ids=ascii,
+)
 def test_a_stream_of_events_from_nowhere_is_refused(shared: Site, query: str) -> None:
-    refused(shared, "/api/events?" + quote(query, safe="=%/."), None, "badRequest", 400, method="GET", raw=b"")
+    refused(
+        shared,
+        "/api/events?" + quote(query, safe="=%/."),
+        None,
+        "badRequest",
+        400,
+        method="GET",
+        raw=b"",
+    )
 
 
 # ---- whose
 
 
-@pytest.mark.parametrize("path", ["run-status", "run-cancel", "job-log", "job-story", "job-why", "job-metrics", "job-tasks", "run-release"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "run-status",
+        "run-cancel",
+        "job-log",
+        "job-story",
+        "job-why",
+        "job-metrics",
+        "job-tasks",
+        "run-release",
+    ],
+)
 def test_not_yours_and_not_there_answer_alike(shared: Site, path: str) -> None:
     run = spec(["true"])
     shared.finished(run)
     absent = f"{UID}-{'n0tThere'}-command"
     more = {"reqId": req_id()} if path == "run-cancel" else {}
-    one = refused(shared, f"/api/{path}", {"uid": OTHER_UID, "computeJid": jid_of(run), **more}, "notFound", 404)
+    one = refused(
+        shared,
+        f"/api/{path}",
+        {"uid": OTHER_UID, "computeJid": jid_of(run), **more},
+        "notFound",
+        404,
+    )
     more = {"reqId": req_id()} if path == "run-cancel" else {}
-    other = refused(shared, f"/api/{path}", {"uid": UID, "computeJid": absent, **more}, "notFound", 404)
+    other = refused(
+        shared, f"/api/{path}", {"uid": UID, "computeJid": absent, **more}, "notFound", 404
+    )
     assert one["error"].replace(jid_of(run), "JID") == other["error"].replace(absent, "JID")
-    assert {k: v for k, v in one.items() if k != "error"} == {k: v for k, v in other.items() if k != "error"}
+    assert {k: v for k, v in one.items() if k != "error"} == {
+        k: v for k, v in other.items() if k != "error"
+    }
 
 
 def test_a_request_id_that_meant_another_job_is_a_conflict(shared: Site) -> None:
@@ -249,7 +440,9 @@ def test_a_request_id_that_meant_another_job_is_a_conflict(shared: Site) -> None
     request = req_id()
     shared.submit(first, request)
     shared.wait(first)
-    refused(shared, "/api/run-simulation", {"reqId": request, "run": second}, "conflict", 409, request)
+    refused(
+        shared, "/api/run-simulation", {"reqId": request, "run": second}, "conflict", 409, request
+    )
     assert shared.submit({**first, "uid": OTHER_UID}, request)["computeJobSerial"] > 0
     shared.wait({**first, "uid": OTHER_UID})
 
@@ -258,7 +451,13 @@ def test_a_slot_that_is_taken_by_another_run_is_refused(shared: Site) -> None:
     run = shell("sleep 60", graceSecs=0)
     shared.submit(run)
     shared.running(run)  # nothing more happens to it
-    refused(shared, "/api/run-simulation", {"reqId": req_id(), "run": {**run, "command": ["other"]}}, "anotherRun", 409)
+    refused(
+        shared,
+        "/api/run-simulation",
+        {"reqId": req_id(), "run": {**run, "command": ["other"]}},
+        "anotherRun",
+        409,
+    )
     assert shared.submit(run)["computeJobSerial"] == shared.status(run)["computeJobSerial"]
     shared.cancel(run)
     shared.wait(run)
@@ -268,7 +467,9 @@ def test_a_finished_run_is_reused_and_forced_anew_with_a_higher_serial(shared: S
     run = shell("date +%N")
     first = shared.finished(run)["computeJobSerial"]
     assert shared.submit(run)["computeJobSerial"] == first
-    forced = shared.post("run-simulation", reqId=req_id(), run=run, forceRun=True)["computeJobSerial"]
+    forced = shared.post("run-simulation", reqId=req_id(), run=run, forceRun=True)[
+        "computeJobSerial"
+    ]
     assert forced > first
     assert shared.wait(run)["computeJobSerial"] == forced
     assert shared.status(run, computeJobSerial=first)["superseded"]
@@ -281,8 +482,13 @@ def test_a_finished_run_is_reused_and_forced_anew_with_a_higher_serial(shared: S
 
 @pytest.mark.parametrize(
     "raw",
-    [b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n", b"POST /api/run-status HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"GET /livez HTTP/1.1\r\n" + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
-     b"POST /api/run-status HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"],
+    [
+        b"\0\0\0\0\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"POST /api/run-status HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n" + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"POST /api/run-status HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    ],
     ids=lambda r: ascii(r)[:30],
 )
 def test_what_is_not_http_costs_its_connection_only(shared: Site, raw: bytes) -> None:
@@ -299,4 +505,7 @@ def test_what_is_not_http_costs_its_connection_only(shared: Site, raw: bytes) ->
 def test_an_answer_does_not_say_what_serves_it(shared: Site) -> None:
     answer = shared.ask("GET", "/livez")
     assert answer.headers["Server"] is None
-    assert (answer.headers["Cache-Control"], answer.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+    assert (answer.headers["Cache-Control"], answer.headers["X-Content-Type-Options"]) == (
+        "no-store",
+        "nosniff",
+    )

@@ -1,4 +1,6 @@
-"""Whoever reads the log may hang: journald waits for its disk now and then, a terminal is stopped with Ctrl-S. Nobody waits with it."""
+"""Whoever reads the log may hang: journald waits for its disk now and then, a terminal is stopped
+with Ctrl-S. Nobody waits with it.
+"""
 
 import fcntl
 import os
@@ -18,10 +20,17 @@ def unread() -> Iterator[Site]:
     site = Site()
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PAGE)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
     try:
         site.process = subprocess.Popen(
-            site.arguments(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=writer, env=env, cwd="/",
+            site.arguments(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=writer,
+            env=env,
+            cwd="/",
         )
         assert site.process.stdout is not None
         assert site.process.stdout.readline().startswith(b"jobscribe ready at ")

@@ -1,4 +1,6 @@
-"""What a real job takes is known while it runs, through a restart of the supervisor, and afterwards; to its owner only."""
+"""What a real job takes is known while it runs, through a restart of the supervisor, and
+afterwards; to its owner only.
+"""
 
 import json
 import sys
@@ -6,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobscribe.supervisor.usage.time_series import NAMES
 from real_site import UID, Site, fresh_nap, jid_of, req_id, spec, until
+
+from jobscribe.supervisor.usage.time_series import NAMES
 
 #: Keeps 64 MiB, has a child burn half a second of a processor, then waits for a word.
 PROGRAM = """
@@ -21,7 +24,9 @@ while not os.path.exists("enough"):
 
 
 def metrics(site: Site, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    said: dict[str, Any] = site.post("job-metrics", uid=run["uid"], computeJid=jid_of(run), **fields)
+    said: dict[str, Any] = site.post(
+        "job-metrics", uid=run["uid"], computeJid=jid_of(run), **fields
+    )
     return said
 
 
@@ -35,7 +40,9 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(site: Site)
         return task if (task["cpuSecs"] or 0) >= 0.5 and task["memoryBytes"] else None
 
     task = until(burnt, "what its child took is counted", 5 * 8.0)
-    assert task["running"] and 64 << 20 <= task["memoryBytes"] < 256 << 20 and task["processes"] >= 1
+    assert (
+        task["running"] and 64 << 20 <= task["memoryBytes"] < 256 << 20 and task["processes"] >= 1
+    )
     assert (task["gpuPercent"], task["gpuMemoryBytes"]) == (None, None)
 
     site.kill(site.pid)  # nothing of it is an event; who comes next hears it anew
@@ -44,16 +51,27 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(site: Site)
     site.process.stdout.close()
     site.process = None
     site.start()
-    until(lambda: (metrics(site, run)["tasks"][0]["cpuSecs"] or 0) >= 0.5, "the next supervisor knows it, too", 5 * 8.0)
+    until(
+        lambda: (metrics(site, run)["tasks"][0]["cpuSecs"] or 0) >= 0.5,
+        "the next supervisor knows it, too",
+        5 * 8.0,
+    )
     with_series = metrics(site, run, series=True)
-    assert with_series["seriesFields"] == list(NAMES) and with_series["tasks"][0]["series"][-1][NAMES.index("memoryBytes")] >= 64 << 20
+    assert (
+        with_series["seriesFields"] == list(NAMES)
+        and with_series["tasks"][0]["series"][-1][NAMES.index("memoryBytes")] >= 64 << 20
+    )
 
     (Path(site.status(run)["runDir"]) / "enough").touch()
     assert site.wait(run)["state"] == "completed"
     answer = metrics(site, run)
     (task,) = answer["tasks"]
     assert (answer["job"]["running"], task["cpuPercent"], task["memoryBytes"]) == (0, None, None)
-    assert task["cpuSecs"] >= 0.5 and task["peakMemoryBytes"] >= 64 << 20 and answer["job"]["cpuSecs"]["known"] == 1
+    assert (
+        task["cpuSecs"] >= 0.5
+        and task["peakMemoryBytes"] >= 64 << 20
+        and answer["job"]["cpuSecs"]["known"] == 1
+    )
 
 
 def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Site]) -> None:
@@ -63,7 +81,10 @@ def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Si
         return {"name": name, "tasks": tasks, "command": ["/bin/sh", "-c", text], "memoryMb": 1}
 
     nap = fresh_nap()
-    run = {**spec(()), "roles": [role("worker", 2, "while :; do :; done"), role("ps", 1, f"sleep {nap}; :")]}
+    run = {
+        **spec(()),
+        "roles": [role("worker", 2, "while :; do :; done"), role("ps", 1, f"sleep {nap}; :")],
+    }
     site.submit(run)
 
     def all_known() -> dict[str, Any] | None:
@@ -72,14 +93,27 @@ def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Si
 
     answer = until(all_known, "all three tasks are sampled", 5 * 8.0)
     worker, ps = answer["roles"]
-    assert [(r["role"], r["tasks"], r["running"]) for r in answer["roles"]] == [("worker", 2, 2), ("ps", 1, 1)]
-    assert worker["cpuPercent"]["sum"] == sum(t["cpuPercent"] for t in answer["tasks"] if t["role"] == "worker") == 2 * worker["cpuPercent"]["mean"]
-    assert ps["cpuPercent"]["sum"] < 20 < worker["cpuPercent"]["sum"] and ps["processes"]["sum"] >= 2
+    assert [(r["role"], r["tasks"], r["running"]) for r in answer["roles"]] == [
+        ("worker", 2, 2),
+        ("ps", 1, 1),
+    ]
+    assert (
+        worker["cpuPercent"]["sum"]
+        == sum(t["cpuPercent"] for t in answer["tasks"] if t["role"] == "worker")
+        == 2 * worker["cpuPercent"]["mean"]
+    )
+    assert (
+        ps["cpuPercent"]["sum"] < 20 < worker["cpuPercent"]["sum"] and ps["processes"]["sum"] >= 2
+    )
     assert answer["job"]["memoryBytes"]["sum"] == sum(t["memoryBytes"] for t in answer["tasks"])
     site.cancel(run)
     site.wait(run)
     over = metrics(site, run)
-    assert over["job"]["running"] == 0 and over["job"]["cpuSecs"]["known"] == 3 and over["roles"][0]["cpuSecs"]["sum"] > 0.2
+    assert (
+        over["job"]["running"] == 0
+        and over["job"]["cpuSecs"]["known"] == 3
+        and over["roles"][0]["cpuSecs"]["sum"] > 0.2
+    )
 
 
 def test_nobody_else_is_told(shared: Site) -> None:

@@ -1,4 +1,6 @@
-"""Those who are told, by a real supervisor: killed between the answer and its record, asked by the command line, with secrets nowhere."""
+"""Those who are told, by a real supervisor: killed between the answer and its record, asked by the
+command line, with secrets nowhere.
+"""
 
 import http.client
 import json
@@ -17,7 +19,11 @@ import pytest
 from books import check_books
 from real_site import PYTHON_PATH, Site, jid_of, req_id, shell, spec, texts_below, until
 
-SECRET, HEADER, OF_THE_JOB = "4f1d0c6e2b7a98350fdeca1b", "canaryOfAHeaderOfTheSite", "canaryOfTheJobItself"
+SECRET, HEADER, OF_THE_JOB = (
+    "4f1d0c6e2b7a98350fdeca1b",
+    "canaryOfAHeaderOfTheSite",
+    "canaryOfTheJobItself",
+)
 DOCS = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
@@ -27,7 +33,11 @@ class Receiver:
     def __init__(self, place: Path) -> None:
         (place / "receiver.py").write_text(DOCS.read_text().split("```python\n")[1].split("```")[0])
         self.secret = _private(place / "notify.secret", SECRET + "\n")
-        self.process = subprocess.Popen([sys.executable, str(place / "receiver.py"), str(self.secret), "0"], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(place / "receiver.py"), str(self.secret), "0"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().split()[-1])
         self._lines: queue.Queue[str] = queue.Queue()
@@ -73,10 +83,15 @@ def _private(path: Path, text: str) -> Path:
 
 def targets(place: Path, there: Receiver, more: str = "") -> str:
     _private(place / "headers", f"X-Site: {HEADER}\n")
-    return str(_private(place / "notify.yml", (
-        f"targets:\n  - name: hook\n    url: http://127.0.0.1:{there.port}/\n    secretFile: notify.secret\n    headersFile: headers\n"
-        f"    on: [running, ended]\n{more}"
-    )))
+    return str(
+        _private(
+            place / "notify.yml",
+            (
+                f"targets:\n  - name: hook\n    url: http://127.0.0.1:{there.port}/\n    secretFile: notify.secret\n    headersFile: headers\n"
+                f"    on: [running, ended]\n{more}"
+            ),
+        )
+    )
 
 
 def standing(site: Site, name: str = "hook") -> dict[str, Any]:
@@ -96,19 +111,30 @@ def test_killed_between_the_answer_and_its_record_it_tells_again_with_the_same_i
     site.finished(first)
     before = [there.next() for _ in range(2)]
     until(lambda: standing(site)["delivered"] == 2, "both are delivered")
-    until(lambda: site.ask("GET", "/api/notify").json()["unwritten"], "and it is said that this cannot be written down")
+    until(
+        lambda: site.ask("GET", "/api/notify").json()["unwritten"],
+        "and it is said that this cannot be written down",
+    )
     site.stop(signal.SIGKILL)
     site.start()
     blocked.rmdir()
     again = [there.next() for _ in range(2)]
-    assert [how for how, _ in before] == ["new", "new"] and [how for how, _ in again] == ["again", "again"]
+    assert [how for how, _ in before] == ["new", "new"] and [how for how, _ in again] == [
+        "again",
+        "again",
+    ]
     assert [m["id"] for _, m in before] == [m["id"] for _, m in again]
     told = [m for _, m in before]
-    assert [(m["event"], m["computeJid"], m["computeJobSerial"]) for m in told] == [(e, jid_of(first), told[0]["computeJobSerial"]) for e in ("running", "error")]
-    assert told[1]["why"]["cause"] == "exit" and told[1]["reason"] == "exit" and told[0]["why"] is None
+    assert [(m["event"], m["computeJid"], m["computeJobSerial"]) for m in told] == [
+        (e, jid_of(first), told[0]["computeJobSerial"]) for e in ("running", "error")
+    ]
+    assert (
+        told[1]["why"]["cause"] == "exit" and told[1]["reason"] == "exit" and told[0]["why"] is None
+    )
     site.finished(second)
     assert [(how, m["computeJid"], m["event"]) for how, m in (there.next(), there.next())] == [
-        ("new", jid_of(second), "running"), ("new", jid_of(second), "completed"),
+        ("new", jid_of(second), "running"),
+        ("new", jid_of(second), "completed"),
     ]
     assert there.quiet()
     check_books(site)
@@ -145,9 +171,16 @@ def test_killed_at_any_moment_it_tells_everything_at_least_once_and_in_the_order
 
 
 def cli(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
     return subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments], capture_output=True, text=True, timeout=60, env=env, cwd="/",
+        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+        cwd="/",
     )
 
 
@@ -155,16 +188,29 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     make_site: Callable[..., Site], place: Path, there: Receiver
 ) -> None:
     script = place / "page"
-    script.write_text(f"#!/bin/sh\ncat >> {place}/paged; echo >> {place}/paged\nenv >> {place}/env\n[ -e {place}/well ] && echo all is well\n")
+    script.write_text(
+        f"#!/bin/sh\ncat >> {place}/paged; echo >> {place}/paged\nenv >> {place}/env\n[ -e {place}/well ] && echo all is well\n"
+    )
     script.chmod(0o700)
-    site = make_site(f"notify.file={targets(place, there, f'  - {{name: pager, command: [{script}], on: [error]}}')}").start()
+    site = make_site(
+        f"notify.file={targets(place, there, f'  - {{name: pager, command: [{script}], on: [error]}}')}"
+    ).start()
     shown = [cli(site, "notify", "test", "hook")]
-    assert shown[0].returncode == 0 and "hook was told" in shown[0].stderr and "HTTP 204" in shown[0].stderr
+    assert (
+        shown[0].returncode == 0
+        and "hook was told" in shown[0].stderr
+        and "HTTP 204" in shown[0].stderr
+    )
     assert there.next()[1]["event"] == "test"
     site.finished(shell(f"echo {OF_THE_JOB}; exit 3", env={"MINE": OF_THE_JOB}))
     until(lambda: standing(site, "pager")["failed"] >= 1, "the pager fails")
     shown.append(cli(site, "notify", "list"))
-    assert shown[-1].returncode == 0 and "failing" in shown[-1].stdout and "pager fails since" in shown[-1].stderr and "it exited with 1" in shown[-1].stderr
+    assert (
+        shown[-1].returncode == 0
+        and "failing" in shown[-1].stdout
+        and "pager fails since" in shown[-1].stderr
+        and "it exited with 1" in shown[-1].stderr
+    )
     shown.append(cli(site, "notify", "retry", "pager", "--json"))
     assert json.loads(shown[-1].stdout)["waiting"] == 1
     (place / "well").touch()
@@ -172,18 +218,35 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     until(lambda: standing(site, "pager")["delivered"] == 1, "the pager is told")
     shown.append(cli(site, "notify", "test", "nobody"))
     assert shown[-1].returncode != 0 and "there are: hook, pager" in shown[-1].stderr
-    assert "all is well" in site.logged() and "notify.delivered" in site.ask("GET", "/api/metrics").json()["counters"]
-    said = "".join(s.stdout + s.stderr for s in shown) + (place / "paged").read_text() + (place / "env").read_text()
-    said += "".join(json.dumps(there.next()[1]) for _ in range(2)) + site.ask("GET", "/api/notify").body.decode()
+    assert (
+        "all is well" in site.logged()
+        and "notify.delivered" in site.ask("GET", "/api/metrics").json()["counters"]
+    )
+    said = (
+        "".join(s.stdout + s.stderr for s in shown)
+        + (place / "paged").read_text()
+        + (place / "env").read_text()
+    )
+    said += (
+        "".join(json.dumps(there.next()[1]) for _ in range(2))
+        + site.ask("GET", "/api/notify").body.decode()
+    )
     for secret in (SECRET, HEADER):
         assert secret not in said
-        assert [path for path, text in texts_below(site.place).items() if secret.encode() in text] == []
+        assert [
+            path for path, text in texts_below(site.place).items() if secret.encode() in text
+        ] == []
     assert OF_THE_JOB not in said
     check_books(site)
 
 
-def test_the_receiver_of_the_documentation_takes_nothing_that_is_not_signed(there: Receiver) -> None:
-    for headers in ({}, {"X-Jobscribe-Signature": "sha256=00", "X-Jobscribe-Timestamp": "1700000000"}):
+def test_the_receiver_of_the_documentation_takes_nothing_that_is_not_signed(
+    there: Receiver,
+) -> None:
+    for headers in (
+        {},
+        {"X-Jobscribe-Signature": "sha256=00", "X-Jobscribe-Timestamp": "1700000000"},
+    ):
         connection = http.client.HTTPConnection("127.0.0.1", there.port, timeout=20)
         connection.request("POST", "/", b'{"id": "x"}', headers)
         assert connection.getresponse().status == 401
@@ -191,7 +254,9 @@ def test_the_receiver_of_the_documentation_takes_nothing_that_is_not_signed(ther
     assert there.quiet()
 
 
-def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_nothing_starts(make_site: Callable[..., Site], place: Path) -> None:
+def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_nothing_starts(
+    make_site: Callable[..., Site], place: Path
+) -> None:
     site = make_site().start()
     listed = cli(site, "notify", "list")
     assert listed.returncode == 0 and "notify.file" in listed.stderr

@@ -1,4 +1,6 @@
-"""Whoever dies - supervisor, agent, keeper, or several - what runs goes on, what was acknowledged is there, and the end is true."""
+"""Whoever dies - supervisor, agent, keeper, or several - what runs goes on, what was acknowledged
+is there, and the end is true.
+"""
 
 import json
 import os
@@ -32,7 +34,10 @@ class Witness:
     def __init__(self, site: Site, code: int = 0) -> None:
         self.run = shell("")
         self.code = code
-        self._stamps, self._gate = site.place / f"stamps-{self.run['simulationId']}", site.place / f"gate-{self.run['simulationId']}"
+        self._stamps, self._gate = (
+            site.place / f"stamps-{self.run['simulationId']}",
+            site.place / f"gate-{self.run['simulationId']}",
+        )
         text = f"echo start $$ >>{self._stamps}; until [ -e {self._gate} ]; do sleep 0.05; done; echo end $$ >>{self._stamps}; echo the last line; exit {code}"
         self.run["command"] = ["/bin/sh", "-c", text]
         self.request = req_id()
@@ -52,15 +57,22 @@ class Witness:
         """It ran exactly once, to its end, and what is told of it is true."""
         said = site.wait(self.run)
         started, ended = self.stamps()
-        assert (started.split()[0], ended.split()[0]) == ("start", "end") and started.split()[1] == ended.split()[1]
-        assert (said["state"], said["exit"]["code"]) == ("completed" if self.code == 0 else "error", self.code), said
+        assert (started.split()[0], ended.split()[0]) == ("start", "end") and started.split()[
+            1
+        ] == ended.split()[1]
+        assert (said["state"], said["exit"]["code"]) == (
+            "completed" if self.code == 0 else "error",
+            self.code,
+        ), said
         assert source is None or said["exit"]["source"] == source, said
         assert site.output(self.run, tail=4096).body == b"the last line\n"
         return said
 
 
 class Watcher:
-    """Asks for the status of runs all the time, from before a restart on; whatever it hears must be true."""
+    """Asks for the status of runs all the time, from before a restart on; whatever it hears must be
+    true.
+    """
 
     def __init__(self, site: Site, witnesses: list[Witness]) -> None:
         self._site, self._witnesses = site, witnesses
@@ -77,7 +89,9 @@ class Watcher:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(site: Site, number: int) -> None:
+def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(
+    site: Site, number: int
+) -> None:
     witnesses = [Witness(site) for _ in range(SLOTS + 3)]
     serials = [site.submit(w.run, w.request)["computeJobSerial"] for w in witnesses]
     for w in witnesses[:SLOTS]:
@@ -91,7 +105,10 @@ def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(sit
 
     watcher = Watcher(site, witnesses)
     until(watcher.look, "all states are known again", 5 * 5)
-    assert {h[1:] for h in watcher.heard if h[0] < SLOTS} <= {("running", True, False), ("running", False, False)}
+    assert {h[1:] for h in watcher.heard if h[0] < SLOTS} <= {
+        ("running", True, False),
+        ("running", False, False),
+    }
     assert {h[1:] for h in watcher.heard if h[0] >= SLOTS} == {("pending", True, False)}
     assert all(processes.alive(p, t) for p, t in zip(pids, ticks, strict=True) if t)
     for w, serial in zip(witnesses, serials, strict=True):
@@ -217,7 +234,9 @@ def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(site: 
     second.check(site)
 
 
-def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_once(site: Site) -> None:
+def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_once(
+    site: Site,
+) -> None:
     """The keeper is frozen with a start order before it; the supervisor is killed meanwhile."""
     first = Witness(site)
     first.let_go()
@@ -251,7 +270,9 @@ def test_a_frozen_supervisor_misses_nothing(site: Site) -> None:
 
 
 def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(site: Site) -> None:
-    """The agent is frozen, so the cancel reaches nobody; supervisor and agent are killed; the job is ended all the same."""
+    """The agent is frozen, so the cancel reaches nobody; supervisor and agent are killed; the job
+    is ended all the same.
+    """
     witness = Witness(site)
     site.submit(witness.run)
     site.running(witness.run)
@@ -280,7 +301,10 @@ def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Sit
     _kill_the_rest(site)
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        for path in [*(site.root / "agent").glob("*/run/*/start.json"), *(site.root / "agent").glob("*/keeper.json")]:
+        for path in [
+            *(site.root / "agent").glob("*/run/*/start.json"),
+            *(site.root / "agent").glob("*/keeper.json"),
+        ]:
             path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
         site.start()
         said = site.wait(witness.run, 5 * 10)
@@ -313,6 +337,7 @@ def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: Site) -> Non
 
 def _kill_the_rest(site: Site) -> None:
     """By pid, until nothing of it runs any more."""
+
     def killed() -> bool:
         left = list(site.everybody())
         for pid in left:
@@ -334,7 +359,11 @@ def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(site:
     site.stop(signal.SIGTERM)
     site.start()
     system = [e["event"] for e in _system(site)]
-    assert [(e["type"], e["session"]) for e in system] == [("SupervisorStarted", 1), ("SupervisorStopped", 1), ("SupervisorStarted", 2)]
+    assert [(e["type"], e["session"]) for e in system] == [
+        ("SupervisorStarted", 1),
+        ("SupervisorStopped", 1),
+        ("SupervisorStarted", 2),
+    ]
     assert system[2]["pid"] == site.pid
 
 

@@ -1,4 +1,6 @@
-"""Runs with roles on a real supervisor: gangs that find each other, policies, attempts, ports, what is kept for debugging."""
+"""Runs with roles on a real supervisor: gangs that find each other, policies, attempts, ports, what
+is kept for debugging.
+"""
 
 import contextlib
 import json
@@ -69,7 +71,9 @@ def roomy(house: Site) -> Iterator[Site]:
 
 
 def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
-    reply: dict[str, Any] = site.post("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt)
+    reply: dict[str, Any] = site.post(
+        "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
+    )
     return reply
 
 
@@ -77,15 +81,35 @@ def output(site: Site, run: dict[str, Any], name: str, index: int = 0, **fields:
     return site.output(run, role=name, index=index, **fields).body.decode()
 
 
-def test_two_servers_and_two_workers_find_each_other_and_the_servers_are_stopped(roomy: Site) -> None:
+def test_two_servers_and_two_workers_find_each_other_and_the_servers_are_stopped(
+    roomy: Site,
+) -> None:
     run = gang(
-        role("ps", python(SERVER), tasks=2), role("worker", python(WORKER), tasks=2, minSucceeded=2), graceSecs=5.0,
+        role("ps", python(SERVER), tasks=2),
+        role("worker", python(WORKER), tasks=2, minSucceeded=2),
+        graceSecs=5.0,
     )
     over = roomy.finished(run)
     assert (over["state"], over["reason"]) == ("completed", "exit"), (over, tasks(roomy, run))
     assert over["roles"] == {
-        "ps": {"tasks": 2, "placed": 0, "running": 0, "held": 0, "succeeded": 0, "failed": 0, "stopped": 2},
-        "worker": {"tasks": 2, "placed": 0, "running": 0, "held": 0, "succeeded": 2, "failed": 0, "stopped": 0},
+        "ps": {
+            "tasks": 2,
+            "placed": 0,
+            "running": 0,
+            "held": 0,
+            "succeeded": 0,
+            "failed": 0,
+            "stopped": 2,
+        },
+        "worker": {
+            "tasks": 2,
+            "placed": 0,
+            "running": 0,
+            "held": 0,
+            "succeeded": 2,
+            "failed": 0,
+            "stopped": 0,
+        },
     }
     said = tasks(roomy, run)
     decided = said["attempts"][0]["decided"]
@@ -102,7 +126,14 @@ def test_two_servers_and_two_workers_find_each_other_and_the_servers_are_stopped
 
 
 def test_each_task_has_its_own_directory_environment_and_description(roomy: Site) -> None:
-    run = gang(role("a", "pwd; echo $PAI_WORK_DIR; echo $JOBSCRIBE_TASK_INDEX of $PAI_JOB_TASK_COUNT; cat job.json", tasks=2), role("b", "pwd"))
+    run = gang(
+        role(
+            "a",
+            "pwd; echo $PAI_WORK_DIR; echo $JOBSCRIBE_TASK_INDEX of $PAI_JOB_TASK_COUNT; cat job.json",
+            tasks=2,
+        ),
+        role("b", "pwd"),
+    )
     assert roomy.finished(run)["state"] == "completed"
     where = roomy.status(run)["runDir"]
     for index in (0, 1):
@@ -115,7 +146,9 @@ def test_each_task_has_its_own_directory_environment_and_description(roomy: Site
     assert len(tokens) == 3
 
 
-def test_an_ordinary_failure_is_tried_again_as_often_as_asked_and_every_attempt_keeps_its_log(roomy: Site) -> None:
+def test_an_ordinary_failure_is_tried_again_as_often_as_asked_and_every_attempt_keeps_its_log(
+    roomy: Site,
+) -> None:
     run = gang(role("main", "echo attempt $JOBSCRIBE_ATTEMPT; exit 1"), retry={"count": 2})
     over = roomy.finished(run)
     assert (over["state"], over["attempt"], over["exit"]["code"]) == ("error", 3, 1)
@@ -136,7 +169,9 @@ def test_what_the_platform_did_is_tried_again_up_to_its_own_limit(roomy: Site) -
 
 
 def test_a_task_that_was_killed_from_outside_starts_the_whole_gang_again(roomy: Site) -> None:
-    run = gang(role("a", '[ $JOBSCRIBE_ATTEMPT = 2 ] || exec sleep 60', tasks=2), retry={"platform": 1})
+    run = gang(
+        role("a", "[ $JOBSCRIBE_ATTEMPT = 2 ] || exec sleep 60", tasks=2), retry={"platform": 1}
+    )
     roomy.submit(run)
     until(lambda: roomy.status(run)["roles"]["a"]["running"] == 2, "both run")
     pid = next(t["pid"] for t in tasks(roomy, run)["tasks"] if t["index"] == 1)
@@ -149,12 +184,21 @@ def test_a_task_that_was_killed_from_outside_starts_the_whole_gang_again(roomy: 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_stored(roomy: Site) -> None:
     head = roomy.ready()["head"]
-    for fields, named in (({"cpu": 17}, "cpu"), ({"memoryMb": 8001}, "memory"), ({"gpu": 1}, "gpu"), ({"tasks": 17}, "cpu")):
+    for fields, named in (
+        ({"cpu": 17}, "cpu"),
+        ({"memoryMb": 8001}, "memory"),
+        ({"gpu": 1}, "gpu"),
+        ({"tasks": 17}, "cpu"),
+    ):
         run = gang(role("hungry", "true", **fields))
-        answer = roomy.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode())
+        answer = roomy.ask(
+            "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
+        )
         said = answer.json()
         assert (answer.code, said["code"]) == (400, "resourceExceeded"), said
-        assert "hungry" in said["error"] and named in said["error"].lower().replace("cores", "cpu").replace("gpus", "gpu"), said
+        assert "hungry" in said["error"] and named in said["error"].lower().replace(
+            "cores", "cpu"
+        ).replace("gpus", "gpu"), said
     assert roomy.ready()["head"] == head
 
 
@@ -163,7 +207,10 @@ def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(roomy: Si
     roomy.submit(first)
     until(lambda: roomy.status(first)["roles"]["wide"]["running"] == 12, "the first runs")
     roomy.submit(second)
-    said = until(lambda: (s := roomy.status(second))["queueState"] == "resources" and s, "it says what it waits for")
+    said = until(
+        lambda: (s := roomy.status(second))["queueState"] == "resources" and s,
+        "it says what it waits for",
+    )
     assert "4" in said["jobStatusMessage"] and "wider" in said["jobStatusMessage"], said
     assert said["roles"]["wider"]["placed"] == 0, "all or nothing"
     roomy.cancel(first)
@@ -171,7 +218,9 @@ def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(roomy: Si
 
 
 def six_free_ports() -> int:
-    """The first of six in a row that nobody has: of those that no system hands out by itself, or this supervisor gets one of them."""
+    """The first of six in a row that nobody has: of those that no system hands out by itself, or
+    this supervisor gets one of them.
+    """
     while True:
         first = random.randrange(10_000, 20_000)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
@@ -187,7 +236,9 @@ def test_ports_that_others_listen_on_are_not_given_away(make_site: Callable[...,
         site = make_site(*ROOMY, f"resources.local_ports={first}-{first + 5}").start()
         run = gang(role("one", "true", tasks=2))
         assert site.finished(run)["state"] == "completed"
-        given = {p for t in tasks(site, run)["tasks"] for ports in t["ports"].values() for p in ports}
+        given = {
+            p for t in tasks(site, run)["tasks"] for ports in t["ports"].values() for p in ports
+        }
         assert len(given) == 4 and taken not in given
 
 
@@ -230,9 +281,18 @@ def test_a_gang_is_canceled_whole(roomy: Site) -> None:
 
 
 def test_gangs_outlive_supervisor_and_agent(roomy: Site) -> None:
-    run = gang(role("a", "sleep 600", tasks=3), role("b", "while [ ! -e ../../go ]; do sleep 0.05; done", minSucceeded=1))
+    run = gang(
+        role("a", "sleep 600", tasks=3),
+        role("b", "while [ ! -e ../../go ]; do sleep 0.05; done", minSucceeded=1),
+    )
     roomy.submit(run)
-    until(lambda: roomy.status(run)["roles"]["a"]["running"] == 3 and roomy.status(run)["roles"]["b"]["running"] == 1, "it runs")
+    until(
+        lambda: (
+            roomy.status(run)["roles"]["a"]["running"] == 3
+            and roomy.status(run)["roles"]["b"]["running"] == 1
+        ),
+        "it runs",
+    )
     before = {t["token"]: t["pid"] for t in tasks(roomy, run)["tasks"]}
     roomy.stop(9)
     roomy.process = None
@@ -256,31 +316,66 @@ def test_runs_wait_for_others_to_end(roomy: Site, tmp_path: Path) -> None:
     for run in (ok, failed, any_, last):
         assert roomy.submit(run)["queueState"] == "dependency"
     submitted.touch()
-    assert roomy.wait(failed)["state"] == roomy.wait(any_)["state"] == roomy.wait(last)["state"] == "completed"
+    assert (
+        roomy.wait(failed)["state"]
+        == roomy.wait(any_)["state"]
+        == roomy.wait(last)["state"]
+        == "completed"
+    )
     over = roomy.wait(ok)
     assert (over["state"], over["reason"]) == ("canceled", "dependency")
     assert roomy.wait(last)["computeJobStart"] >= roomy.wait(any_)["computeJobEnd"]
     late = spec(["true"], after=[{"computeJid": jid_of(slow), "on": "ok"}])
-    answer = roomy.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": late}).encode())
+    answer = roomy.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": late}).encode()
+    )
     assert (answer.code, answer.json()["code"]) == (409, "dependencyNever")
 
 
-def test_a_static_range_is_given_as_it_was_asked_for_and_refused_where_it_cannot_be(roomy: Site) -> None:
-    run = gang(role("one", 'echo $PAI_CONTAINER_HOST_grpc_PORT_LIST', ports=[{"label": "grpc", "begin": 21_500, "count": 2}]))
+def test_a_static_range_is_given_as_it_was_asked_for_and_refused_where_it_cannot_be(
+    roomy: Site,
+) -> None:
+    run = gang(
+        role(
+            "one",
+            "echo $PAI_CONTAINER_HOST_grpc_PORT_LIST",
+            ports=[{"label": "grpc", "begin": 21_500, "count": 2}],
+        )
+    )
     assert roomy.finished(run)["state"] == "completed"
     assert output(roomy, run, "one") == "21500,21501\n"
     twice = gang(role("two", "true", tasks=2, ports=[{"label": "grpc", "begin": 21_500}]))
-    answer = roomy.ask("POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": twice}).encode())
-    assert (answer.code, answer.json()["code"]) == (400, "resourceExceeded") and "21500" in answer.json()["error"]
+    answer = roomy.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": twice}).encode()
+    )
+    assert (answer.code, answer.json()["code"]) == (
+        400,
+        "resourceExceeded",
+    ) and "21500" in answer.json()["error"]
 
 
 def test_of_fifty_gangs_at_once_no_two_tasks_share_a_port(make_site: Callable[..., Site]) -> None:
-    site = make_site("resources.local_cpu=200", "resources.local_memory_mb=100000", "slots.op_run=60").start()
-    runs = [gang(role("main", "while [ ! -e ../../go ]; do sleep 0.1; done", tasks=2)) for _ in range(50)]
+    site = make_site(
+        "resources.local_cpu=200", "resources.local_memory_mb=100000", "slots.op_run=60"
+    ).start()
+    runs = [
+        gang(role("main", "while [ ! -e ../../go ]; do sleep 0.1; done", tasks=2))
+        for _ in range(50)
+    ]
     for run in runs:
         site.submit(run)
-    until(lambda: all(site.status(run)["roles"]["main"]["running"] == 2 for run in runs), "all run", secs=60.0)
-    ports = [p for run in runs for t in tasks(site, run)["tasks"] for given in t["ports"].values() for p in given]
+    until(
+        lambda: all(site.status(run)["roles"]["main"]["running"] == 2 for run in runs),
+        "all run",
+        secs=60.0,
+    )
+    ports = [
+        p
+        for run in runs
+        for t in tasks(site, run)["tasks"]
+        for given in t["ports"].values()
+        for p in given
+    ]
     assert len(ports) == len(set(ports)) == 200
     for run in runs:
         with open(f"{site.status(run)['runDir']}/go", "w"):
@@ -294,13 +389,24 @@ def test_a_canceled_hold_ends_as_the_task_ended(roomy: Site) -> None:
     until(lambda: roomy.status(run)["queueState"] == "debug_hold", "it is kept")
     roomy.cancel(run)
     over = roomy.wait(run)
-    assert (over["state"], over["exit"]["code"], over["attempt"]) == ("error", 3, 1), "it had failed, and is not tried again"
+    assert (over["state"], over["exit"]["code"], over["attempt"]) == ("error", 3, 1), (
+        "it had failed, and is not tried again"
+    )
 
 
 def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: Site) -> None:
-    run = gang(role("main", 'echo attempt $JOBSCRIBE_ATTEMPT; [ $JOBSCRIBE_ATTEMPT = 1 ] && exit 1; exec sleep 600'), retry={"count": 1})
+    run = gang(
+        role(
+            "main",
+            "echo attempt $JOBSCRIBE_ATTEMPT; [ $JOBSCRIBE_ATTEMPT = 1 ] && exit 1; exec sleep 600",
+        ),
+        retry={"count": 1},
+    )
     roomy.submit(run)
-    until(lambda: (s := roomy.status(run))["attempt"] == 2 and s["roles"]["main"]["running"] == 1, "the second one runs")
+    until(
+        lambda: (s := roomy.status(run))["attempt"] == 2 and s["roles"]["main"]["running"] == 1,
+        "the second one runs",
+    )
     assert output(roomy, run, "main", attempt=1) == "attempt 1\n"
     until(lambda: output(roomy, run, "main") == "attempt 2\n", "and writes")
     roomy.cancel(run)
@@ -308,15 +414,26 @@ def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: Site) -> 
 
 
 def test_a_task_has_no_more_memory_than_its_role_asks_for(roomy: Site) -> None:
-    run = gang(role("greedy", ["tail", "/dev/zero"], memoryMb=32), retry={"count": 2, "platform": 2})
+    run = gang(
+        role("greedy", ["tail", "/dev/zero"], memoryMb=32), retry={"count": 2, "platform": 2}
+    )
     roomy.submit(gang(role("first", "true")))
-    keeper = until(lambda: next(iter(roomy.root.glob("agent/*parallel*/agent.log")), None), "there is an agent")
-    said = until(lambda: "cgroups of jobs" in (text := keeper.read_text()) and text, "it says whether there are cgroups")
+    keeper = until(
+        lambda: next(iter(roomy.root.glob("agent/*parallel*/agent.log")), None), "there is an agent"
+    )
+    said = until(
+        lambda: "cgroups of jobs" in (text := keeper.read_text()) and text,
+        "it says whether there are cgroups",
+    )
     line = next(line for line in said.splitlines() if "cgroups of jobs" in line)
     if not line.rstrip().endswith(("v1", "v2")):
-        pytest.skip(f"memory of jobs cannot be limited here ({line.split('cgroups of jobs: ')[1]}): run as root, or with a delegated cgroup")
+        pytest.skip(
+            f"memory of jobs cannot be limited here ({line.split('cgroups of jobs: ')[1]}): run as root, or with a delegated cgroup"
+        )
     over = roomy.finished(run)
     assert (over["state"], over["attempt"]) == ("error", 1), "to try it again would not help"
     assert over["exit"]["outOfMemory"] is True and over["diagnosis"]["type"] == "user", over
     survivor = gang(role("parent", "tail /dev/zero; exit 0", memoryMb=32))
-    assert roomy.finished(survivor)["state"] == "completed", "an exit 0 is a success, whatever was killed"
+    assert roomy.finished(survivor)["state"] == "completed", (
+        "an exit 0 is a success, whatever was killed"
+    )

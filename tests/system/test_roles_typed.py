@@ -1,4 +1,6 @@
-"""Runs with roles as somebody types them: what README says, and a task that failed, is entered, and is let go."""
+"""Runs with roles as somebody types them: what README says, and a task that failed, is entered, and
+is let go.
+"""
 
 import os
 import re
@@ -8,10 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jobscribe
 import pytest
 import real_site
 from real_site import Site, until
+
+import jobscribe
 
 README = (Path(jobscribe.__file__).parent / "README.md").read_text(encoding="utf-8")
 
@@ -54,18 +57,34 @@ class Person:
         )
         program.chmod(0o755)
         clean = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-        self._env = clean | {"PATH": f"{self.folder}:{os.environ['PATH']}", "JOBSCRIBE_ROOT": str(site.root)}
+        self._env = clean | {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "JOBSCRIBE_ROOT": str(site.root),
+        }
 
     def types(self, line: str, typed: str = "", code: int = 0) -> tuple[str, str]:
         """What a line for the shell says, on standard output and standard error."""
-        done = subprocess.run(["/bin/sh", "-c", line], cwd=self.folder, env=self._env, input=typed, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            cwd=self.folder,
+            env=self._env,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == code, (line, done)
         return done.stdout, done.stderr
 
-
     def starts(self, line: str) -> "subprocess.Popen[str]":
         """The same, with standard output to be read as it comes."""
-        return subprocess.Popen(["/bin/sh", "-c", f"exec {line}"], cwd=self.folder, env=self._env, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {line}"],
+            cwd=self.folder,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
 
 @pytest.fixture
@@ -75,7 +94,9 @@ def site(make_site: Callable[..., Site]) -> Site:
 
 def section() -> str:
     """The part of README about many tasks in one job."""
-    (found,) = re.findall(r"^### Many tasks in one job\n(.*?)^(?:##|From Python)", README, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        r"^### Many tasks in one job\n(.*?)^(?:##|From Python)", README, re.MULTILINE | re.DOTALL
+    )
     return str(found)
 
 
@@ -94,11 +115,21 @@ def test_the_example_of_readme_does_what_it_says(site: Site) -> None:
     plan, _, _, table, log = said.values()
     assert "PAI_TASK_ROLE_server_HOST_LIST" in plan and "task worker 1 on " in plan, plan
     rows = {line.split()[0]: line.split()[1] for line in table.splitlines()[3:]}
-    assert rows == {"server/0": "stopped", "server/1": "stopped", "worker/0": "succeeded", "worker/1": "succeeded"}
+    assert rows == {
+        "server/0": "stopped",
+        "server/1": "stopped",
+        "worker/0": "succeeded",
+        "worker/1": "succeeded",
+    }
     assert log == "worker 1: 5050\n"
-    for line, promised in re.findall(r"^(jobscribe .*?) +# (worker 1: .*)$", commands, re.MULTILINE):
+    for line, promised in re.findall(
+        r"^(jobscribe .*?) +# (worker 1: .*)$", commands, re.MULTILINE
+    ):
         assert said[line].strip() == promised
-    assert "nothing was submitted" not in plan and person.types("jobscribe job list")[0].count("completed") == 1, "the dry run submits nothing"
+    assert (
+        "nothing was submitted" not in plan
+        and person.types("jobscribe job list")[0].count("completed") == 1
+    ), "the dry run submits nothing"
 
 
 @pytest.mark.timeout(180)
@@ -106,20 +137,37 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
     person = Person(site)
     (person.folder / "kept.yaml").write_text(KEPT)
     jid = person.types("jobscribe job submit -q -f kept.yaml")[0].strip()
-    until(lambda: "waiting   debug_hold" in person.types("jobscribe job status last")[0], "it is kept", pause=0.1)
+    until(
+        lambda: "waiting   debug_hold" in person.types("jobscribe job status last")[0],
+        "it is kept",
+        pause=0.1,
+    )
     state, hints = person.types("jobscribe job status last")
     assert "main/1 failed (exit code 3) and can be looked at, until " in state
     assert "main: 2 tasks, 1 held, 1 succeeded" in state
     why = person.types("jobscribe job why last")[0]
-    assert f"job {jid} running (debug_hold): it is kept for debugging" in why and "exit code 3" in why and "\n  means " in why
+    assert (
+        f"job {jid} running (debug_hold): it is kept for debugging" in why
+        and "exit code 3" in why
+        and "\n  means " in why
+    )
     # the commands that are shown can be typed as they stand
-    (enter,), (release,) = (re.findall(rf"jobscribe job {verb} .*", hints) for verb in ("shell", "release"))
-    assert person.types(enter, "echo $WHO $PAI_TASK_INDEX of $PAI_JOB_TASK_COUNT; cat answer.txt; exit 5\n", 5)[0] == "ann 1 of 2\n42\n"
+    (enter,), (release,) = (
+        re.findall(rf"jobscribe job {verb} .*", hints) for verb in ("shell", "release")
+    )
+    assert (
+        person.types(
+            enter, "echo $WHO $PAI_TASK_INDEX of $PAI_JOB_TASK_COUNT; cat answer.txt; exit 5\n", 5
+        )[0]
+        == "ann 1 of 2\n42\n"
+    )
     line = person.types("jobscribe job shell last --print")[0].strip()
     there = site.root / "user" / jid[:8] / "command" / jid[9:17] / "command" / "main" / "1"
     assert person.types(line, "pwd")[0] == f"{there}\n"
     assert person.types("jobscribe job logs last --role main --index 0 -f")[0] == "step 0\n"
-    assert person.types("jobscribe job logs last --role main --index 1 -f")[0] == "step 1\n", "who follows what is kept is not kept"
+    assert person.types("jobscribe job logs last --role main --index 1 -f")[0] == "step 1\n", (
+        "who follows what is kept is not kept"
+    )
     assert "released main/1" in person.types(release)[1]
     person.types("jobscribe job wait last", code=3)
     assert "main/1  failed" in person.types("jobscribe job tasks last --failed")[0]
@@ -131,17 +179,28 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
 @pytest.mark.timeout(180)
 def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(site: Site) -> None:
     person = Person(site)
-    (person.folder / "kept.yaml").write_text(KEPT.replace("tasks: 2", "tasks: 1").replace("|| exit", "&& exit"))
+    (person.folder / "kept.yaml").write_text(
+        KEPT.replace("tasks: 2", "tasks: 1").replace("|| exit", "&& exit")
+    )
     person.types("jobscribe job submit -q -f kept.yaml")
-    until(lambda: "debug_hold" in person.types("jobscribe job status last")[0], "it is kept", pause=0.1)
+    until(
+        lambda: "debug_hold" in person.types("jobscribe job status last")[0],
+        "it is kept",
+        pause=0.1,
+    )
     said = person.types("jobscribe job cancel last")[1]
     assert "it had failed before it was canceled, and ended with the exit that it had" in said
-    assert "asked for its end (cancel) when it had failed already" in person.types("jobscribe job why last")[0]
+    assert (
+        "asked for its end (cancel) when it had failed already"
+        in person.types("jobscribe job why last")[0]
+    )
 
 
 @pytest.mark.timeout(180)
 def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(site: Site) -> None:
-    """Meanwhile another task comes to stand for the run, and a second attempt of the same task begins."""
+    """Meanwhile another task comes to stand for the run, and a second attempt of the same task
+    begins.
+    """
     person = Person(site)
     (person.folder / "two.yaml").write_text(TWO)
     jid = person.types("jobscribe job submit -q -f two.yaml")[0].strip()
@@ -153,5 +212,11 @@ def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(site: Site) 
         assert follower.wait(30) == 0
     person.types("jobscribe job wait last", code=1)
     assert "attempt 2 of at most 5" in person.types("jobscribe job tasks last")[0]
-    assert person.types("jobscribe job logs last --stdout")[0] == "a longer line than that of the other task\n"
-    assert person.types("jobscribe job logs last --stdout --role slow --attempt 1")[0] == "begin 1\nend 1\n"
+    assert (
+        person.types("jobscribe job logs last --stdout")[0]
+        == "a longer line than that of the other task\n"
+    )
+    assert (
+        person.types("jobscribe job logs last --stdout --role slow --attempt 1")[0]
+        == "begin 1\nend 1\n"
+    )

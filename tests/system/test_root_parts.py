@@ -1,4 +1,6 @@
-"""A root whose parts do not belong together is refused or repaired by name, and nothing that runs is ended because of it."""
+"""A root whose parts do not belong together is refused or repaired by name, and nothing that runs
+is ended because of it.
+"""
 
 import json
 import os
@@ -46,7 +48,9 @@ def _files(root: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        if path.is_file() and not name.startswith(("agent/", "user/", "supervisor.lock", "db/events.sqlite-shm")):
+        if path.is_file() and not name.startswith(
+            ("agent/", "user/", "supervisor.lock", "db/events.sqlite-shm")
+        ):
             found[name] = path.read_bytes()
     return found
 
@@ -61,10 +65,14 @@ def command(root: Path, *words: str) -> str:
 def ran(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     given = [sys.executable, "-m", "jobscribe.cli", "--root", str(root), *words]
     env = {**os.environ, "PYTHONPATH": PYTHON_PATH}
-    return subprocess.run(given, capture_output=True, text=True, timeout=60, check=False, env=env, cwd="/")
+    return subprocess.run(
+        given, capture_output=True, text=True, timeout=60, check=False, env=env, cwd="/"
+    )
 
 
-def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(running: tuple[Site, dict, Path]) -> None:
+def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(
+    running: tuple[Site, dict, Path],
+) -> None:
     site, run, gate = running
     keeper = site.keeper()
     site.stop(signal.SIGKILL)
@@ -85,7 +93,9 @@ def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(running: t
     assert site.finished(shell("exit 4"))["exit"]["code"] == 4
 
 
-def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(running: tuple[Site, dict, Path], make_site: Make) -> None:
+def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(
+    running: tuple[Site, dict, Path], make_site: Make
+) -> None:
     site, run, gate = running
     copy = make_site()
     subprocess.run(["cp", "-a", str(site.root), str(copy.root)], check=True)
@@ -96,7 +106,9 @@ def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(runnin
     uid = json.loads((copy.root / "client.json").read_text())["uid"]
     assert "a root of its own" in command(copy.root, "db", "adopt")
     copy.start()
-    assert json.loads((copy.root / "client.json").read_text())["uid"] == uid, "the command line goes on as the same user"
+    assert json.loads((copy.root / "client.json").read_text())["uid"] == uid, (
+        "the command line goes on as the same user"
+    )
     lost = copy.wait(run)
     assert (lost["state"], lost["reason"]) == ("error", "lost")
     assert copy.finished(shell("exit 4"))["exit"]["code"] == 4
@@ -105,7 +117,9 @@ def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(runnin
     assert site.wait(run)["exit"]["code"] == 3, "the original knew nothing of it"
 
 
-def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused(running: tuple[Site, dict, Path], make_site: Make) -> None:
+def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused(
+    running: tuple[Site, dict, Path], make_site: Make
+) -> None:
     site, run, gate = running
     site.stop(signal.SIGKILL)
     moved = make_site()
@@ -126,14 +140,22 @@ def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused
 
 
 def test_replaced_secrets_orphan_nothing(running: tuple[Site, dict, Path]) -> None:
-    """The key by which agents are named is put back; the secret of the interface may be another one from now on."""
+    """The key by which agents are named is put back; the secret of the interface may be another one
+    from now on.
+    """
     site, run, gate = running
-    key, uid = (site.root / "secret/agents").read_text(), json.loads((site.root / "client.json").read_text())["uid"]
+    key, uid = (
+        (site.root / "secret/agents").read_text(),
+        json.loads((site.root / "client.json").read_text())["uid"],
+    )
     site.stop(signal.SIGKILL)
     for name in ("agents", "server"):
         (site.root / "secret" / name).write_text(name[0] * 20 + "0123456789abcdefghijklm")
     site.start()
-    until(lambda: "secret/agents was another one: the key of this root was put back" in site.log(), "that is said")
+    until(
+        lambda: "secret/agents was another one: the key of this root was put back" in site.log(),
+        "that is said",
+    )
     assert (site.root / "secret/agents").read_text() == key and site.token.startswith("s" * 20)
     assert json.loads((site.root / "client.json").read_text())["uid"] == uid
     gate.touch()
@@ -186,7 +208,9 @@ def test_a_root_of_the_version_before_is_adopted(make_site: Make) -> None:
     site.wait(run)
 
 
-def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(make_site: Make) -> None:
+def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(
+    make_site: Make,
+) -> None:
     site = make_site().start()
     names = ("client.json", "agents.json", "root.json", "secret/agents")
     before = {name: (site.root / name).read_bytes() for name in names}
@@ -194,20 +218,31 @@ def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(m
         (site.root / name).unlink()
     until(lambda: all((site.root / name).exists() for name in names), "they are there again")
     (site.root / "client.json").write_text("{}")
-    until(lambda: {name: (site.root / name).read_bytes() for name in names} == before, "and as they were")
+    until(
+        lambda: {name: (site.root / name).read_bytes() for name in names} == before,
+        "and as they were",
+    )
     assert site.finished(shell("exit 4", uid="NewUser1"))["exit"]["code"] == 4
     assert all(site.log().count(f"{name} was missing: it was written again") == 1 for name in names)
 
     def reasons() -> dict[str, str]:
         """Of the root; a machine under load gives others."""
         said = json.loads(site.ask("GET", "/health").body)["reasons"]
-        return {r["what"]: r["sentence"] for r in said if r["what"] in ("file:agents.json", "strangers")}
+        return {
+            r["what"]: r["sentence"] for r in said if r["what"] in ("file:agents.json", "strangers")
+        }
 
     assert reasons() == {}
-    (site.root / "agents.json").write_text(json.dumps({**json.loads(before["agents.json"]), "agentsUrl": "ws://127.0.0.1:1/agent"}))
+    (site.root / "agents.json").write_text(
+        json.dumps({**json.loads(before["agents.json"]), "agentsUrl": "ws://127.0.0.1:1/agent"})
+    )
     folder = site.root / "agent" / str(site.agent_key("Stranger"))
     folder.mkdir()
-    me = {"pid": os.getpid(), "startTicks": processes.start_ticks(os.getpid()), "bootId": processes.boot_id()}
+    me = {
+        "pid": os.getpid(),
+        "startTicks": processes.start_ticks(os.getpid()),
+        "bootId": processes.boot_id(),
+    }
     (folder / "keeper.json").write_text(json.dumps({**me, "folder": "/elsewhere"}))
 
     until(lambda: len(reasons()) == 2, "both are told")
@@ -215,6 +250,14 @@ def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(m
     assert f"its keeper, pid {os.getpid()}, belongs to /elsewhere" in reasons()["strangers"]
     assert "belongs to /elsewhere" in ran(site.root, "doctor").stdout
     (site.root / "agents.json").unlink()
-    until(lambda: (site.root / "agents.json").exists() and (site.root / "agents.json").read_bytes() == before["agents.json"], "it is ours again")
+    until(
+        lambda: (
+            (site.root / "agents.json").exists()
+            and (site.root / "agents.json").read_bytes() == before["agents.json"]
+        ),
+        "it is ours again",
+    )
     until(lambda: list(reasons()) == ["strangers"], "and not told any more")
-    assert site.finished(shell("exit 5", uid="Stranger"))["exit"]["code"] == 5, "nobody waits for the keeper of another root"
+    assert site.finished(shell("exit 5", uid="Stranger"))["exit"]["code"] == 5, (
+        "nobody waits for the keeper of another root"
+    )

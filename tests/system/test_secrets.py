@@ -1,4 +1,6 @@
-"""After a full run - good ends, bad ends, refusals, restarts - no secret of it stands anywhere but where it belongs."""
+"""After a full run - good ends, bad ends, refusals, restarts - no secret of it stands anywhere but
+where it belongs.
+"""
 
 import http.server
 import json
@@ -27,9 +29,25 @@ BELONGS = ("client.json", "root.json", "secret/server", "secret/agents", "secret
 SIGNING, HEADER = "9c41d7e0b6a25f83signsEveryBody", "canaryOfAHeaderOfTheSite"
 #: The ways of an operator, and of a bundle what the job itself wrote as well.
 ASKED = (
-    "job why JOB", "--json job why JOB", "trace JOB", "--json trace JOB", "trace AGENT", "job logs --all JOB", "job status JOB", "job tasks JOB",
-    "agent list", "--json agent list", "agent logs --all AGENT", "agent logs --all --previous AGENT", "agent logs --keeper AGENT", "health",
-    "--json notify list", "--json doctor", "config show", "db export", "db story JOB",
+    "job why JOB",
+    "--json job why JOB",
+    "trace JOB",
+    "--json trace JOB",
+    "trace AGENT",
+    "job logs --all JOB",
+    "job status JOB",
+    "job tasks JOB",
+    "agent list",
+    "--json agent list",
+    "agent logs --all AGENT",
+    "agent logs --all --previous AGENT",
+    "agent logs --keeper AGENT",
+    "health",
+    "--json notify list",
+    "--json doctor",
+    "config show",
+    "db export",
+    "db story JOB",
 )
 
 #: Each line of its input as a command line, and behind what it says its exit code.
@@ -45,7 +63,9 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture
 def told() -> Iterator[tuple[int, list[bytes]]]:
-    """Somebody who is told when runs change: the port, and what came, all but the header that is to be there."""
+    """Somebody who is told when runs change: the port, and what came, all but the header that is to
+    be there.
+    """
     came: list[bytes] = []
 
     class Receiver(http.server.BaseHTTPRequestHandler):
@@ -66,7 +86,11 @@ def told() -> Iterator[tuple[int, list[bytes]]]:
 
 def _targets(folder: Path, port: int) -> str:
     target = f"{{name: hook, url: 'http://127.0.0.1:{port}/', secretFile: signing, headersFile: headers, on: [running, ended]}}"
-    for name, text in (("signing", SIGNING), ("headers", f"X-Site: {HEADER}"), ("notify.yml", f"targets: [{target}]")):
+    for name, text in (
+        ("signing", SIGNING),
+        ("headers", f"X-Site: {HEADER}"),
+        ("notify.yml", f"targets: [{target}]"),
+    ):
         (folder / name).write_text(text + "\n")
         (folder / name).chmod(0o600)
     return str(folder / "notify.yml")
@@ -83,7 +107,13 @@ def _asked(site: Site, folder: Path, run: dict[str, object]) -> dict[str, bytes]
             out[f"bundle: {member.name}"] = file.read() if file is not None else b""
     assert len(out) > len(ASKED) + 10, sorted(out)
     metrics = {"Authorization": "Bearer " + (site.root / "secret" / "metrics").read_text().strip()}
-    for path, headers in (("/metrics", metrics), ("/health", metrics), ("/readyz", None), ("/livez", None), ("/api/notify", None)):
+    for path, headers in (
+        ("/metrics", metrics),
+        ("/health", metrics),
+        ("/readyz", None),
+        ("/livez", None),
+        ("/api/notify", None),
+    ):
         answer = site.ask("GET", path, headers=headers)
         assert answer.code == 200, path
         out[path] = answer.body
@@ -91,23 +121,44 @@ def _asked(site: Site, folder: Path, run: dict[str, object]) -> dict[str, bytes]
 
 
 def _typed(site: Site, lines: list[str]) -> dict[str, bytes]:
-    """What each of these command lines says: all of them in one interpreter, which takes its time to start."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    """What each of these command lines says: all of them in one interpreter, which takes its time
+    to start.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
     done = subprocess.run(
-        [sys.executable, "-c", TYPES, "--root", str(site.root), "--uid", UID], input="\n".join(lines).encode(), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env=env, cwd="/", timeout=90, check=True,
+        [sys.executable, "-c", TYPES, "--root", str(site.root), "--uid", UID],
+        input="\n".join(lines).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd="/",
+        timeout=90,
+        check=True,
     )
     said = done.stdout.split(b"\0code ")
     codes = [int(text.split(b"\0")[0]) for text in said[1:]]
-    assert set(codes) <= {0, 1} and len(codes) == len(lines) and all(len(text) > 5 for text in said[:-1]), (codes, said)
+    assert (
+        set(codes) <= {0, 1}
+        and len(codes) == len(lines)
+        and all(len(text) > 5 for text in said[:-1])
+    ), (codes, said)
     return dict(zip(lines, said, strict=False))
 
 
 @pytest.mark.timeout(150)
-def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site], tmp_path: Path, told: tuple[int, list[bytes]]) -> None:
+def test_no_secret_is_anywhere_but_in_its_place(
+    make_site: Callable[..., Site], tmp_path: Path, told: tuple[int, list[bytes]]
+) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can read an agent's token out of its memory, to look for it elsewhere")
-    site = make_site(f"notify.file={_targets(tmp_path, told[0])}", env={"SYSTEM_CANARY_TOKEN": "canaryOfTheEnvironment"})
+        pytest.skip(
+            "only root can read an agent's token out of its memory, to look for it elsewhere"
+        )
+    site = make_site(
+        f"notify.file={_targets(tmp_path, told[0])}",
+        env={"SYSTEM_CANARY_TOKEN": "canaryOfTheEnvironment"},
+    )
     site.start()
     _everything(site)
     talks = shell("echo failed >&2; exit 3")
@@ -119,15 +170,26 @@ def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site], 
     site.running(stays)
     secrets = _secrets(site)
     assert len(secrets) >= 8
-    until(lambda: any(jid_of(stays).encode() in text for text in told[1]), "the target is told of it")
-    answers = _asked(site, tmp_path, talks) | {f"notification {n}": text for n, text in enumerate(told[1])}
+    until(
+        lambda: any(jid_of(stays).encode() in text for text in told[1]), "the target is told of it"
+    )
+    answers = _asked(site, tmp_path, talks) | {
+        f"notification {n}": text for n, text in enumerate(told[1])
+    }
     for name, secret in secrets.items():
         assert not [what for what, text in answers.items() if secret.encode() in text], name
     _check_files(site, secrets)
     _check_processes(site, secrets)
     said = [site.ask("GET", path).body for path in ("/readyz", "/livez")]
-    said += [site.ask("POST", f"/api/{path}", json.dumps({"uid": UID, "computeJid": jid_of(stays)}).encode()).body for path in ("run-status", "job-why", "job-story")]
-    said.append(site.ask("POST", "/api/trace", json.dumps({"id": str(site.agent_key())}).encode()).body)
+    said += [
+        site.ask(
+            "POST", f"/api/{path}", json.dumps({"uid": UID, "computeJid": jid_of(stays)}).encode()
+        ).body
+        for path in ("run-status", "job-why", "job-story")
+    ]
+    said.append(
+        site.ask("POST", "/api/trace", json.dumps({"id": str(site.agent_key())}).encode()).body
+    )
     for name, secret in secrets.items():
         assert not [s for s in said if secret.encode() in s], name
     site.cancel(stays)
@@ -136,15 +198,35 @@ def test_no_secret_is_anywhere_but_in_its_place(make_site: Callable[..., Site], 
 
 
 def _everything(site: Site) -> None:
-    """Runs that end well and badly, refusals with the secret in odd places, an agent that is killed."""
+    """Runs that end well and badly, refusals with the secret in odd places, an agent that is
+    killed.
+    """
     site.finished(spec(["true"]))
     site.finished(shell("env; exit 3"))
     site.finished(spec(["/no/such/program"]))
     for path, body, headers in (
-        ("/api/run-status", site.token.encode(), None), ("/api/" + site.token, b"{}", None), ("/api/run-status?token=" + site.token, b"{}", None),
-        ("/api/run-status", b"{}", {"Authorization": "Basic " + site.token}), ("/api/trace", json.dumps({"id": site.token}).encode(), None),
-        ("/api/run-simulation", json.dumps({"reqId": req_id(), "run": {**spec(["true"]), "simulationType": site.token}}).encode(), None),
-        ("/api/run-simulation", json.dumps({"reqId": req_id(), "run": {**spec(["true"]), "env": {"MY_PASSWORD": "canaryOfAPassword"}}}).encode(), None),
+        ("/api/run-status", site.token.encode(), None),
+        ("/api/" + site.token, b"{}", None),
+        ("/api/run-status?token=" + site.token, b"{}", None),
+        ("/api/run-status", b"{}", {"Authorization": "Basic " + site.token}),
+        ("/api/trace", json.dumps({"id": site.token}).encode(), None),
+        (
+            "/api/run-simulation",
+            json.dumps(
+                {"reqId": req_id(), "run": {**spec(["true"]), "simulationType": site.token}}
+            ).encode(),
+            None,
+        ),
+        (
+            "/api/run-simulation",
+            json.dumps(
+                {
+                    "reqId": req_id(),
+                    "run": {**spec(["true"]), "env": {"MY_PASSWORD": "canaryOfAPassword"}},
+                }
+            ).encode(),
+            None,
+        ),
     ):
         assert site.ask("POST", path, body, headers=headers).code >= 400
     may_end = site.place / "may_end"
@@ -159,7 +241,10 @@ def _everything(site: Site) -> None:
 
 
 def _secrets(site: Site) -> dict[str, str]:
-    out = {name: (site.root / "secret" / name).read_text().strip() for name in ("server", "agents", "metrics")}
+    out = {
+        name: (site.root / "secret" / name).read_text().strip()
+        for name in ("server", "agents", "metrics")
+    }
     out["environment"], out["password"] = "canaryOfTheEnvironment", "canaryOfAPassword"
     out["signing"], out["header"] = SIGNING, HEADER
     out |= {f"token {n}": t for n, t in enumerate(tokens_in(site, site.agent_pid()))}
@@ -168,10 +253,17 @@ def _secrets(site: Site) -> dict[str, str]:
 
 
 def _check_files(site: Site, secrets: dict[str, str]) -> None:
-    texts = {p: t for p, t in texts_below(site.place).items() if str(p.relative_to(site.place)).removeprefix("r/") not in BELONGS}
+    texts = {
+        p: t
+        for p, t in texts_below(site.place).items()
+        if str(p.relative_to(site.place)).removeprefix("r/") not in BELONGS
+    }
     for path, content in texts.items():
         for name, secret in secrets.items():
-            assert secret.encode() not in content and secret.encode() not in str(path).encode(), (name, path)
+            assert secret.encode() not in content and secret.encode() not in str(path).encode(), (
+                name,
+                path,
+            )
     assert len(texts) > 20
     for place in BELONGS:
         assert (site.root / place).stat().st_mode & 0o077 == 0
@@ -181,7 +273,10 @@ def _check_processes(site: Site, secrets: dict[str, str]) -> None:
     pids = set(site.everybody()) | {site.pid}
     assert len(pids) >= 5
     for pid in pids:
-        line, environment = processes._read(f"/proc/{pid}/cmdline"), processes._read(f"/proc/{pid}/environ")
+        line, environment = (
+            processes._read(f"/proc/{pid}/cmdline"),
+            processes._read(f"/proc/{pid}/environ"),
+        )
         for name, secret in secrets.items():
             assert secret.encode() not in line, (name, pid, line)
             if not (name == "environment" and pid == site.pid):
@@ -189,7 +284,9 @@ def _check_processes(site: Site, secrets: dict[str, str]) -> None:
 
 
 def test_what_holds_secrets_hides_itself_from_jobs_of_the_same_user(site: Site) -> None:
-    """Supervisor, template, keeper and agent are not dumpable: their memory and environment belong to root."""
+    """Supervisor, template, keeper and agent are not dumpable: their memory and environment belong
+    to root.
+    """
     site.finished(spec(["true"]))
     for title in ("supervisor", "template", "keeper", "agent"):
         (pid,) = site.titled(title)

@@ -1,4 +1,6 @@
-"""What fails while the machine stands still is repeated and told; what fails on a machine that runs has failed at once."""
+"""What fails while the machine stands still is repeated and told; what fails on a machine that runs
+has failed at once.
+"""
 
 import subprocess
 import sys
@@ -42,8 +44,21 @@ def tried(tmp_path: Path) -> Tried:
         file = tmp_path / "tests" / "test_it.py"
         file.write_text(HEAD + text)
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args, str(file)],
-            cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110,
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "--color=no",
+                *args,
+                str(file),
+            ],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=110,
         )
         return f"{done.stdout}{done.stderr}ended with {done.returncode}"
 
@@ -51,16 +66,25 @@ def tried(tmp_path: Path) -> Tried:
 
 
 def test_what_failed_beside_a_standstill_is_repeated_and_told(tried: Tried) -> None:
-    said = tried("""
+    said = tried(
+        """
 def test_once():
     tried.append(1)
     if len(tried) == 1:
         stand_still()
         assert "too late" == "in time"
-""", "-n1")
+""",
+        "-n1",
+    )
     assert "1 passed, 1 rerun in" in said and "ended with 0" in said, said
-    assert "repeated, because the machine stood still" in said and "tests/test_it.py::test_once (call): in " in said, said
-    assert "a process that does nothing waited for a processor, at once 0." in said and "'too late' == 'in time'" in said, said
+    assert (
+        "repeated, because the machine stood still" in said
+        and "tests/test_it.py::test_once (call): in " in said
+    ), said
+    assert (
+        "a process that does nothing waited for a processor, at once 0." in said
+        and "'too late' == 'in time'" in said
+    ), said
 
 
 def test_what_fails_on_a_machine_that_runs_has_failed_at_once(tried: Tried) -> None:
@@ -72,7 +96,12 @@ def test_fails():
 def test_was_tried_once():
     assert tried == [1]
 """)
-    assert "1 failed, 1 passed in" in said and "ended with 1" in said and "repeated" not in said and " rerun in" not in said, said
+    assert (
+        "1 failed, 1 passed in" in said
+        and "ended with 1" in said
+        and "repeated" not in said
+        and " rerun in" not in said
+    ), said
 
 
 def test_what_fails_whenever_it_is_tried_has_failed(tried: Tried) -> None:
@@ -106,7 +135,9 @@ def test_times_out_once(shared):
 def test_next(shared):
     assert made == [1]
 """)
-    assert "2 passed, 1 rerun in" in said and "ended with 0" in said and "Timeout (>4.0s)" in said, said
+    assert (
+        "2 passed, 1 rerun in" in said and "ended with 0" in said and "Timeout (>4.0s)" in said
+    ), said
 
 
 def test_a_standstill_of_the_file_counts_for_what_its_end_says(tried: Tried) -> None:
@@ -124,4 +155,6 @@ def test_first(shared):
 def test_last(shared):
     tried.append(1)
 """)
-    assert "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said, said
+    assert (
+        "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said
+    ), said

@@ -1,4 +1,6 @@
-"""A supervisor that must not start says why, with a code of its own and without a trace, and leaves everything as it was."""
+"""A supervisor that must not start says why, with a code of its own and without a trace, and leaves
+everything as it was.
+"""
 
 import contextlib
 import os
@@ -20,7 +22,9 @@ Make = Callable[..., Site]
 
 
 def fails(site: Site, *words: str, more: tuple[str, ...] = ()) -> str:
-    """What it says on stderr; stdout stays empty, the exit code is that of a failure, and nothing is left running."""
+    """What it says on stderr; stdout stays empty, the exit code is that of a failure, and nothing
+    is left running.
+    """
     (site.place / "up.log").write_text("")
     process = site.launch(*more)
     try:
@@ -40,7 +44,8 @@ def listing(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """Every file below, with its time of change and content."""
     return {
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size, p.read_bytes())
-        for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and not p.is_symlink()
     }
 
 
@@ -102,7 +107,9 @@ def test_a_port_that_is_taken_is_named(make_site: Make) -> None:
     check_books(site)
 
 
-def test_a_root_on_a_network_file_system_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_on_a_network_file_system_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mount table says so; the users' tree may lie there, the root may not."""
     asked: list[str] = []
 
@@ -129,7 +136,9 @@ def test_the_users_tree_may_lie_elsewhere(make_site: Make) -> None:
     check_books(site)
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "emptied", "missing", "no database", "witness missing"])
+@pytest.mark.parametrize(
+    "how", ["flipped", "cut", "emptied", "missing", "no database", "witness missing"]
+)
 def test_a_damaged_store_stops_the_start_and_says_what_to_do(make_site: Make, how: str) -> None:
     site = make_site()
     site.start()
@@ -159,9 +168,15 @@ def test_a_damaged_store_stops_the_start_and_says_what_to_do(make_site: Make, ho
 
 
 def _log_files(site: Site) -> dict[str, bytes]:
-    """What holds the log and its witness; an empty file is none, and what SQLite makes to read is not counted."""
+    """What holds the log and its witness; an empty file is none, and what SQLite makes to read is
+    not counted.
+    """
     found = listing(site.root / "db")
-    return {name: content for name, (_, _, content) in found.items() if name in ("events.sqlite", "head") and content}
+    return {
+        name: content
+        for name, (_, _, content) in found.items()
+        if name in ("events.sqlite", "head") and content
+    }
 
 
 # ---- settings
@@ -179,12 +194,25 @@ def test_without_a_secret_there_is_no_supervisor(make_site: Make) -> None:
     fails(make_site(command="supervisor"), "no server secret", "server_secret_file")
 
 
-@pytest.mark.parametrize(("mode", "content", "word"), [(0o644, None, "chmod 600"), (0o640, None, "chmod 600"), (0o600, "short", "guessed"), (0o600, "changeme" * 4, "guessed|example"), (0o600, "", "guessed")])
-def test_a_secret_that_is_none_is_refused_and_not_shown(make_site: Make, secret: Path, mode: int, content: str | None, word: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "content", "word"),
+    [
+        (0o644, None, "chmod 600"),
+        (0o640, None, "chmod 600"),
+        (0o600, "short", "guessed"),
+        (0o600, "changeme" * 4, "guessed|example"),
+        (0o600, "", "guessed"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused_and_not_shown(
+    make_site: Make, secret: Path, mode: int, content: str | None, word: str
+) -> None:
     if content is not None:
         secret.write_text(content)
     secret.chmod(mode)
-    said = fails(make_site(f"supervisor.server_secret_file={secret}", command="supervisor"), str(secret))
+    said = fails(
+        make_site(f"supervisor.server_secret_file={secret}", command="supervisor"), str(secret)
+    )
     assert any(w in said for w in word.split("|"))
     assert secret.read_text().strip() not in said or not content
 
@@ -194,26 +222,38 @@ def test_with_a_secret_it_starts_and_takes_that_one_only(make_site: Make, secret
     site.start()
     assert site.token == secret.read_text().strip()
     assert site.finished(spec(["true"]))["state"] == "completed"
-    assert site.ask("POST", "/api/job-list", b"{}", headers={"Authorization": "Bearer x"}).code == 401
+    assert (
+        site.ask("POST", "/api/job-list", b"{}", headers={"Authorization": "Bearer x"}).code == 401
+    )
     check_books(site)
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("supervisor.ip=0.0.0.0", ("supervisor.ip", "loopback")), ("supervisor.agents_ip=0.0.0.0", ("supervisor.agents_ip", "TLS")),
-        ("supervisor.agents_tls_cert=/x", ("agents_tls_key", "agents_tls_ca")), ("supervisor.prot=1", ("supervisor.prot", "supervisor.port")),
-        ("limits.ping_timeout_secs=60", ("ping_timeout_secs",)), ("slots.local_sequential=0", ("slots.local_sequential",)), ("slots.local_sequential=two", ("slots.local_sequential",)),
+        ("supervisor.ip=0.0.0.0", ("supervisor.ip", "loopback")),
+        ("supervisor.agents_ip=0.0.0.0", ("supervisor.agents_ip", "TLS")),
+        ("supervisor.agents_tls_cert=/x", ("agents_tls_key", "agents_tls_ca")),
+        ("supervisor.prot=1", ("supervisor.prot", "supervisor.port")),
+        ("limits.ping_timeout_secs=60", ("ping_timeout_secs",)),
+        ("slots.local_sequential=0", ("slots.local_sequential",)),
+        ("slots.local_sequential=two", ("slots.local_sequential",)),
     ],
 )
-def test_an_unsafe_or_unknown_setting_is_refused_by_name(make_site: Make, setting: str, words: tuple[str, ...]) -> None:
+def test_an_unsafe_or_unknown_setting_is_refused_by_name(
+    make_site: Make, setting: str, words: tuple[str, ...]
+) -> None:
     site = make_site(setting)
     fails(site, *words)
     assert not (site.root / "db").exists()
 
 
 def test_an_unknown_variable_is_refused_and_the_nearest_one_named(make_site: Make) -> None:
-    fails(make_site(env={"JOBSCRIBE_SUPERVISOR_PROT": "1"}), "JOBSCRIBE_SUPERVISOR_PROT", "JOBSCRIBE_SUPERVISOR_PORT")
+    fails(
+        make_site(env={"JOBSCRIBE_SUPERVISOR_PROT": "1"}),
+        "JOBSCRIBE_SUPERVISOR_PROT",
+        "JOBSCRIBE_SUPERVISOR_PORT",
+    )
 
 
 def test_what_was_written_is_for_its_owner_only(site: Site) -> None:
@@ -224,5 +264,7 @@ def test_what_was_written_is_for_its_owner_only(site: Site) -> None:
             continue
         if path.is_relative_to(site.root / "user"):
             continue  # the login profile's umask rules there
-        with contextlib.suppress(FileNotFoundError):  # the ledger entry of a run that was acknowledged meanwhile
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # the ledger entry of a run that was acknowledged meanwhile
             assert path.stat().st_mode & 0o077 == 0, path

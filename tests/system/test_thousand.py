@@ -1,4 +1,6 @@
-"""One thousand runs from ten users: none is lost, none doubled, memory stays flat, and the supervisor answers all the while."""
+"""One thousand runs from ten users: none is lost, none doubled, memory stays flat, and the
+supervisor answers all the while.
+"""
 
 import threading
 import time
@@ -58,15 +60,19 @@ def test_a_thousand_runs_of_ten_users(site: Site) -> None:
                 small = rss(site.pid)
             elif part[-1] is runs[-1]:
                 large = rss(site.pid)
-    print(f"supervisor: {small >> 20} MiB after 200 runs, {large >> 20} MiB after 1000;"
-          f" slowest of {probe.asked} /livez during it: {probe.longest * 1000:.0f} ms")
+    print(
+        f"supervisor: {small >> 20} MiB after 200 runs, {large >> 20} MiB after 1000;"
+        f" slowest of {probe.asked} /livez during it: {probe.longest * 1000:.0f} ms"
+    )
     assert large - small < 40 << 20
     assert probe.asked > 20 and probe.longest < 2
 
     jobs = check_books(site)
     assert len(jobs) == len(runs) + WITNESSED
     all_runs = runs + witnessed
-    assert [(j.run.serial, j.run.status, j.run.exit.code) for j in (jobs[jid_of(r)] for r in all_runs)] == [(s, "completed", 0) for s in serials]
+    assert [
+        (j.run.serial, j.run.status, j.run.exit.code) for j in (jobs[jid_of(r)] for r in all_runs)
+    ] == [(s, "completed", 0) for s in serials]
     assert set(map(tuple, stories(site.root).values())) == {tuple(STORY)}
     assert sum(len(j.run.attempts) for j in jobs.values()) == len(all_runs)
     _check_stamps(stamps, {jid_of(r): s for r, s in zip(all_runs, serials, strict=True)})
@@ -75,7 +81,10 @@ def test_a_thousand_runs_of_ten_users(site: Site) -> None:
 def _witnessed(stamps: Path, n: int) -> dict:
     """A run that writes down its own start and end."""
     file = stamps / f"{n:05d}"
-    return shell(f'echo "start $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}; sleep 0.02; echo "end $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}', USERS[n % 10])
+    return shell(
+        f'echo "start $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}; sleep 0.02; echo "end $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}',
+        USERS[n % 10],
+    )
 
 
 def _check_stamps(stamps: Path, serials: dict[str, int]) -> None:
@@ -92,4 +101,9 @@ def _check_stamps(stamps: Path, serials: dict[str, int]) -> None:
 
 
 def _all_over(site: Site) -> None:
-    until(lambda: not site.post("job-list", active=True, limit=1)["jobs"], "all of these are over", 120, 0.1)
+    until(
+        lambda: not site.post("job-list", active=True, limit=1)["jobs"],
+        "all of these are over",
+        120,
+        0.1,
+    )

@@ -1,4 +1,6 @@
-"""The agents' listener with TLS: agents trust one authority, the one that they were told, and nobody else."""
+"""The agents' listener with TLS: agents trust one authority, the one that they were told, and
+nobody else.
+"""
 
 import contextlib
 import datetime
@@ -24,13 +26,26 @@ class Authority:
     def __init__(self, name: str) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self._sign(self.name, self.key.public_key(), x509.BasicConstraints(ca=True, path_length=0), None)
+        self.certificate = self._sign(
+            self.name, self.key.public_key(), x509.BasicConstraints(ca=True, path_length=0), None
+        )
 
-    def _sign(self, name: x509.Name, key: ec.EllipticCurvePublicKey, constraints: x509.BasicConstraints, names: x509.SubjectAlternativeName | None) -> x509.Certificate:
+    def _sign(
+        self,
+        name: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        constraints: x509.BasicConstraints,
+        names: x509.SubjectAlternativeName | None,
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
-            x509.CertificateBuilder().subject_name(name).issuer_name(self.name).public_key(key).serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(constraints, critical=True)
         )
         if names is not None:
@@ -42,12 +57,18 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, address)])
-        certificate = self._sign(name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None), names)
+        certificate = self._sign(
+            name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None), names
+        )
         cert_file, key_file = folder / "cert.pem", folder / "key.pem"
         cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_file.write_bytes(key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption(),
-        ))
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         key_file.chmod(0o600)
         return cert_file, key_file
 
@@ -57,13 +78,21 @@ class Authority:
 
 
 def settings(cert: Path, key: Path, ca: Path) -> tuple[str, ...]:
-    return (f"supervisor.agents_tls_cert={cert}", f"supervisor.agents_tls_key={key}", f"supervisor.agents_tls_ca={ca}")
+    return (
+        f"supervisor.agents_tls_cert={cert}",
+        f"supervisor.agents_tls_key={key}",
+        f"supervisor.agents_tls_ca={ca}",
+    )
 
 
-def test_agents_come_by_wss_and_trust_the_pinned_authority(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_agents_come_by_wss_and_trust_the_pinned_authority(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
-    site = make_site(*settings(cert, key, authority.write(tmp_path / "ca.pem")), "limits.request_secs=2")
+    site = make_site(
+        *settings(cert, key, authority.write(tmp_path / "ca.pem")), "limits.request_secs=2"
+    )
     site.start()
     run = shell("echo over TLS")
     assert site.finished(run)["state"] == "completed"
@@ -71,24 +100,41 @@ def test_agents_come_by_wss_and_trust_the_pinned_authority(make_site: Callable[.
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     assert url.startswith("wss://127.0.0.1:")
     host, port = url.removeprefix("wss://").removesuffix("/agent").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as plain, contextlib.suppress(ConnectionResetError):
+    with (
+        socket.create_connection((host, int(port)), timeout=5) as plain,
+        contextlib.suppress(ConnectionResetError),
+    ):
         plain.sendall(b"GET /agent HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not plain.recv(100).startswith(b"HTTP")
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-    with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw, server_hostname=host) as wrapped:
+    with (
+        socket.create_connection((host, int(port)), timeout=5) as raw,
+        context.wrap_socket(raw, server_hostname=host) as wrapped,
+    ):
         assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
-        with socket.create_connection((host, int(port)), timeout=5 * 2.0) as silent, contextlib.suppress(ConnectionResetError):
+        with (
+            socket.create_connection((host, int(port)), timeout=5 * 2.0) as silent,
+            contextlib.suppress(ConnectionResetError),
+        ):
             assert silent.recv(1) == b"", "who does not begin to speak TLS is sent away"
             assert wrapped.recv(1) == b"", "and who says nothing then"
     check_books(site)
 
 
 @pytest.mark.parametrize("wrong", ["another authority", "another address"])
-def test_an_agent_does_not_talk_to_who_is_not_vouched_for(make_site: Callable[..., Site], tmp_path: Path, wrong: str) -> None:
+def test_an_agent_does_not_talk_to_who_is_not_vouched_for(
+    make_site: Callable[..., Site], tmp_path: Path, wrong: str
+) -> None:
     authority = Authority("the right one")
-    cert, key = authority.issue(tmp_path, "127.0.0.1" if wrong == "another authority" else "127.0.0.2")
+    cert, key = authority.issue(
+        tmp_path, "127.0.0.1" if wrong == "another authority" else "127.0.0.2"
+    )
     trusted = Authority("another one") if wrong == "another authority" else authority
-    site = make_site(*settings(cert, key, trusted.write(tmp_path / "ca.pem")), "limits.agent_start_secs=1.5", "limits.agent_start_tries=1")
+    site = make_site(
+        *settings(cert, key, trusted.write(tmp_path / "ca.pem")),
+        "limits.agent_start_secs=1.5",
+        "limits.agent_start_tries=1",
+    )
     site.start()
     run = spec(["true"])
     said = site.finished(run)
@@ -100,7 +146,9 @@ def test_an_agent_does_not_talk_to_who_is_not_vouched_for(make_site: Callable[..
     check_books(site)
 
 
-def test_a_key_that_others_can_read_is_refused(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
     key.chmod(0o644)
@@ -111,7 +159,9 @@ def test_a_key_that_others_can_read_is_refused(make_site: Callable[..., Site], t
     assert "chmod 600" in site.log() and str(key) in site.log()
 
 
-def test_a_certificate_that_is_none_is_refused_without_a_trace(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_a_certificate_that_is_none_is_refused_without_a_trace(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
     cert.write_text("this is no certificate")

@@ -1,4 +1,6 @@
-"""A real supervisor on stores that were compacted, backed up and put back: it goes on, and what runs unknown to the log is ended."""
+"""A real supervisor on stores that were compacted, backed up and put back: it goes on, and what
+runs unknown to the log is ended.
+"""
 
 import json
 import os
@@ -19,9 +21,15 @@ FAST = ("limits.agent_start_secs=1.5", "slots.local_sequential=1")
 
 def jobscribe(site: Site, *args: str) -> str:
     """An upkeep command on this root, as an operator types it."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {"PYTHONPATH": PYTHON_PATH}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "db", *args], env=env, capture_output=True, text=True, timeout=100,
+        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "db", *args],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, (args, done.stdout, done.stderr)
     return done.stdout
@@ -38,8 +46,12 @@ def starts(site: Site, name: str) -> int:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("known", [False, True], ids=["an agent the backup does not know", "an agent that it knows"])
-def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(make_site: Make, known: bool) -> None:
+@pytest.mark.parametrize(
+    "known", [False, True], ids=["an agent the backup does not know", "an agent that it knows"]
+)
+def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
+    make_site: Make, known: bool
+) -> None:
     site = make_site(*FAST).start()
     if known:
         site.finished(shell("true"))
@@ -54,9 +66,14 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(mak
     assert "the log goes on from position" in said and "before-restore-1" in said
     site.start()
     until(lambda: not naps(nap), "what the log does not know is ended", 60.0)
-    answer = site.ask("POST", "/api/run-status", json.dumps({"uid": late["uid"], "computeJid": jid_of(late)}).encode())
+    answer = site.ask(
+        "POST",
+        "/api/run-status",
+        json.dumps({"uid": late["uid"], "computeJid": jid_of(late)}).encode(),
+    )
     assert answer.code == 404, answer
-    # the slot is free, the serial is a new one, and the same request leads to a new run: the log has forgotten the first
+    # the slot is free, the serial is a new one, and the same request leads to a new run: the log
+    # has forgotten the first
     again = {**late, "command": ["/bin/sh", "-c", f"echo started >> {site.place}/again"]}
     assert site.submit(again, "request-late")["computeJobSerial"] > serial
     assert site.wait(again, 60.0)["state"] == "completed"
@@ -72,10 +89,16 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(mak
 
 @pytest.mark.timeout(180)
 def test_a_run_that_waited_at_the_backup_and_ran_since_does_not_run_again(make_site: Make) -> None:
-    """Its execution has the same token as the one that the restored log would start: the keeper's ledger says what became of it."""
+    """Its execution has the same token as the one that the restored log would start: the keeper's
+    ledger says what became of it.
+    """
     site = make_site(*FAST).start()
     first_nap, nap = fresh_nap(), fresh_nap()
-    first, over, running = stamped(site, "first", first_nap), shell(f"echo started >> {site.place}/over; exit 3"), stamped(site, "running", nap)
+    first, over, running = (
+        stamped(site, "first", first_nap),
+        shell(f"echo started >> {site.place}/over; exit 3"),
+        stamped(site, "running", nap),
+    )
     site.submit(first)
     site.running(first)
     for run in (over, running):
@@ -87,12 +110,22 @@ def test_a_run_that_waited_at_the_backup_and_ran_since_does_not_run_again(make_s
     site.stop(signal.SIGTERM)
     jobscribe(site, "restore", str(site.place / "b"), "--replace")
     site.start()
-    ends = {name: site.wait(run, 90.0) for name, run in (("first", first), ("over", over), ("running", running))}
+    ends = {
+        name: site.wait(run, 90.0)
+        for name, run in (("first", first), ("over", over), ("running", running))
+    }
     assert not naps(nap) and not naps(first_nap)
-    assert {name: starts(site, name) for name in ends} == {"first": 1, "over": 1, "running": 1}, ends
-    # what became of them cannot be known any more, or they were ended for being unknown, or their agent remembers: that is what is said
-    assert {name: (said["state"], said["reason"]) for name, said in ends.items() if name != "over"} == dict.fromkeys(("first", "running"), ("error", "lost"))
-    assert ends["over"]["state"] == "error" and (ends["over"]["reason"] == "lost" or ends["over"]["exit"]["code"] == 3), ends["over"]
+    assert {name: starts(site, name) for name in ends} == {"first": 1, "over": 1, "running": 1}, (
+        ends
+    )
+    # what became of them cannot be known any more, or they were ended for being unknown, or their
+    # agent remembers: that is what is said
+    assert {
+        name: (said["state"], said["reason"]) for name, said in ends.items() if name != "over"
+    } == dict.fromkeys(("first", "running"), ("error", "lost"))
+    assert ends["over"]["state"] == "error" and (
+        ends["over"]["reason"] == "lost" or ends["over"]["exit"]["code"] == 3
+    ), ends["over"]
     assert "the log, which had been set back, did not know" in ends["running"]["error"]
     check_books(site)
 
@@ -112,7 +145,9 @@ def test_a_supervisor_goes_on_with_a_compacted_log(make_site: Make) -> None:
     site.start()
     assert {r["jid"]: r for r in site.post("job-list")["jobs"]} == before
     said = site.status(done)
-    assert {k: said[k] for k in ("state", "computeJobSerial", "exit", "runDir")} == {k: first[k] for k in ("state", "computeJobSerial", "exit", "runDir")}
+    assert {k: said[k] for k in ("state", "computeJobSerial", "exit", "runDir")} == {
+        k: first[k] for k in ("state", "computeJobSerial", "exit", "runDir")
+    }
     assert site.output(done).body == b"kept\n"
     # the result is found again by its hash, and a new run follows on the last serial
     assert site.submit(done)["computeJobSerial"] == first["computeJobSerial"]
@@ -123,7 +158,11 @@ def test_a_supervisor_goes_on_with_a_compacted_log(make_site: Make) -> None:
     assert "earlier events were folded into this one" in lines[0]
     assert "folded" in json.dumps(site.post("trace", id=jid_of(done)))
     system = [e["event"] for e in events(site.root) if e["stream"] == "system"]
-    assert [(e["type"], e.get("session")) for e in system] == [("SystemFolded", 1), ("LogCompacted", None), ("SupervisorStarted", 2)]
+    assert [(e["type"], e.get("session")) for e in system] == [
+        ("SystemFolded", 1),
+        ("LogCompacted", None),
+        ("SupervisorStarted", 2),
+    ]
     # followers go on behind what they had, over the gaps
     seen = followed(site, after=3, until_position=position + 1)
     assert seen == [e["position"] for e in events(site.root) if 3 < e["position"] <= position + 1]
@@ -134,7 +173,9 @@ def followed(site: Site, after: int, until_position: int) -> list[int]:
     connection = site.connection()
     out: list[int] = []
     try:
-        connection.request("GET", f"/api/events?after={after}", headers={"Authorization": "Bearer " + site.token})
+        connection.request(
+            "GET", f"/api/events?after={after}", headers={"Authorization": "Bearer " + site.token}
+        )
         reply = connection.getresponse()
         while not out or out[-1] < until_position:
             line = reply.fp.readline()
@@ -146,7 +187,9 @@ def followed(site: Site, after: int, until_position: int) -> list[int]:
 
 
 @pytest.mark.timeout(120)
-def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mends_it(make_site: Make) -> None:
+def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mends_it(
+    make_site: Make,
+) -> None:
     site = make_site().start()
     kept, lost = shell("exit 0"), shell("exit 0")
     site.finished(kept)
@@ -154,7 +197,12 @@ def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mend
     site.finished(lost)
     site.stop(signal.SIGTERM)
     spoil(site.root, position + 3)
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for folder in ("db", "supervisor-job", "user") for p in (site.root / folder).rglob("*") if p.is_file()}
+    before = {
+        p: (p.read_bytes(), p.stat().st_mtime_ns)
+        for folder in ("db", "supervisor-job", "user")
+        for p in (site.root / folder).rglob("*")
+        if p.is_file()
+    }
     process = site.launch()
     out, _ = process.communicate(timeout=30)
     said = site.log()
@@ -166,7 +214,8 @@ def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mend
     assert jid_of(lost) in told and "before-repair-1" in told
     site.start()
     assert site.status(kept)["state"] == "completed"
-    # it was started once; whether it ended is not in the log any more, and its agent says nothing of what was acknowledged
+    # it was started once; whether it ended is not in the log any more, and its agent says nothing
+    # of what was acknowledged
     assert site.wait(lost, 60.0)["state"] in ("error", "completed")
     check_books(site)
 

@@ -16,17 +16,17 @@ import tornado.websocket
 from books import check_answer, check_list
 from hand_made import Agent, Hall, execution, until
 
-from jobscribe.db.maintenance.verification import check
 from jobscribe.db.events.agent_fold import evolve_agent
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.db.maintenance.verification import check
 from jobscribe.db.store.contract import Stored
 from jobscribe.drivers.contracts import AgentSpec
-from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.wire.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
-from jobscribe.supervisor.connections import websocket as agent_socket
 from jobscribe.supervisor.connections import hub as hub_module
+from jobscribe.supervisor.connections import websocket as agent_socket
 
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
 UID, OTHER_UID = "WireUsr1", "WireUsr2"
@@ -47,13 +47,20 @@ async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def _check_live_state(hall: Hall) -> None:
-    """The fold of the store is the world that decides, agents included, and what the supervisor answers and lists."""
+    """The fold of the store is the world that decides, agents included, and what the supervisor
+    answers and lists.
+    """
     store, world = hall.supervisor._store, hall.supervisor._engine.world
     head = -1
-    while head != store.head() or hall.supervisor._engine._pending:  # until nothing was decided while we asked
+    while (
+        head != store.head() or hall.supervisor._engine._pending
+    ):  # until nothing was decided while we asked
         head = store.head()
         listed = (await hall.post("job-list", limit=1000))["jobs"]
-        answers = {row["jid"]: await hall.post("run-status", uid=row["uid"], computeJid=row["jid"]) for row in listed}
+        answers = {
+            row["jid"]: await hall.post("run-status", uid=row["uid"], computeJid=row["jid"])
+            for row in listed
+        }
     streams: dict[str, list[Stored]] = {}
     for stored in store.read_all(0, 100_000):
         streams.setdefault(stored.stream, []).append(stored)
@@ -65,8 +72,12 @@ async def _check_live_state(hall: Hall) -> None:
             jobs[name] = (fold(name, events), story[-1])
         elif kind == "agent":
             (key,) = [k for k in world.agents if str(k) == name]
-            assert world.agents[key].record == functools.reduce(evolve_agent, events, AgentRecord(key=key))
-    assert {jid: job for jid, job in world.jobs.items() if job.version} == {jid: jobs[jid][0] for jid, job in world.jobs.items() if job.version}
+            assert world.agents[key].record == functools.reduce(
+                evolve_agent, events, AgentRecord(key=key)
+            )
+    assert {jid: job for jid, job in world.jobs.items() if job.version} == {
+        jid: jobs[jid][0] for jid, job in world.jobs.items() if job.version
+    }
     assert {jid for jid, (job, _) in jobs.items() if job.busy} <= world.jobs.keys()
     check_list(listed, jobs)
     for jid, (job, last) in jobs.items():
@@ -82,7 +93,10 @@ async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(hall: Hall) 
     op = await agent.run()
     assert op.token == hall.token_of(run) and op.spec.command == ("true",)
     await agent.report(op.token, "running")
-    await until(lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]], "its start is on record")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
     assert (await hall.status(run))["state"] == "running"
     await agent.report(op.token, "ended", code=3)
     assert (await agent.next(RunAck)).tokens == (op.token,)
@@ -90,7 +104,9 @@ async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(hall: Hall) 
     assert (await hall.status(run))["exit"]["code"] == 3
 
 
-async def test_what_ended_is_acknowledged_only_when_that_is_durable(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_ended_is_acknowledged_only_when_that_is_durable(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await hall.submit()
     agent = await (await hall.agent()).present()
     op = await agent.run()
@@ -108,7 +124,9 @@ async def test_what_ended_is_acknowledged_only_when_that_is_durable(hall: Hall, 
     assert (await agent.next(RunAck)).tokens == (op.token,)
 
 
-async def test_no_answer_and_no_op_before_the_request_is_durable(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_answer_and_no_op_before_the_request_is_durable(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await hall.submit()
     agent = await (await hall.agent()).present()
     await agent.run()
@@ -131,12 +149,19 @@ async def test_no_answer_and_no_op_before_the_request_is_durable(hall: Hall, mon
 @pytest.mark.parametrize(
     "claims",
     [
-        {"token": "x" * 32}, {"token": ""}, {"key_text": f"local.sequential.{OTHER_UID}@localhost"}, {"key_text": "local.parallel.WireUsr1@localhost"},
-        {"key_text": "local.sequential.WireUsr1@elsewhere"}, {"key_text": "../../etc"}, {"key_text": "local.sequential.WireUsrl@localhost"},
+        {"token": "x" * 32},
+        {"token": ""},
+        {"key_text": f"local.sequential.{OTHER_UID}@localhost"},
+        {"key_text": "local.parallel.WireUsr1@localhost"},
+        {"key_text": "local.sequential.WireUsr1@elsewhere"},
+        {"key_text": "../../etc"},
+        {"key_text": "local.sequential.WireUsrl@localhost"},
     ],
     ids=lambda c: str(c)[:60],
 )
-async def test_who_has_not_the_token_of_that_agent_is_not_let_in(hall: Hall, claims: dict[str, str]) -> None:
+async def test_who_has_not_the_token_of_that_agent_is_not_let_in(
+    hall: Hall, claims: dict[str, str]
+) -> None:
     await hall.submit()
     await hall.submit(OTHER_UID)
     spec = await hall.started()
@@ -144,7 +169,11 @@ async def test_who_has_not_the_token_of_that_agent_is_not_let_in(hall: Hall, cla
     before, head = hall.counters.get("rejected.unauthenticated", 0), hall.head
     token = claims.get("token", spec.token)
     request = tornado.httpclient.HTTPRequest(
-        hall.agents_url, headers={"Authorization": "Bearer " + token, "X-Jobscribe-Agent": claims.get("key_text", str(spec.key))},
+        hall.agents_url,
+        headers={
+            "Authorization": "Bearer " + token,
+            "X-Jobscribe-Agent": claims.get("key_text", str(spec.key)),
+        },
     )
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
         await tornado.websocket.websocket_connect(request)
@@ -152,12 +181,23 @@ async def test_who_has_not_the_token_of_that_agent_is_not_let_in(hall: Hall, cla
     assert (hall.counters["rejected.unauthenticated"], hall.head) == (before + 1, head)
 
 
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic abc"}, {"X-Jobscribe-Agent": "local.sequential.WireUsr1@localhost"}])
-async def test_who_says_nothing_of_himself_is_not_let_in(hall: Hall, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Basic abc"},
+        {"X-Jobscribe-Agent": "local.sequential.WireUsr1@localhost"},
+    ],
+)
+async def test_who_says_nothing_of_himself_is_not_let_in(
+    hall: Hall, headers: dict[str, str]
+) -> None:
     await hall.submit()
     await hall.started()
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
-        await tornado.websocket.websocket_connect(tornado.httpclient.HTTPRequest(hall.agents_url, headers=headers))
+        await tornado.websocket.websocket_connect(
+            tornado.httpclient.HTTPRequest(hall.agents_url, headers=headers)
+        )
     assert refused.value.code == 401
 
 
@@ -195,17 +235,31 @@ BAD_FRAMES: dict[str, tuple[Any, str]] = {
     "a key too many": (_frame([], extra=1), "rejected.malformed"),
     "a sequence number that is text": (_frame([], seq="3"), "rejected.malformed"),
     "a message for agents": (_frame([{"op": "kill", "reason": "x"}]), "rejected.unknownOp"),
-    "a field that is not known": (_frame([{"op": "error", "opId": "o" * 32, "code": "x", "error": "y", "more": 1}]), "rejected.malformed"),
-    "a wrong type": (_frame([{"op": "snapshot", "number": "1", "page": 0, "last": True, "executions": []}]), "rejected.malformed"),
-    "too deep": (_frame([{"op": "error", "x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}]), "rejected.tooDeep"),
+    "a field that is not known": (
+        _frame([{"op": "error", "opId": "o" * 32, "code": "x", "error": "y", "more": 1}]),
+        "rejected.malformed",
+    ),
+    "a wrong type": (
+        _frame([{"op": "snapshot", "number": "1", "page": 0, "last": True, "executions": []}]),
+        "rejected.malformed",
+    ),
+    "too deep": (
+        _frame([{"op": "error", "x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}]),
+        "rejected.tooDeep",
+    ),
     "too many keys": (_frame([{f"k{n}": 1 for n in range(6000)}] * 2), "rejected.tooLarge"),
-    "too many keys in one map": (_frame([{f"k{n}": 1 for n in range(10_001)}]), "rejected.malformed"),
+    "too many keys in one map": (
+        _frame([{f"k{n}": 1 for n in range(10_001)}]),
+        "rejected.malformed",
+    ),
     "an extension type": (_frame([msgpack.ExtType(5, b"x")]), "rejected.malformed"),
 }
 
 
 @pytest.mark.parametrize(("frame", "counter"), BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-async def test_what_is_no_message_is_refused_counted_and_changes_nothing(hall: Hall, frame: bytes | str, counter: str) -> None:
+async def test_what_is_no_message_is_refused_counted_and_changes_nothing(
+    hall: Hall, frame: bytes | str, counter: str
+) -> None:
     run = await hall.submit()
     agent = await (await hall.agent()).present()
     await agent.run()
@@ -240,7 +294,9 @@ async def test_good_messages_beside_an_unknown_op_are_not_lost_for_good(hall: Ha
     messages = msgpack.unpackb(whole)["m"]
     await agent.raw(_frame([*messages, {"op": "sing"}]))
     await until(lambda: hall.counters.get("rejected.unknownOp"), "it is counted")
-    await until(lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "its end is on record")
+    await until(
+        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "its end is on record"
+    )
 
 
 async def test_a_frame_over_the_limit_ends_the_connection(hall: Hall) -> None:
@@ -258,7 +314,9 @@ async def test_a_lost_frame_is_made_good_by_a_snapshot(hall: Hall) -> None:
     run = await hall.submit()
     agent = await (await hall.agent()).present()
     op = await agent.run()
-    list(agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))]))  # never sent
+    list(
+        agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))])
+    )  # never sent
     await agent.report(Token(op.token.jid, op.token.serial, 1, "main", 0), "running")
     await agent.next(RunStatus)
     await agent.snapshot(execution(op.token, "ended"))
@@ -291,7 +349,10 @@ async def test_an_old_serial_is_not_the_run_that_is_there(hall: Hall) -> None:
     op = await agent.run()
     await agent.report(op.token, "running")
     old = Token(op.token.jid, op.token.serial - 5, 1, "main", 0)
-    await until(lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]], "its start is on record")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
     head = hall.head
     await agent.report(old, "ended", code=9)
     assert (await agent.next(RunAck)).tokens == (old,)
@@ -324,7 +385,10 @@ async def test_a_second_connection_of_an_agent_ends_the_older_one(hall: Hall) ->
     assert "newer" in (await older.ended() or "")
     assert hall.counters["agentReplaced"] == 1
     await newer.snapshot(execution(op.token, "running"))
-    await until(lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]], "the newer one is believed")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "the newer one is believed",
+    )
     await newer.report(op.token, "ended")
     await newer.next(RunAck)
     assert hall.stories()["job/" + run["computeJid"]] == STORY
@@ -347,13 +411,18 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
     agent = await (await hall.agent()).present()
     op = await agent.run()
     await agent.report(op.token, "running")
-    await until(lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]], "its start is on record")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
     agent.close()
     agent = await (await hall.agent()).present()
     await agent.next(RunStatus)
     assert "RunEnded" not in hall.stories()["job/" + run["computeJid"]], "it is asked again first"
     await agent.snapshot()
-    await until(lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "it is called lost")
+    await until(
+        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "it is called lost"
+    )
     said = await hall.status(run)
     assert (said["state"], said["reason"]) == ("error", "lost")
 
@@ -361,7 +430,9 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
 # ---- peers that do nothing
 
 
-async def test_who_never_says_alive_is_sent_away(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_never_says_alive_is_sent_away(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agent_socket, "ALIVE_SECS", 0.3)
     await hall.submit()
     agent = await hall.agent()
@@ -389,15 +460,20 @@ async def test_who_says_alive_and_no_snapshot_is_asked_for_one_and_gets_no_work(
     await agent.next(RunAck)
 
 
-async def test_who_never_reads_costs_no_more_than_his_queue(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends are acknowledged to somebody who does not read: at the limit his connection is ended, not kept for ever."""
+async def test_who_never_reads_costs_no_more_than_his_queue(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends are acknowledged to somebody who does not read: at the limit his connection is ended,
+    not kept for ever.
+    """
     monkeypatch.setattr(hub_module, "MAX_WAITING", 500)
     hall.supervisor._hub.write_secs = 1.0
     run = await hall.submit()
     agent = await (await hall.agent()).present()
     op = await agent.run()
     assert agent.socket is not None
-    # a client of tornado's takes one message ahead and then waits for its reader; what the kernels keep is made small
+    # a client of tornado's takes one message ahead and then waits for its reader; what the kernels
+    # keep is made small
     stream = agent.socket.protocol.stream  # type: ignore[union-attr]
     theirs = hall.supervisor._hub.connections[agent.spec.key].socket.ws_connection.stream  # type: ignore[union-attr]
     for end in (stream, theirs):
@@ -410,9 +486,13 @@ async def test_who_never_reads_costs_no_more_than_his_queue(hall: Hall, monkeypa
     earlier = itertools.count(1)
     while hall.supervisor._hub.connections.get(agent.spec.key) is not None:
         assert asyncio.get_running_loop().time() < deadline, "its connection was not ended"
-        tokens = [Token(op.token.jid, op.token.serial - next(earlier), 1, "main", 0) for _ in range(50)]
+        tokens = [
+            Token(op.token.jid, op.token.serial - next(earlier), 1, "main", 0) for _ in range(50)
+        ]
         with contextlib.suppress(TimeoutError, tornado.websocket.WebSocketClosedError):
-            await asyncio.wait_for(agent.say(*(RunStatusUpdate(execution=execution(t, "ended")) for t in tokens)), 1)
+            await asyncio.wait_for(
+                agent.say(*(RunStatusUpdate(execution=execution(t, "ended")) for t in tokens)), 1
+            )
     await good.report(answered.token, "ended")
     await good.next(RunAck)
     assert (await hall.status(others))["state"] == "completed"
@@ -424,7 +504,9 @@ async def test_who_never_reads_costs_no_more_than_his_queue(hall: Hall, monkeypa
 # ---- drivers that fail
 
 
-async def test_an_agent_that_cannot_be_started_ends_its_runs_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_cannot_be_started_ends_its_runs_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hall = Hall(tmp_path / "broken", monkeypatch, agent_start_tries=2, agent_start_secs=0.3)
     hall.place.broken = "there is no room for another agent"
     await hall.open()
@@ -438,7 +520,9 @@ async def test_an_agent_that_cannot_be_started_ends_its_runs_with_the_reason(tmp
         await hall.close()
 
 
-async def test_an_agent_that_never_connects_is_stopped_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_never_connects_is_stopped_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hall = Hall(tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=0.3)
     await hall.open()
     try:
@@ -453,7 +537,9 @@ async def test_an_agent_that_never_connects_is_stopped_and_tried_again(tmp_path:
         await hall.close()
 
 
-async def test_the_token_of_an_agent_that_was_given_up_is_worth_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_token_of_an_agent_that_was_given_up_is_worth_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hall = Hall(tmp_path / "old", monkeypatch, agent_start_tries=9, agent_start_secs=0.3)
     await hall.open()
     try:

@@ -1,4 +1,6 @@
-"""What the tests of the front end share: a stub of a supervisor, a real one, and the blueprint in front of either."""
+"""What the tests of the front end share: a stub of a supervisor, a real one, and the blueprint in
+front of either.
+"""
 
 import os
 import sys
@@ -58,7 +60,9 @@ def web(stub: StubSupervisor, make_web: Callable[..., Web]) -> Web:
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., Site]]:
-    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
+    nothing that ran on it is left.
+    """
     sites: list[Site] = []
 
     def make(*sets: str, **options: object) -> Site:
@@ -85,6 +89,8 @@ def module_site() -> Iterator[Site]:
 
 @pytest.fixture
 def real(module_site: Site, make_web: Callable[..., Web]) -> Iterator[Web]:
-    """The blueprint in front of a real supervisor, one for all tests of a module; the books are checked after each."""
+    """The blueprint in front of a real supervisor, one for all tests of a module; the books are
+    checked after each.
+    """
     yield make_web(str(module_site.root))
     check_books(module_site)

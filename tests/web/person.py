@@ -1,4 +1,6 @@
-"""A person with a browser: real chromium, the real page. Looks at what is shown and presses what is there, nothing else."""
+"""A person with a browser: real chromium, the real page. Looks at what is shown and presses what is
+there, nothing else.
+"""
 
 import re
 from pathlib import Path
@@ -9,8 +11,14 @@ from real_site import until
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
 )
 SECS = 40.0
 
@@ -24,7 +32,9 @@ _PIXELS = """async () => {
 
 
 class Picture(NamedTuple):
-    """frame: its number, -1 for a result. digest: of the canvas' pixels. colours: how many there are. label: for who does not see it."""
+    """frame: its number, -1 for a result. digest: of the canvas' pixels. colours: how many there
+    are. label: for who does not see it.
+    """
 
     frame: int
     digest: str
@@ -33,7 +43,9 @@ class Picture(NamedTuple):
 
 
 class Person:
-    """troubles: what the browser found wrong with the page, such as an exception or something that its policy forbids."""
+    """troubles: what the browser found wrong with the page, such as an exception or something that
+    its policy forbids.
+    """
 
     def __init__(self, browser: Browser, url: str, name: str, **context: Any) -> None:
         self.name = name
@@ -46,17 +58,30 @@ class Person:
         self.expected: list[str] = ["/who$"]
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("request", lambda request: self.live.append(request) if re.search(r"/live(\?|$)", request.url) else None)
+        self.page.on(
+            "request",
+            lambda request: (
+                self.live.append(request) if re.search(r"/live(\?|$)", request.url) else None
+            ),
+        )
         self.page.goto(url)
 
     def _said(self, message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        ours = "willReadFrequently" in message.text  # it is these tests that read the pixels again and again
-        if message.type in ("error", "warning") and not ours and not any(re.search(e, place) for e in self.expected):
+        ours = (
+            "willReadFrequently" in message.text
+        )  # it is these tests that read the pixels again and again
+        if (
+            message.type in ("error", "warning")
+            and not ours
+            and not any(re.search(e, place) for e in self.expected)
+        ):
             self.troubles.append(f"{message.text} {place}")
 
     def close(self) -> None:
-        self.page.unroute_all(behavior="ignoreErrors")  # what is under way would fail, and in a test after this one
+        self.page.unroute_all(
+            behavior="ignoreErrors"
+        )  # what is under way would fail, and in a test after this one
         self.context.close()
 
     # ---- what is shown
@@ -69,6 +94,7 @@ class Person:
 
     def until(self, selector: str, pattern: str, secs: float = SECS) -> str:
         """The text of this element as soon as it is shown and has the pattern in it."""
+
         def look() -> str | None:
             found = self.page.locator(selector)
             said = found.inner_text() if found.is_visible() else ""
@@ -93,7 +119,9 @@ class Person:
 
     def picture(self) -> Picture:
         said = self.page.evaluate(_PIXELS)
-        return Picture(int(said["frame"] or -1), said["digest"], said["colours"], said["label"] or "")
+        return Picture(
+            int(said["frame"] or -1), said["digest"], said["colours"], said["label"] or ""
+        )
 
     def until_frame(self, least: int, secs: float = SECS) -> Picture:
         def look() -> Picture | None:
@@ -108,7 +136,9 @@ class Person:
     def runs(self) -> dict[str, str]:
         """What the list of runs says of each, by computeJid."""
         items = self.page.locator("#runs > li")
-        return {i.get_attribute("data-run") or "": i.locator(".chip").inner_text() for i in items.all()}
+        return {
+            i.get_attribute("data-run") or "": i.locator(".chip").inner_text() for i in items.all()
+        }
 
     # ---- what is done
 

@@ -1,4 +1,6 @@
-"""A supervisor that says what the test wants, over real HTTP: for what a real one cannot be brought to say."""
+"""A supervisor that says what the test wants, over real HTTP: for what a real one cannot be brought
+to say.
+"""
 
 import contextlib
 import json
@@ -13,12 +15,15 @@ from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
 
 TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
-#: A body that comes in pieces needs a Content-Length of its own; with one of its own it may also be too short.
+#: A body that comes in pieces needs a Content-Length of its own; with one of its own it may also be
+#: too short.
 Answer = tuple[int, dict[str, str], bytes | Iterable[bytes]]
 
 
 class StubSupervisor:
-    """`answers`: path to what is answered, a JSON value, an Answer, a Refusal, or a function of the body that returns one of these."""
+    """`answers`: path to what is answered, a JSON value, an Answer, a Refusal, or a function of the
+    body that returns one of these.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -28,7 +33,9 @@ class StubSupervisor:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # who asked may be gone
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.address = Address(url=self.url, token=TOKEN, uid="AnnAnn01")
@@ -78,7 +85,9 @@ def _handler(stub: StubSupervisor) -> type[BaseHTTPRequestHandler]:
             stub.bodies.append(body)
             said = json.loads(body) if body[:1] == b"{" else None
             stub.requests.append((path, said))
-            known: Callable[..., Any] | Any = stub.answers.get(path, Refusal("notFound", f"there is nothing at {path}"))
+            known: Callable[..., Any] | Any = stub.answers.get(
+                path, Refusal("notFound", f"there is nothing at {path}")
+            )
             self._say(raw(known, said))
 
         do_GET = do_PUT = do_DELETE = do_POST

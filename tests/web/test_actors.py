@@ -1,4 +1,6 @@
-"""Every operation by everybody, on a real supervisor: what is not yours and what is not there are answered alike."""
+"""Every operation by everybody, on a real supervisor: what is not yours and what is not there are
+answered alike.
+"""
 
 from typing import Any
 
@@ -8,7 +10,10 @@ from web_site import ADM, ANN, BOB, Web, refused
 
 from jobscribe.web.blueprint.routes import ROUTES
 
-SID, REPORT = "mine0001", {"simulationType": "odd", "simulationId": "mine0001", "report": "oddReport"}
+SID, REPORT = (
+    "mine0001",
+    {"simulationType": "odd", "simulationId": "mine0001", "report": "oddReport"},
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +59,37 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
             raise AssertionError(api)
 
 
-ON_A_RUN = ["runStatus", "runCancel", "simulationFrame", "analysisJob", "downloadRunFile", "runFiles", "runLog", "runWhy", "getLibFile", "deleteLibFile"]
+ON_A_RUN = [
+    "runStatus",
+    "runCancel",
+    "simulationFrame",
+    "analysisJob",
+    "downloadRunFile",
+    "runFiles",
+    "runLog",
+    "runWhy",
+    "getLibFile",
+    "deleteLibFile",
+]
 #: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
 ABOUT_ONESELF = {
-    "runSimulation", "statelessCompute", "statefulCompute", "beginSession", "ownJobs", "admJobs", "admCounters", "jobSupervisorPing",
-    "globalResources", "libFiles", "putLibFile", "liveTicket", "apps", "clusters", "sbatchLogin", "sbatchLoginStatus", "sbatchLogout",
+    "runSimulation",
+    "statelessCompute",
+    "statefulCompute",
+    "beginSession",
+    "ownJobs",
+    "admJobs",
+    "admCounters",
+    "jobSupervisorPing",
+    "globalResources",
+    "libFiles",
+    "putLibFile",
+    "liveTicket",
+    "apps",
+    "clusters",
+    "sbatchLogin",
+    "sbatchLoginStatus",
+    "sbatchLogout",
 }
 
 
@@ -76,7 +107,13 @@ def test_not_yours_is_not_there(real: Web, anns_run: dict[str, Any], api: str, u
         method, path, options = operation(api, sid, serial, name)
         answer = browser.ask(method, path, **options)
         text = answer.get_data(as_text=True).replace(sid, "SID").replace(name, "NAME")
-        answers.append((answer.status_code, text, {k: v for k, v in answer.headers.items() if k not in ("Content-Length", "Date")}))
+        answers.append(
+            (
+                answer.status_code,
+                text,
+                {k: v for k, v in answer.headers.items() if k not in ("Content-Length", "Date")},
+            )
+        )
     assert answers[0] == answers[1]
     status, text, _ = answers[0]
     if api in ("runStatus", "runCancel"):
@@ -111,17 +148,30 @@ def test_the_same_simulation_of_two_users_is_two_runs(real: Web, anns_run: dict[
     while "nextRequest" in said:
         said = bob.said("/run-status", said["nextRequest"])
     assert (said["state"], said["computeJid"]) == ("completed", f"{BOB}-{SID}-oddReport")
-    assert real.as_(ANN).said("/run-status", REPORT)["computeJobSerial"] == anns_run["computeJobSerial"]
+    assert (
+        real.as_(ANN).said("/run-status", REPORT)["computeJobSerial"]
+        == anns_run["computeJobSerial"]
+    )
 
 
-def test_each_sees_own_jobs_and_files_and_the_administrator_all_jobs(real: Web, anns_run: dict[str, Any]) -> None:
-    slow = {"simulationType": "odd", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 60.0}}}
+def test_each_sees_own_jobs_and_files_and_the_administrator_all_jobs(
+    real: Web, anns_run: dict[str, Any]
+) -> None:
+    slow = {
+        "simulationType": "odd",
+        "report": "oddAnimation",
+        "models": {"oddAnimation": {"secs": 60.0}},
+    }
     started = {}
     for uid in (ANN, BOB):
-        started[uid] = real.as_(uid).said("/run-simulation", {**slow, "simulationId": f"slow0{uid[:3]}"})["computeJid"]
+        started[uid] = real.as_(uid).said(
+            "/run-simulation", {**slow, "simulationId": f"slow0{uid[:3]}"}
+        )["computeJid"]
     try:
         for uid in (ANN, BOB):
-            assert [j["computeJid"] for j in real.as_(uid).said("/own-jobs")["jobs"]] == [started[uid]]
+            assert [j["computeJid"] for j in real.as_(uid).said("/own-jobs")["jobs"]] == [
+                started[uid]
+            ]
         everybodys = real.as_(ADM).said("/adm-jobs")["jobs"]
         assert {j["computeJid"] for j in everybodys} == set(started.values())
         assert {j["simulationType"] for j in everybodys} == {"odd"}
@@ -130,9 +180,23 @@ def test_each_sees_own_jobs_and_files_and_the_administrator_all_jobs(real: Web, 
         refused(real.as_(None).post("/adm-jobs"), 401, "unauthenticated")
     finally:
         for uid, jid in started.items():
-            named = {"simulationType": "odd", "simulationId": jid.split("-")[1], "report": "oddAnimation"}
+            named = {
+                "simulationType": "odd",
+                "simulationId": jid.split("-")[1],
+                "report": "oddAnimation",
+            }
             assert real.as_(uid).said("/run-cancel", named)["state"] == "canceled"
     names = [f["name"] for f in real.as_(BOB).get("/lib-files/odd").get_json()["files"]]
     assert "mine.txt" not in names
-    assert "mine.txt" in real.as_(ANN).said("/stateful-compute", {"simulationType": "odd", "method": "library"})["names"]
-    assert "mine.txt" not in real.as_(BOB).said("/stateful-compute", {"simulationType": "odd", "method": "library"})["names"]
+    assert (
+        "mine.txt"
+        in real.as_(ANN).said("/stateful-compute", {"simulationType": "odd", "method": "library"})[
+            "names"
+        ]
+    )
+    assert (
+        "mine.txt"
+        not in real.as_(BOB).said(
+            "/stateful-compute", {"simulationType": "odd", "method": "library"}
+        )["names"]
+    )

@@ -1,4 +1,6 @@
-"""The application of `up` and `server`: sign-in for development, the page, hooks, and errors outside of the blueprint."""
+"""The application of `up` and `server`: sign-in for development, the page, hooks, and errors
+outside of the blueprint.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,22 +14,31 @@ from web_site import Lines, refused
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
-from jobscribe.service.site.startup_checks import check_server
 from jobscribe.service.settings.settings import ServerSettings, Settings
+from jobscribe.service.site.startup_checks import check_server
 from jobscribe.web import Uids
-from jobscribe.web.server import application, development_login as sign_in
-from jobscribe.web.server.login_sessions import Sessions
 from jobscribe.web.request.supervisor_client import Upstream
+from jobscribe.web.server import application
+from jobscribe.web.server import development_login as sign_in
+from jobscribe.web.server.login_sessions import Sessions
 
 
 class Empty(msgspec.Struct):
     """A request without anything in it."""
 
 
-def made(stub: StubSupervisor, *, development: bool = True, sessions: Sessions | None = None, **server: Any) -> Any:
+def made(
+    stub: StubSupervisor,
+    *,
+    development: bool = True,
+    sessions: Sessions | None = None,
+    **server: Any,
+) -> Any:
     settings = Settings(server=ServerSettings(**server))
     sessions = (sessions or Sessions(None)) if development else None
-    return application.create_app(settings, lambda: stub.address, Log("server", Redactor(), Lines()), sessions=sessions)
+    return application.create_app(
+        settings, lambda: stub.address, Log("server", Redactor(), Lines()), sessions=sessions
+    )
 
 
 @pytest.fixture
@@ -44,7 +55,9 @@ def signed_in(client: FlaskClient, name: str) -> dict[str, Any]:
     return dict(answer.get_json())
 
 
-def test_a_name_is_a_user_for_as_long_as_the_cookie_lasts(client: FlaskClient, stub: StubSupervisor) -> None:
+def test_a_name_is_a_user_for_as_long_as_the_cookie_lasts(
+    client: FlaskClient, stub: StubSupervisor
+) -> None:
     refused(client.get("/who"), 401, "unauthenticated")
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     ann = signed_in(client, " ann ")
@@ -63,19 +76,31 @@ def test_the_cookie_is_for_this_site_and_not_for_scripts(client: FlaskClient) ->
     assert "Set-Cookie" not in client.post("/own-jobs", json={}).headers
 
 
-def test_a_cookie_that_was_not_signed_here_is_nobodys(client: FlaskClient, stub: StubSupervisor) -> None:
+def test_a_cookie_that_was_not_signed_here_is_nobodys(
+    client: FlaskClient, stub: StubSupervisor
+) -> None:
     import msgspec
     from itsdangerous import URLSafeTimedSerializer
 
     name = client.application.config["SESSION_COOKIE_NAME"]
-    for forged in (URLSafeTimedSerializer("guess", salt="cookie-session").dumps({"uid": "AnnAnn01"}), "x", ""):
+    for forged in (
+        URLSafeTimedSerializer("guess", salt="cookie-session").dumps({"uid": "AnnAnn01"}),
+        "x",
+        "",
+    ):
         client.set_cookie(name, forged)
         refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
-    stub.address = msgspec.structs.replace(stub.address, token="another secret, as long as that one")
-    assert made(stub).config["SESSION_COOKIE_NAME"] != name, "two sites on one host do not sign each other out"
+    stub.address = msgspec.structs.replace(
+        stub.address, token="another secret, as long as that one"
+    )
+    assert made(stub).config["SESSION_COOKIE_NAME"] != name, (
+        "two sites on one host do not sign each other out"
+    )
 
 
-def test_the_owner_of_the_site_is_the_user_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_owner_of_the_site_is_the_user_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sign_in.getpass, "getuser", lambda: "joe")
     assert sign_in.uid_of("joe", "OwnOwn01") == "OwnOwn01" != sign_in.uid_of("ann", "OwnOwn01")
 
@@ -102,7 +127,11 @@ def test_sessions_survive_a_restart_are_bounded_and_expire(tmp_path: Path) -> No
     tokens = [sessions.open("AnnAnn01", f"ann {i}") for i in range(4)]
     sessions.end(tokens[3])
     sessions.end("nobody's")
-    assert len(ended) == 1 and path.stat().st_mode & 0o777 == 0o600 and not any(t in path.read_text() for t in tokens)
+    assert (
+        len(ended) == 1
+        and path.stat().st_mode & 0o777 == 0o600
+        and not any(t in path.read_text() for t in tokens)
+    )
     again = Sessions(path, wall=lambda: now[0])
     assert [getattr(again.of(t), "name", None) for t in tokens] == [None, "ann 1", "ann 2", None]
     now[0] += 31 * 86400
@@ -111,13 +140,27 @@ def test_sessions_survive_a_restart_are_bounded_and_expire(tmp_path: Path) -> No
     assert Sessions(path).of(tokens[1]) is None
 
 
-@pytest.mark.parametrize(("body", "code"), [({}, 400), ({"name": ""}, 400), ({"name": 7}, 400), ({"name": "x" * 65}, 400), ({"name": "a\nb"}, 400), ([], 400)])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, 400),
+        ({"name": ""}, 400),
+        ({"name": 7}, 400),
+        ({"name": "x" * 65}, 400),
+        ({"name": "a\nb"}, 400),
+        ([], 400),
+    ],
+)
 def test_what_is_no_name(client: FlaskClient, body: Any, code: int) -> None:
     refused(client.post("/sign-in", json=body), code, "badRequest")
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}], ids=str)
-def test_another_site_can_neither_sign_in_nor_out(client: FlaskClient, headers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}], ids=str
+)
+def test_another_site_can_neither_sign_in_nor_out(
+    client: FlaskClient, headers: dict[str, str]
+) -> None:
     refused(client.post("/sign-in", json={"name": "ann"}, headers=headers), 403, "crossSite")
     refused(client.post("/sign-in", data={"name": "ann"}, headers=headers), 403, "crossSite")
     refused(client.post("/sign-out", json={}, headers=headers), 403, "crossSite")
@@ -127,16 +170,30 @@ def test_the_plain_form_works_for_a_browser_that_says_from_where(client: FlaskCl
     page = client.get("/sign-in")
     assert page.status_code == 200 and b"<form" in page.get_data()
     refused(client.post("/sign-in", data={"name": "ann"}), 403, "crossSite")
-    answer = client.post("/sign-in", data={"name": "<b>ann"}, headers={"Origin": "http://localhost"})
+    answer = client.post(
+        "/sign-in", data={"name": "<b>ann"}, headers={"Origin": "http://localhost"}
+    )
     assert answer.status_code == 303
     assert b"&lt;b&gt;ann" in client.get("/sign-in").get_data()
 
 
-@pytest.mark.parametrize(("host", "ok"), [
-    ("localhost", True), ("localhost:8000", True), ("127.0.0.1:8000", True), ("[::1]:8000", True), ("evil.example", False),
-    ("evil.example:8000", False), ("127.0.0.1.evil.example", False), ("10.0.0.1", False), ("", False),
-])
-def test_a_name_of_somebody_elses_that_leads_here_is_not_this_site(client: FlaskClient, host: str, ok: bool) -> None:
+@pytest.mark.parametrize(
+    ("host", "ok"),
+    [
+        ("localhost", True),
+        ("localhost:8000", True),
+        ("127.0.0.1:8000", True),
+        ("[::1]:8000", True),
+        ("evil.example", False),
+        ("evil.example:8000", False),
+        ("127.0.0.1.evil.example", False),
+        ("10.0.0.1", False),
+        ("", False),
+    ],
+)
+def test_a_name_of_somebody_elses_that_leads_here_is_not_this_site(
+    client: FlaskClient, host: str, ok: bool
+) -> None:
     answer = client.get("/who", headers={"Host": host})
     refused(answer, 401, "unauthenticated") if ok else refused(answer, 403, "crossSite")
 
@@ -145,14 +202,33 @@ def test_the_page_loads_only_from_here_and_is_shown_by_no_other(client: FlaskCli
     page = client.get("/", buffered=True)
     assert page.status_code == 200 and b"<html" in page.get_data()
     policy = page.headers["Content-Security-Policy"]
-    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "script-src" not in policy
+    assert (
+        "default-src 'self'" in policy
+        and "frame-ancestors 'none'" in policy
+        and "script-src" not in policy
+    )
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     script = client.get("/static/api.js", buffered=True)
     assert script.mimetype == "text/javascript"
-    assert client.get("/static/api.js", headers={"If-None-Match": script.headers["ETag"]}, buffered=True).status_code == 304
+    assert (
+        client.get(
+            "/static/api.js", headers={"If-None-Match": script.headers["ETag"]}, buffered=True
+        ).status_code
+        == 304
+    )
 
 
-@pytest.mark.parametrize("path", ["/static/../application.py", "/static/%2e%2e/application.py", "/static//etc/passwd", "/static/", "/nowhere", "/static/x\0y"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../application.py",
+        "/static/%2e%2e/application.py",
+        "/static//etc/passwd",
+        "/static/",
+        "/nowhere",
+        "/static/x\0y",
+    ],
+)
 def test_what_is_not_there_is_said_in_the_usual_form(client: FlaskClient, path: str) -> None:
     refused(client.get(path), 404, "notFound")
 
@@ -168,42 +244,81 @@ def a_user(request: Any) -> str | None:
     return request.headers.get("X-Their-User")
 
 
-def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_production_the_sites_own_hook_says_who_it_is_and_there_is_no_sign_in(
+    stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     monkeypatch.setattr(application, "a_user", a_user, raising=False)
     app = made(stub, development=False, user_hook="jobscribe.web.server.application:a_user")
     client = app.test_client()
-    assert client.post("/own-jobs", json={}, headers={"X-Their-User": "AnnAnn01", "Host": "sims.example.org"}).status_code == 200
+    assert (
+        client.post(
+            "/own-jobs", json={}, headers={"X-Their-User": "AnnAnn01", "Host": "sims.example.org"}
+        ).status_code
+        == 200
+    )
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     for path in ("/sign-in", "/who", "/sign-out"):
         assert client.post(path, json={"name": "ann"}).status_code == 404
     app.extensions["jobscribe"].close()
 
 
-def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(
+    stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     monkeypatch.setattr(application, "a_user", a_user, raising=False)
-    app = made(stub, development=False, user_hook="jobscribe.web.server.application:a_user", uid_file=str(tmp_path / "uids.json"))
+    app = made(
+        stub,
+        development=False,
+        user_hook="jobscribe.web.server.application:a_user",
+        uid_file=str(tmp_path / "uids.json"),
+    )
     client = app.test_client()
-    assert client.post("/own-jobs", json={}, headers={"X-Their-User": "ann@example.org"}).status_code == 200
-    assert stub.sent("/api/job-list")[0]["uid"] == Uids(tmp_path / "uids.json").of("ann@example.org")
+    assert (
+        client.post("/own-jobs", json={}, headers={"X-Their-User": "ann@example.org"}).status_code
+        == 200
+    )
+    assert stub.sent("/api/job-list")[0]["uid"] == Uids(tmp_path / "uids.json").of(
+        "ann@example.org"
+    )
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
     app.extensions["jobscribe"].close()
 
 
-@pytest.mark.parametrize(("server", "code"), [
-    ({}, "unsafe"), ({"user_hook": "no_such_module:x"}, "badConfig"), ({"user_hook": "jobscribe.web.server.application:nothing"}, "badConfig"),
-    ({"user_hook": "jobscribe.web.server.application:POLICY"}, "badConfig"), ({"user_hook": "jobscribe"}, "badConfig"),
-    ({"user_hook": "jobscribe.web.server.application:create_app", "admin_hook": "x:y"}, "badConfig"),
-])
-def test_a_server_without_its_hooks_does_not_start(stub: StubSupervisor, server: dict[str, str], code: str) -> None:
+@pytest.mark.parametrize(
+    ("server", "code"),
+    [
+        ({}, "unsafe"),
+        ({"user_hook": "no_such_module:x"}, "badConfig"),
+        ({"user_hook": "jobscribe.web.server.application:nothing"}, "badConfig"),
+        ({"user_hook": "jobscribe.web.server.application:POLICY"}, "badConfig"),
+        ({"user_hook": "jobscribe"}, "badConfig"),
+        (
+            {"user_hook": "jobscribe.web.server.application:create_app", "admin_hook": "x:y"},
+            "badConfig",
+        ),
+    ],
+)
+def test_a_server_without_its_hooks_does_not_start(
+    stub: StubSupervisor, server: dict[str, str], code: str
+) -> None:
     with pytest.raises(Refusal) as e:
         made(stub, development=False, **server)
     assert e.value.code == code
 
 
-@pytest.mark.parametrize(("server", "named"), [({}, "user_hook"), ({"user_hook": "a:b", "ip": "0.0.0.0"}, "server.ip"), ({"user_hook": "a:b"}, "")])
-def test_unsafe_settings_are_refused_before_anything_starts(server: dict[str, str], named: str) -> None:
+@pytest.mark.parametrize(
+    ("server", "named"),
+    [
+        ({}, "user_hook"),
+        ({"user_hook": "a:b", "ip": "0.0.0.0"}, "server.ip"),
+        ({"user_hook": "a:b"}, ""),
+    ],
+)
+def test_unsafe_settings_are_refused_before_anything_starts(
+    server: dict[str, str], named: str
+) -> None:
     settings = Settings(server=ServerSettings(**server))
     if not named:
         check_server(settings)
@@ -213,7 +328,9 @@ def test_unsafe_settings_are_refused_before_anything_starts(server: dict[str, st
     assert e.value.code == "unsafe" and named in e.value.sentence
 
 
-def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_not_kept(stub: StubSupervisor) -> None:
+def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_not_kept(
+    stub: StubSupervisor,
+) -> None:
     upstream = Upstream(lambda: stub.address, Redactor())
     stub.answers["/api/first"] = {"state": "ok"}
     stub.answers["/api/last"] = lambda _: upstream.close() or {"state": "ok"}

@@ -1,4 +1,6 @@
-"""Runs that go to a cluster, and signing in there, through the whole front door: browser, blueprint, the supervisor's API, a played driver."""
+"""Runs that go to a cluster, and signing in there, through the whole front door: browser,
+blueprint, the supervisor's API, a played driver.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,12 +8,13 @@ from typing import Any
 
 import pytest
 from doors import Api
+from stub_supervisor import StubSupervisor
+from web_site import ANN, BOB, Browser, Web, refused
+
 from jobscribe.client.transport.address import Address
 from jobscribe.protocol.clusters.batch import Wishes
 from jobscribe.protocol.errors import Refusal
 from jobscribe.web.handlers.cluster_fields import NAMES
-from stub_supervisor import StubSupervisor
-from web_site import ANN, BOB, Browser, Web, refused
 
 #: What nobody may see again, wherever it is typed.
 CANARY = "canary-4711-correct-horse"
@@ -33,11 +36,25 @@ def front(api: Api, make_web: Callable[..., Web]) -> Web:
 def wish(sid: str = "sim00001", **fields: Any) -> dict[str, Any]:
     """A run of heat on a cluster, as a page asks for it."""
     batch = {"jobRunMode": "sbatch", **fields}
-    return {"simulationType": "heat", "simulationId": sid, "report": "heatAnimation", "models": {"heatAnimation": {**VALUES, **batch}}}
+    return {
+        "simulationType": "heat",
+        "simulationId": sid,
+        "report": "heatAnimation",
+        "models": {"heatAnimation": {**VALUES, **batch}},
+    }
 
 
-def login(browser: Browser, username: str = "joe", password: str = "correct horse", otp: str = "123456", **more: Any) -> Any:
-    return browser.said("/sbatch-login", {"sbatchCredentials": {"username": username, "password": password, "otp": otp}, **more})
+def login(
+    browser: Browser,
+    username: str = "joe",
+    password: str = "correct horse",
+    otp: str = "123456",
+    **more: Any,
+) -> Any:
+    return browser.said(
+        "/sbatch-login",
+        {"sbatchCredentials": {"username": username, "password": password, "otp": otp}, **more},
+    )
 
 
 def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: Web, api: Api) -> None:
@@ -45,48 +62,101 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: Web, api: Api) 
     asked = ann.said("/run-simulation", wish(sbatchCluster="beta"))
     assert asked["state"] == "srException" and asked["srException"]["routeName"] == "sbatchLogin"
     params = asked["srException"]["params"]
-    assert (params["reason"], params["isModal"], params["simulationId"], params["computeModel"], params["report"], params["cluster"]) == (
-        "no-creds", True, "sim00001", "heatAnimation", "heatAnimation", "beta",
+    assert (
+        params["reason"],
+        params["isModal"],
+        params["simulationId"],
+        params["computeModel"],
+        params["report"],
+        params["cluster"],
+    ) == (
+        "no-creds",
+        True,
+        "sim00001",
+        "heatAnimation",
+        "heatAnimation",
+        "beta",
     )
     run = asked["run"]
-    assert run["state"] == "pending" and run["computeJobSerial"] and run["nextRequest"]["computeJobHash"]
+    assert (
+        run["state"] == "pending"
+        and run["computeJobSerial"]
+        and run["nextRequest"]["computeJobHash"]
+    )
     status = ann.said("/run-status", run["nextRequest"])
     assert (status["state"], status["signIn"]["cluster"]) == ("pending", "beta")
 
     # clients that know of no clusters say for which simulation they ask
     about = {"simulationType": "heat", "simulationId": "sim00001", "report": "heatAnimation"}
     assert ann.said("/sbatch-login-status", about) | {"sentence": ""} == {
-        "ready": False, "cluster": "beta", "host": "beta.example.org", "access": "ssh", "user": None, "sentence": "",
+        "ready": False,
+        "cluster": "beta",
+        "host": "beta.example.org",
+        "access": "ssh",
+        "user": None,
+        "sentence": "",
     }
     wrong = login(ann, password="no", **about)
-    assert wrong["state"] == "srException" and wrong["srException"]["params"]["reason"] == "invalid-creds"
-    assert wrong["srException"]["params"]["simulationId"] == "sim00001" and "has not accepted" in wrong["srException"]["params"]["sentence"]
-    assert login(ann, **about) == {"state": "ok", "loginSuccess": True, "cluster": "beta", "user": "joe"}
+    assert (
+        wrong["state"] == "srException"
+        and wrong["srException"]["params"]["reason"] == "invalid-creds"
+    )
+    assert (
+        wrong["srException"]["params"]["simulationId"] == "sim00001"
+        and "has not accepted" in wrong["srException"]["params"]["sentence"]
+    )
+    assert login(ann, **about) == {
+        "state": "ok",
+        "loginSuccess": True,
+        "cluster": "beta",
+        "user": "joe",
+    }
     assert [t[1] for t in api.doors.tried] == ["beta", "beta"]
     assert ann.said("/sbatch-login-status", about)["ready"] is True
     assert "signIn" not in ann.said("/run-status", run["nextRequest"])
     again = ann.said("/run-simulation", wish(sbatchCluster="beta"))
-    assert (again["state"], again["computeJobSerial"]) == ("pending", run["computeJobSerial"]), "asking again joins it"
+    assert (again["state"], again["computeJobSerial"]) == ("pending", run["computeJobSerial"]), (
+        "asking again joins it"
+    )
     # nobody else is signed in by that
     assert front.as_(BOB).said("/sbatch-login-status", {"cluster": "beta"})["ready"] is False
-    assert front.as_(BOB).said("/run-simulation", wish(sbatchCluster="beta"))["state"] == "srException"
+    assert (
+        front.as_(BOB).said("/run-simulation", wish(sbatchCluster="beta"))["state"] == "srException"
+    )
     # and nobody else may sign in as this user, nor this user as somebody else
-    other = ann.post("/sbatch-login", {"cluster": "beta", "sbatchCredentials": {"username": "ann", "password": CANARY, "otp": ""}})
+    other = ann.post(
+        "/sbatch-login",
+        {
+            "cluster": "beta",
+            "sbatchCredentials": {"username": "ann", "password": CANARY, "otp": ""},
+        },
+    )
     refused(other, 409, "signedInAlready")
     out = ann.said("/sbatch-logout", {"cluster": "beta"})
     assert (out["signedOut"], out["agentEnded"], out["user"], out["runs"]) == (True, True, "joe", 0)
     assert ann.said("/sbatch-login-status", about)["ready"] is False and len(api.doors.tried) == 2
 
 
-def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a_refusal(front: Web, api: Api) -> None:
+def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a_refusal(
+    front: Web, api: Api
+) -> None:
     ann = front.as_(ANN)
-    api.doors.answer = lambda given: Refusal("signInUnreachable", "login.example.org does not answer")
+    api.doors.answer = lambda given: Refusal(
+        "signInUnreachable", "login.example.org does not answer"
+    )
     params = login(ann)["srException"]["params"]
-    assert (params["reason"], params["sentence"], params["cluster"]) == ("general-connection-error", "login.example.org does not answer", "alpha")
+    assert (params["reason"], params["sentence"], params["cluster"]) == (
+        "general-connection-error",
+        "login.example.org does not answer",
+        "alpha",
+    )
     api.doors.answer = None
     for _ in range(3):
         assert login(ann, password="no")["srException"]["params"]["reason"] == "invalid-creds"
-    answer = ann.post("/sbatch-login", {"sbatchCredentials": {"username": "joe", "password": "correct horse", "otp": "123456"}})
+    answer = ann.post(
+        "/sbatch-login",
+        {"sbatchCredentials": {"username": "joe", "password": "correct horse", "otp": "123456"}},
+    )
     assert "allowed in 60 s" in refused(answer, 429, "tooManyRequests")["error"]
     assert len(api.doors.tried) == 4
 
@@ -94,22 +164,37 @@ def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a
 def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web: Web) -> None:
     stub.answers["/api/sbatch-login-status"] = {"ready": False, "cluster": "alpha", "host": "h"}
     stub.answers["/api/sbatch-login"] = (200, {"Content-Length": "1000"}, b"{")
-    answer = web.as_(ANN).post("/sbatch-login", {"sbatchCredentials": {"username": "joe", "password": CANARY}})
+    answer = web.as_(ANN).post(
+        "/sbatch-login", {"sbatchCredentials": {"username": "joe", "password": CANARY}}
+    )
     assert answer.status_code >= 500 and CANARY not in answer.get_data(as_text=True)
     stub.answers["/api/sbatch-login"] = Refusal("storageUnavailable", "not now")
-    refused(web.as_(ANN).post("/sbatch-login", {"sbatchCredentials": {"username": "joe", "password": CANARY}}), 503, "storageUnavailable")
+    refused(
+        web.as_(ANN).post(
+            "/sbatch-login", {"sbatchCredentials": {"username": "joe", "password": CANARY}}
+        ),
+        503,
+        "storageUnavailable",
+    )
     assert len(stub.sent("/api/sbatch-login")) == 2
     assert CANARY not in web.lines.text()
 
 
 def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
-    """Typed in every field and in every wrong place, with a driver that repeats it whichever way it can."""
+    """Typed in every field and in every wrong place, with a driver that repeats it whichever way it
+    can.
+    """
     ann = front.as_(ANN)
     ann.said("/run-simulation", wish())
     fields = ("password", "otp", "privateKey", "passphrase", "certificate")
     answers: list[Any] = [
-        None, lambda g: Refusal("signInRefused", f"{g.user}: {g.password} {g.code} {g.key} {g.passphrase} {g.certificate}"),
-        lambda g: Refusal("signInUnreachable", f"{g.password}{g.code}"), lambda g: RuntimeError(f"{g.user} {g.password} {g.code} {g.key}"),
+        None,
+        lambda g: Refusal(
+            "signInRefused",
+            f"{g.user}: {g.password} {g.code} {g.key} {g.passphrase} {g.certificate}",
+        ),
+        lambda g: Refusal("signInUnreachable", f"{g.password}{g.code}"),
+        lambda g: RuntimeError(f"{g.user} {g.password} {g.code} {g.key}"),
         lambda g: Refusal("internal", f"{g.password} {g.user}"),
     ]
     said = ""
@@ -117,28 +202,43 @@ def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
         api.doors.answer = answer
         person = front.as_(f"Canary0{n}")
         for one in (
-            {"username": f"joe{n}", **dict.fromkeys(fields, CANARY)}, {"username": f"{CANARY}{n}", "password": "short"},
+            {"username": f"joe{n}", **dict.fromkeys(fields, CANARY)},
+            {"username": f"{CANARY}{n}", "password": "short"},
             {"username": f"sue{n}", "otp": CANARY},
         ):
             said += person.post("/sbatch-login", {"sbatchCredentials": one}).get_data(as_text=True)
     for body in (
-        {"sbatchCredentials": {"username": "joe", "password": [CANARY]}}, {"sbatchCredentials": {CANARY: CANARY}}, {"sbatchCredentials": CANARY},
-        {"sbatchCredentials": {"username": f"{CANARY} {CANARY}"}}, {"cluster": f"{CANARY} ", "sbatchCredentials": {"username": "joe"}},
-        {"sbatchCredentials": {"username": "joe", "password": CANARY * 6_000}}, [CANARY],
+        {"sbatchCredentials": {"username": "joe", "password": [CANARY]}},
+        {"sbatchCredentials": {CANARY: CANARY}},
+        {"sbatchCredentials": CANARY},
+        {"sbatchCredentials": {"username": f"{CANARY} {CANARY}"}},
+        {"cluster": f"{CANARY} ", "sbatchCredentials": {"username": "joe"}},
+        {"sbatchCredentials": {"username": "joe", "password": CANARY * 6_000}},
+        [CANARY],
     ):
         answer = ann.post("/sbatch-login", body)
         assert answer.status_code in (400, 413)
         said += answer.get_data(as_text=True)
-    for raw in (f'{{"{CANARY}": ', f'{{"sbatchCredentials": {{"username": "joe", "password": "{CANARY}'):
-        said += ann.ask("POST", "/sbatch-login", data=raw.encode(), headers={"Content-Type": "application/json"}).get_data(as_text=True)
+    for raw in (
+        f'{{"{CANARY}": ',
+        f'{{"sbatchCredentials": {{"username": "joe", "password": "{CANARY}',
+    ):
+        said += ann.ask(
+            "POST", "/sbatch-login", data=raw.encode(), headers={"Content-Type": "application/json"}
+        ).get_data(as_text=True)
     assert len(api.doors.tried) >= 10, "it was really sent"
 
     engine = api.office.engine
     jid = f"{ANN}-sim00001-heatAnimation"
     seen = {
-        "answers": said, "log of the front end": front.lines.text(), "log of the supervisor": api.log(),
-        "counters": json.dumps(api.office.counters.all() | api.office.counters.measured()) + json.dumps(front.app.extensions["jobscribe"].counts.all()),
-        "events": repr(engine.store.read(f"job/{jid}")), "job": repr(engine.durable(jid)), "status": json.dumps(ann.said("/own-jobs")),
+        "answers": said,
+        "log of the front end": front.lines.text(),
+        "log of the supervisor": api.log(),
+        "counters": json.dumps(api.office.counters.all() | api.office.counters.measured())
+        + json.dumps(front.app.extensions["jobscribe"].counts.all()),
+        "events": repr(engine.store.read(f"job/{jid}")),
+        "job": repr(engine.durable(jid)),
+        "status": json.dumps(ann.said("/own-jobs")),
     }
     assert all(seen.values())
     for where, text in seen.items():
@@ -150,11 +250,21 @@ def test_the_gates_are_those_of_every_route(front: Web, api: Api) -> None:
     for path in ("/sbatch-login", "/sbatch-login-status"):
         refused(front.as_(None).post(path, body), 401, "unauthenticated")
         refused(front.as_(ANN).get(path), 405, "methodNotAllowed")
-        refused(front.as_(ANN).post(path, body, **{"Sec-Fetch-Site": "cross-site"}), 403, "crossSite")
-        refused(front.as_(ANN).post(path, body, Origin="https://evil.example.org"), 403, "crossSite")
+        refused(
+            front.as_(ANN).post(path, body, **{"Sec-Fetch-Site": "cross-site"}), 403, "crossSite"
+        )
+        refused(
+            front.as_(ANN).post(path, body, Origin="https://evil.example.org"), 403, "crossSite"
+        )
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        refused(front.as_(ANN).ask("POST", path, data=b"sbatchCredentials=x", headers=form), 403, "crossSite")
-    front.refusals[ANN, "sbatchLogin", None] = Refusal("planRequired", "clusters are not in your plan")
+        refused(
+            front.as_(ANN).ask("POST", path, data=b"sbatchCredentials=x", headers=form),
+            403,
+            "crossSite",
+        )
+    front.refusals[ANN, "sbatchLogin", None] = Refusal(
+        "planRequired", "clusters are not in your plan"
+    )
     refused(front.as_(ANN).post("/sbatch-login", body), 402, "planRequired")
     assert api.doors.tried == []
     # the uid is the site's word, never the body's
@@ -164,8 +274,14 @@ def test_the_gates_are_those_of_every_route(front: Web, api: Api) -> None:
 
 def test_the_clusters_are_listed(front: Web, stub: StubSupervisor, web: Web) -> None:
     found = front.as_(ANN).get("/clusters").get_json()["clusters"]
-    assert [(c["cluster"], c["access"], c["partitions"]) for c in found] == [("alpha", "ssh", None), ("beta", "ssh", None), ("gamma", "account", None)]
-    assert web.as_(ANN).get("/clusters").get_json() == {"clusters": []}, "an older supervisor knows of none"
+    assert [(c["cluster"], c["access"], c["partitions"]) for c in found] == [
+        ("alpha", "ssh", None),
+        ("beta", "ssh", None),
+        ("gamma", "account", None),
+    ]
+    assert web.as_(ANN).get("/clusters").get_json() == {"clusters": []}, (
+        "an older supervisor knows of none"
+    )
 
 
 # ---- what a simulation's fields ask for
@@ -173,53 +289,126 @@ def test_the_clusters_are_listed(front: Web, stub: StubSupervisor, web: Web) -> 
 
 def sent(stub: StubSupervisor, web: Web, **fields: Any) -> Any:
     """The run that the supervisor is asked for."""
-    stub.answers["/api/run-simulation"] = {"state": "pending", "computeJid": f"{ANN}-sim00001-heatAnimation", "computeJobSerial": 7, "known": True}
+    stub.answers["/api/run-simulation"] = {
+        "state": "pending",
+        "computeJid": f"{ANN}-sim00001-heatAnimation",
+        "computeJobSerial": 7,
+        "known": True,
+    }
     web.as_(ANN).said("/run-simulation", wish(**fields))
     return stub.sent("/api/run-simulation")[-1]["run"]
 
 
-@pytest.mark.parametrize(("fields", "batch", "secs"), [
-    ({}, {}, None),
-    ({"sbatchQueue": "debug", "sbatchProject": "m123", "sbatchHours": 0.5, "sbatchNodes": 2, "sbatchCores": 8, "tasksPerNode": 4},
-     {"partition": "debug", "account": "m123", "nodes": 2, "cores": 8, "tasksPerNode": 4}, 1800.0),
-    ({"sbatchCores": 16, "sbatchHours": "1.5"}, {"tasks": 16}, 5400.0),
-    ({"sbatchNodes": "3", "sbatchCores": 4.0, "sbatchQueue": "", "sbatchProject": None, "sbatchHours": ""}, {"nodes": 3, "cores": 4}, None),
-    ({"sbatchCluster": "beta", "sbatchQos": "long", "sbatchMemoryMb": 4096, "sbatchGpus": 0},
-     {"cluster": "beta", "qos": "long", "memoryMb": 4096, "gpus": 0}, None),
-])
+@pytest.mark.parametrize(
+    ("fields", "batch", "secs"),
+    [
+        ({}, {}, None),
+        (
+            {
+                "sbatchQueue": "debug",
+                "sbatchProject": "m123",
+                "sbatchHours": 0.5,
+                "sbatchNodes": 2,
+                "sbatchCores": 8,
+                "tasksPerNode": 4,
+            },
+            {"partition": "debug", "account": "m123", "nodes": 2, "cores": 8, "tasksPerNode": 4},
+            1800.0,
+        ),
+        ({"sbatchCores": 16, "sbatchHours": "1.5"}, {"tasks": 16}, 5400.0),
+        (
+            {
+                "sbatchNodes": "3",
+                "sbatchCores": 4.0,
+                "sbatchQueue": "",
+                "sbatchProject": None,
+                "sbatchHours": "",
+            },
+            {"nodes": 3, "cores": 4},
+            None,
+        ),
+        (
+            {"sbatchCluster": "beta", "sbatchQos": "long", "sbatchMemoryMb": 4096, "sbatchGpus": 0},
+            {"cluster": "beta", "qos": "long", "memoryMb": 4096, "gpus": 0},
+            None,
+        ),
+    ],
+)
 def test_fields_of_a_simulation_say_what_is_asked_of_the_cluster(
-    stub: StubSupervisor, web: Web, fields: dict[str, Any], batch: dict[str, Any], secs: float | None
+    stub: StubSupervisor,
+    web: Web,
+    fields: dict[str, Any],
+    batch: dict[str, Any],
+    secs: float | None,
 ) -> None:
     run = sent(stub, web, **fields)
     said = {k: v for k, v in run["batch"].items() if v not in (None, [], "")}
     assert (run["driver"], said, run["timeLimitSecs"]) == ("sbatch", batch, secs)
-    assert not NAMES & set(run["data"]["models"]["heatAnimation"]) and run["data"]["models"]["heatAnimation"] == VALUES
+    assert (
+        not NAMES & set(run["data"]["models"]["heatAnimation"])
+        and run["data"]["models"]["heatAnimation"] == VALUES
+    )
     assert Wishes().nodes is None
 
 
 def test_where_it_runs_is_no_input(stub: StubSupervisor, web: Web) -> None:
-    here, there = sent(stub, web, jobRunMode="parallel", sbatchHours=7, sbatchCores="nonsense"), sent(stub, web, sbatchNodes=3)
+    here, there = (
+        sent(stub, web, jobRunMode="parallel", sbatchHours=7, sbatchCores="nonsense"),
+        sent(stub, web, sbatchNodes=3),
+    )
     assert here["computeJobHash"] == there["computeJobHash"]
-    assert (here["driver"], "batch" in here, here["timeLimitSecs"]) == ("", False, None), "without sbatch they mean nothing"
-    stub.answers["/api/run-status"] = {"state": "missing", "reason": "noRun", "known": True, "over": True, "computeJid": "x"}
+    assert (here["driver"], "batch" in here, here["timeLimitSecs"]) == ("", False, None), (
+        "without sbatch they mean nothing"
+    )
+    stub.answers["/api/run-status"] = {
+        "state": "missing",
+        "reason": "noRun",
+        "known": True,
+        "over": True,
+        "computeJid": "x",
+    }
     web.as_(ANN).said("/run-status", wish(sbatchNodes=3))
     assert stub.sent("/api/run-status")[-1]["computeJobHash"] == there["computeJobHash"]
 
 
-@pytest.mark.parametrize(("field", "value", "words"), [
-    ("jobRunMode", "slurm", "one of sequential, parallel, sbatch"), ("jobRunMode", ["sbatch"], "one of"), ("sbatchNodes", 0, "from 1 to"),
-    ("sbatchNodes", 2.5, "whole number"), ("sbatchCores", "many", "whole number"), ("tasksPerNode", -1, "whole number"), ("sbatchCores", True, "whole"),
-    ("sbatchHours", 0, "over 0"), ("sbatchHours", "NaN", "over 0"), ("sbatchHours", 1e9, "up to 8784"), ("sbatchHours", [1], "over 0"),
-    ("sbatchQueue", "debug\n#SBATCH --uid=0", "a name as Slurm has them"), ("sbatchProject", "$(id)", "a name"), ("sbatchQueue", 7, "a name"),
-    ("sbatchCluster", "../x", "a name"), ("sbatchNodes", 10**400, "whole number"), ("sbatchCores", "1e400", "whole number"),
-])
-def test_what_cannot_be_asked_for_is_refused_by_its_name(stub: StubSupervisor, web: Web, field: str, value: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("jobRunMode", "slurm", "one of sequential, parallel, sbatch"),
+        ("jobRunMode", ["sbatch"], "one of"),
+        ("sbatchNodes", 0, "from 1 to"),
+        ("sbatchNodes", 2.5, "whole number"),
+        ("sbatchCores", "many", "whole number"),
+        ("tasksPerNode", -1, "whole number"),
+        ("sbatchCores", True, "whole"),
+        ("sbatchHours", 0, "over 0"),
+        ("sbatchHours", "NaN", "over 0"),
+        ("sbatchHours", 1e9, "up to 8784"),
+        ("sbatchHours", [1], "over 0"),
+        ("sbatchQueue", "debug\n#SBATCH --uid=0", "a name as Slurm has them"),
+        ("sbatchProject", "$(id)", "a name"),
+        ("sbatchQueue", 7, "a name"),
+        ("sbatchCluster", "../x", "a name"),
+        ("sbatchNodes", 10**400, "whole number"),
+        ("sbatchCores", "1e400", "whole number"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_by_its_name(
+    stub: StubSupervisor, web: Web, field: str, value: Any, words: str
+) -> None:
     body = refused(web.as_(ANN).post("/run-simulation", wish(**{field: value})), 400, "badRequest")
     assert body["error"].startswith(f"models.heatAnimation.{field} (") and words in body["error"]
     assert stub.sent("/api/run-simulation") == []
 
 
-def test_what_the_cluster_does_not_have_is_said_in_the_supervisors_words(stub: StubSupervisor, web: Web) -> None:
+def test_what_the_cluster_does_not_have_is_said_in_the_supervisors_words(
+    stub: StubSupervisor, web: Web
+) -> None:
     for code in ("batchRefused", "resourceExceeded"):
-        stub.answers["/api/run-simulation"] = Refusal(code, "partition debug of alpha has 2 nodes, not 5")
-        assert refused(web.as_(ANN).post("/run-simulation", wish(sbatchNodes=5)), 400, code)["error"] == "partition debug of alpha has 2 nodes, not 5"
+        stub.answers["/api/run-simulation"] = Refusal(
+            code, "partition debug of alpha has 2 nodes, not 5"
+        )
+        assert (
+            refused(web.as_(ANN).post("/run-simulation", wish(sbatchNodes=5)), 400, code)["error"]
+            == "partition debug of alpha has 2 nodes, not 5"
+        )

@@ -1,4 +1,6 @@
-"""What goes wrong elsewhere (reference: RUN-7 to RUN-10 and the races around them) and goes right here, with a real supervisor."""
+"""What goes wrong elsewhere (reference: RUN-7 to RUN-10 and the races around them) and goes right
+here, with a real supervisor.
+"""
 
 import hashlib
 import shutil
@@ -55,20 +57,40 @@ def test_run_8_a_large_file_is_downloaded_whole_and_in_parts(real: Web) -> None:
         digest.update(piece)
         length += len(piece)
     answer.close()
-    assert (answer.status_code, length, digest.digest()) == (200, size, hashlib.sha256(whole).digest())
+    assert (answer.status_code, length, digest.digest()) == (
+        200,
+        size,
+        hashlib.sha256(whole).digest(),
+    )
     part = ann.get(path, Range=f"bytes={size - 100}-", **{"If-Range": answer.headers["ETag"]})
     assert (part.status_code, part.get_data()) == (206, whole[-100:])
     assert ann.get(path, **{"If-None-Match": answer.headers["ETag"]}).status_code == 304
     refused(ann.get(path, Range=f"bytes={size}-"), 416, "rangeNotSatisfiable")
 
 
-def test_run_8_a_reply_too_large_says_so_with_both_sizes_and_the_run_stays_completed(real: Web) -> None:
+def test_run_8_a_reply_too_large_says_so_with_both_sizes_and_the_run_stays_completed(
+    real: Web,
+) -> None:
     ann, sid = real.as_(ANN), "large002"
-    said = followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": sid, "models": {"oddReport": {"answer": "huge"}}}))
+    said = followed(
+        ann,
+        ann.said(
+            "/run-simulation",
+            {**REPORT, "simulationId": sid, "models": {"oddReport": {"answer": "huge"}}},
+        ),
+    )
     assert (said["state"], said["resultError"]["code"]) == ("completed", "replyTooLarge")
-    sizes = [int(word) for word in said["resultError"]["error"].replace(",", "").replace(";", " ").split() if word.isdigit()]
+    sizes = [
+        int(word)
+        for word in said["resultError"]["error"].replace(",", "").replace(";", " ").split()
+        if word.isdigit()
+    ]
     assert len(sizes) >= 2 and max(sizes) > 9 * 1024 * 1024 > min(sizes), said["resultError"]
-    refused(ann.post("/stateless-compute", {"simulationType": "odd", "method": "huge"}), 413, "replyTooLarge")
+    refused(
+        ann.post("/stateless-compute", {"simulationType": "odd", "method": "huge"}),
+        413,
+        "replyTooLarge",
+    )
 
 
 def test_run_9_a_frame_of_an_old_run_is_refused_and_not_a_fault(real: Web) -> None:
@@ -79,24 +101,42 @@ def test_run_9_a_frame_of_an_old_run_is_refused_and_not_a_fault(real: Web) -> No
     second = followed(ann, ann.said("/run-simulation", {**movie(sid, 0.0), "forceRun": True}))
     assert second["computeJobSerial"] > first["computeJobSerial"]
     refused(ann.get(old), 409, "staleSerial")
-    assert ann.get(frame(1, sid, second["computeJobHash"], second["computeJobSerial"])).status_code == 200
-    refused(ann.get(frame(99, sid, second["computeJobHash"], second["computeJobSerial"])), 422, "appRefused")
+    assert (
+        ann.get(frame(1, sid, second["computeJobHash"], second["computeJobSerial"])).status_code
+        == 200
+    )
+    refused(
+        ann.get(frame(99, sid, second["computeJobHash"], second["computeJobSerial"])),
+        422,
+        "appRefused",
+    )
 
 
-def test_run_9_an_unknown_method_is_named_without_a_trace_and_leaves_nothing(real: Web, module_site: Site) -> None:
+def test_run_9_an_unknown_method_is_named_without_a_trace_and_leaves_nothing(
+    real: Web, module_site: Site
+) -> None:
     ann = real.as_(ANN)
     before = sorted(p.name for p in (module_site.root / "supervisor-job").glob("*"))
     for path, more in (("/stateless-compute", {}), ("/stateful-compute", {})):
-        no = refused(ann.post(path, {"simulationType": "odd", "method": "0x23", **more}), 404, "notFound")
+        no = refused(
+            ann.post(path, {"simulationType": "odd", "method": "0x23", **more}), 404, "notFound"
+        )
         assert "0x23" in no["error"] and "File" not in no["error"]
     assert sorted(p.name for p in (module_site.root / "supervisor-job").glob("*")) == before
-    assert ann.said("/own-jobs", {"active": None})["jobs"] == real.as_(ANN).said("/own-jobs", {"active": None})["jobs"]
+    assert (
+        ann.said("/own-jobs", {"active": None})["jobs"]
+        == real.as_(ANN).said("/own-jobs", {"active": None})["jobs"]
+    )
 
 
 def test_run_9_an_app_that_fails_is_told_without_its_trace(real: Web) -> None:
     ann = real.as_(ANN)
     for method, named in (("raises", "ValueError"), ("exits", ""), ("nan", "a[0].b")):
-        no = refused(ann.post("/stateless-compute", {"simulationType": "odd", "method": method}), 422, "appFailed")
+        no = refused(
+            ann.post("/stateless-compute", {"simulationType": "odd", "method": method}),
+            422,
+            "appFailed",
+        )
         assert named in no["error"] and "Traceback" not in no["error"] and "\n" not in no["error"]
 
 
@@ -104,20 +144,38 @@ def test_run_9_a_running_job_says_when_it_started_whatever_its_app_reports(real:
     ann, begun = real.as_(ANN), time.time()
     said = running(ann, movie("started1"))
     try:
-        until(lambda: ann.said("/run-status", said["nextRequest"]).get("words") == "as the app says", "the app's report is there")
+        until(
+            lambda: ann.said("/run-status", said["nextRequest"]).get("words") == "as the app says",
+            "the app's report is there",
+        )
         now = ann.said("/run-status", said["nextRequest"])
         assert begun - 5 < now["computeJobStart"] < time.time() + 5
-        assert (now["state"], now["computeJobSerial"], now.get("error")) == ("running", said["computeJobSerial"], None)
+        assert (now["state"], now["computeJobSerial"], now.get("error")) == (
+            "running",
+            said["computeJobSerial"],
+            None,
+        )
         assert (now["frameCount"], now["percentComplete"]) == (3, 30.0)
-        assert ann.get(frame(2, "started1", now["computeJobHash"], now["computeJobSerial"])).status_code == 200, "frames come while it runs"
+        assert (
+            ann.get(
+                frame(2, "started1", now["computeJobHash"], now["computeJobSerial"])
+            ).status_code
+            == 200
+        ), "frames come while it runs"
     finally:
         assert ann.said("/run-cancel", said["nextRequest"])["state"] == "canceled"
 
 
-@pytest.mark.parametrize("wrong", [
-    {"computeJobHash": "0000000000000000"}, {"computeJobSerial": 1}, {"simulationType": "myapp", "report": "heightWeightReport"},
-    {"simulationId": "nothere1"},
-], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"computeJobHash": "0000000000000000"},
+        {"computeJobSerial": 1},
+        {"simulationType": "myapp", "report": "heightWeightReport"},
+        {"simulationId": "nothere1"},
+    ],
+    ids=str,
+)
 def test_run_9_a_wrong_cancel_cancels_nothing_and_says_so(real: Web, wrong: dict[str, Any]) -> None:
     ann = real.as_(ANN)
     said = running(ann, movie("cancel01"))
@@ -129,7 +187,9 @@ def test_run_9_a_wrong_cancel_cancels_nothing_and_says_so(real: Web, wrong: dict
         right = ann.said("/run-cancel", said["nextRequest"])
     assert right["state"] == "canceled"
     assert ann.said("/run-status", said["nextRequest"])["state"] == "canceled"
-    assert ann.said("/run-cancel", said["nextRequest"])["state"] == "canceled", "again, and it is the same"
+    assert ann.said("/run-cancel", said["nextRequest"])["state"] == "canceled", (
+        "again, and it is the same"
+    )
 
 
 def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real: Web) -> None:
@@ -139,7 +199,10 @@ def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real
     try:
         assert waiting["state"] == "pending"
         until(
-            lambda: "slot" in (bob.said("/run-status", waiting["nextRequest"]).get("queueState") or ""), "it says that it waits for a slot",
+            lambda: (
+                "slot" in (bob.said("/run-status", waiting["nextRequest"]).get("queueState") or "")
+            ),
+            "it says that it waits for a slot",
         )
         assert bob.said("/run-cancel", waiting["nextRequest"])["state"] == "canceled"
         assert bob.said("/run-status", waiting["nextRequest"])["state"] == "canceled"
@@ -153,13 +216,22 @@ def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real
 def test_run_10_a_call_that_hangs_is_ended_and_the_next_is_served(real: Web) -> None:
     ann = real.as_(ANN)
     begun = time.monotonic()
-    hanging = {"simulationType": "odd", "method": "sleeps", "args": {"secs": 100}, "deadlineSecs": 1.0}
+    hanging = {
+        "simulationType": "odd",
+        "method": "sleeps",
+        "args": {"secs": 100},
+        "deadlineSecs": 1.0,
+    }
     refused(ann.post("/stateless-compute", hanging), 504, "deadline")
     assert time.monotonic() - begun < 20
-    assert ann.said("/stateless-compute", {"simulationType": "odd", "method": "echo", "args": {"a": 1}}) == {"a": 1}
+    assert ann.said(
+        "/stateless-compute", {"simulationType": "odd", "method": "echo", "args": {"a": 1}}
+    ) == {"a": 1}
 
 
-def test_run_3_a_download_that_takes_too_long_changes_nothing_about_the_run(make_site: Any, make_web: Any) -> None:
+def test_run_3_a_download_that_takes_too_long_changes_nothing_about_the_run(
+    make_site: Any, make_web: Any
+) -> None:
     site = make_site("limits.call_secs=1").start()
     ann = make_web(str(site.root)).as_(ANN)
     said = followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "slow0001"}))
@@ -183,16 +255,32 @@ def test_a_page_of_a_run_is_saved_and_not_shown(real: Web) -> None:
     ann = real.as_(ANN)
     followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "paths002"}))
     answer = ann.get("/download-run-file/odd/paths002/oddReport/-1?suffix=page")
-    assert answer.headers["Content-Disposition"] == "attachment; filename*=UTF-8''pag%C3%A9%20%221%22.html"
-    assert (answer.headers["X-Content-Type-Options"], answer.headers["Content-Security-Policy"][:7]) == ("nosniff", "sandbox")
+    assert (
+        answer.headers["Content-Disposition"]
+        == "attachment; filename*=UTF-8''pag%C3%A9%20%221%22.html"
+    )
+    assert (
+        answer.headers["X-Content-Type-Options"],
+        answer.headers["Content-Security-Policy"][:7],
+    ) == ("nosniff", "sandbox")
 
 
-@pytest.mark.parametrize(("answer", "code", "named"), [
-    ("nan", "appFailed", "plots[0].points[1]"), ("raise", "appFailed", "ZeroDivisionError"),
-])
-def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(real: Web, answer: str, code: str, named: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "code", "named"),
+    [
+        ("nan", "appFailed", "plots[0].points[1]"),
+        ("raise", "appFailed", "ZeroDivisionError"),
+    ],
+)
+def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(
+    real: Web, answer: str, code: str, named: str
+) -> None:
     ann = real.as_(ANN)
-    request = {**REPORT, "simulationId": f"result{answer[:2]}", "models": {"oddReport": {"answer": answer}}}
+    request = {
+        **REPORT,
+        "simulationId": f"result{answer[:2]}",
+        "models": {"oddReport": {"answer": answer}},
+    }
     said = followed(ann, ann.said("/run-simulation", request))
     if said["state"] == "completed":
         assert said["resultError"]["code"] == code and named in said["resultError"]["error"]
@@ -203,9 +291,17 @@ def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(real:
 
 def test_a_liar_of_an_app_is_not_believed(real: Web) -> None:
     ann = real.as_(ANN)
-    said = followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "liar0001", "models": {"oddReport": {"answer": "liar"}}}))
+    said = followed(
+        ann,
+        ann.said(
+            "/run-simulation",
+            {**REPORT, "simulationId": "liar0001", "models": {"oddReport": {"answer": "liar"}}},
+        ),
+    )
     assert (said["state"], said["title"]) == ("completed", "the truth")
-    assert said["computeJobSerial"] > 7 and said["computeJobStart"] > 0 and said.get("error") is None
+    assert (
+        said["computeJobSerial"] > 7 and said["computeJobStart"] > 0 and said.get("error") is None
+    )
 
 
 def test_a_run_whose_directory_was_removed_is_computed_again(real: Web, module_site: Site) -> None:
@@ -214,10 +310,16 @@ def test_a_run_whose_directory_was_removed_is_computed_again(real: Web, module_s
         request = {"simulationType": "odd", "simulationId": "removed1", "report": report}
         first = followed(ann, ann.said("/run-simulation", request))
         cached = ann.said("/run-simulation", request)
-        assert (cached["state"], cached["computeJobSerial"]) == ("completed", first["computeJobSerial"])
+        assert (cached["state"], cached["computeJobSerial"]) == (
+            "completed",
+            first["computeJobSerial"],
+        )
         shutil.rmtree(Path(module_site.root) / "user" / ANN / "odd" / "removed1" / model)
         again = ann.said("/run-simulation", request)
-        assert again["state"] in ("pending", "running") and again["computeJobSerial"] > first["computeJobSerial"]
+        assert (
+            again["state"] in ("pending", "running")
+            and again["computeJobSerial"] > first["computeJobSerial"]
+        )
         assert followed(ann, again)["state"] == "completed"
 
 
@@ -227,18 +329,34 @@ def test_two_browsers_join_one_run_and_a_third_with_other_values_is_told(real: W
     try:
         second = real.as_(ANN).said("/run-simulation", movie("joined01"))
         assert second["computeJobSerial"] == first["computeJobSerial"]
-        no = refused(real.as_(ANN).post("/run-simulation", movie("joined01", 61.0)), 409, "anotherRun")
+        no = refused(
+            real.as_(ANN).post("/run-simulation", movie("joined01", 61.0)), 409, "anotherRun"
+        )
         assert no["error"] == "another browser is running the simulation"
-        refused(real.as_(ANN).post("/run-simulation", {**movie("joined01"), "forceRun": True}), 409, "anotherRun")
+        refused(
+            real.as_(ANN).post("/run-simulation", {**movie("joined01"), "forceRun": True}),
+            409,
+            "anotherRun",
+        )
     finally:
         ann.said("/run-cancel", first["nextRequest"])
 
 
 def test_a_request_sent_again_is_one_run(real: Web) -> None:
     ann = real.as_(ANN)
-    request = {**REPORT, "simulationId": "repeat01", "forceRun": True, "reqId": "a-request-of-this-test"}
+    request = {
+        **REPORT,
+        "simulationId": "repeat01",
+        "forceRun": True,
+        "reqId": "a-request-of-this-test",
+    }
     answers: list[dict[str, Any]] = []
-    threads = [threading.Thread(target=lambda: answers.append(real.as_(ANN).said("/run-simulation", request))) for _ in range(4)]
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(real.as_(ANN).said("/run-simulation", request))
+        )
+        for _ in range(4)
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -247,7 +365,9 @@ def test_a_request_sent_again_is_one_run(real: Web) -> None:
     assert followed(ann, answers[0])["state"] == "completed"
 
 
-def test_an_uploaded_file_is_read_by_the_run_and_decides_its_hash(real: Web, module_site: Site) -> None:
+def test_an_uploaded_file_is_read_by_the_run_and_decides_its_hash(
+    real: Web, module_site: Site
+) -> None:
     ann = real.as_(ANN)
     request = {**REPORT, "simulationId": "upload01", "models": {"file": "in.txt"}}
     refused(ann.post("/run-simulation", request), 422, "appRefused")
@@ -259,7 +379,9 @@ def test_an_uploaded_file_is_read_by_the_run_and_decides_its_hash(real: Web, mod
         assert said["state"] == "completed", said
         serials.append(said["computeJobSerial"])
         digests.append(said["computeJobHash"])
-        assert (Path(module_site.root) / "user" / ANN / "odd" / "upload01" / "oddReport" / "in.txt").read_bytes() == content
+        assert (
+            Path(module_site.root) / "user" / ANN / "odd" / "upload01" / "oddReport" / "in.txt"
+        ).read_bytes() == content
         assert ann.said("/run-simulation", request)["computeJobSerial"] == serials[-1]
     assert digests[0] != digests[1] and serials[0] < serials[1]
     assert ann.delete("/lib-file/odd/in.txt").status_code == 200
@@ -298,4 +420,10 @@ def test_an_analysis_reads_its_run_also_while_it_runs(real: Web) -> None:
 def test_an_agent_is_had_ready_by_a_session(real: Web, module_site: Site) -> None:
     uid = "NewUser9"
     assert real.as_(uid).said("/begin-session") == {"state": "ok"}
-    until(lambda: module_site.titled("agent") and (module_site.root / "agent" / str(module_site.agent_key(uid))).exists(), "an agent is there")
+    until(
+        lambda: (
+            module_site.titled("agent")
+            and (module_site.root / "agent" / str(module_site.agent_key(uid))).exists()
+        ),
+        "an agent is there",
+    )

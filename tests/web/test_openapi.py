@@ -1,4 +1,6 @@
-"""The OpenAPI document and what is really answered: schemathesis finds no fault and no answer that the document does not have."""
+"""The OpenAPI document and what is really answered: schemathesis finds no fault and no answer that
+the document does not have.
+"""
 
 import os
 import re
@@ -9,14 +11,25 @@ import pytest
 import schemathesis
 from real_site import Site
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance, unsupported_method
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
 from test_gates import address
 from web_site import ANN, BOB, Web
 
 from jobscribe.web.blueprint.openapi import document
 from jobscribe.web.blueprint.routes import ROUTES
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance, unsupported_method]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    unsupported_method,
+]
 #: Examples for each operation and mode. More than these: SCHEMATHESIS_EXAMPLES=200.
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
 
@@ -24,10 +37,14 @@ EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
 def test_every_route_is_in_it_with_its_types(web: Web) -> None:
     paths = web.as_(None).get("/openapi.json").get_json()["paths"]
     there = {(method, path) for path, operations in paths.items() for method in operations}
-    assert there == {(r.method.lower(), re.sub(r"<(\w+)>", r"{\1}", r.path)) for r in ROUTES} | {("get", "/openapi.json")}
+    assert there == {(r.method.lower(), re.sub(r"<(\w+)>", r"{\1}", r.path)) for r in ROUTES} | {
+        ("get", "/openapi.json")
+    }
     for route in ROUTES:
         operation = paths[re.sub(r"<(\w+)>", r"{\1}", route.path)][route.method.lower()]
-        assert {"200", "400", "401", "402", "403", "404", "405", "409", "413", "429", "503"} <= set(operation["responses"])
+        assert {"200", "400", "401", "402", "403", "404", "405", "409", "413", "429", "503"} <= set(
+            operation["responses"]
+        )
         assert ("requestBody" in operation) == (route.method in ("POST", "PUT"))
 
 
@@ -41,9 +58,14 @@ def test_it_holds_no_words_of_python_and_no_loose_ends(web: Web) -> None:
 
 #: What a generated value of this name would hardly ever be.
 HITS = {
-    "simulationType": ["odd", "odd", "nosuch"], "simulationId": ["abcdefgh", "zyxwvuts"], "report": ["oddReport", "oddAnimation", "nosuch"],
-    "computeModel": ["oddReport", "oddAnimation", "nosuch"], "method": ["echo", "where", "raises", "nan", "nosuch"], "name": ["a.txt", "b c.txt"],
-    "frame_id": ["1*oddAnimation*abcdefgh*odd*ab*17", "x", "1*nosuch*abcdefgh*odd*ab*1700000000"], "suffix": ["big10", "link", "up", ""],
+    "simulationType": ["odd", "odd", "nosuch"],
+    "simulationId": ["abcdefgh", "zyxwvuts"],
+    "report": ["oddReport", "oddAnimation", "nosuch"],
+    "computeModel": ["oddReport", "oddAnimation", "nosuch"],
+    "method": ["echo", "where", "raises", "nan", "nosuch"],
+    "name": ["a.txt", "b c.txt"],
+    "frame_id": ["1*oddAnimation*abcdefgh*odd*ab*17", "x", "1*nosuch*abcdefgh*odd*ab*1700000000"],
+    "suffix": ["big10", "link", "up", ""],
 }
 
 
@@ -87,7 +109,10 @@ def schema(module_site: Site) -> Any:
     # what a generated request has a chance to find: a run of each model, and a file
     ann = web.as_(ANN)
     for report in ("oddReport", "oddAnimation"):
-        said = ann.said("/run-simulation", {"simulationType": "odd", "simulationId": "abcdefgh", "report": report})
+        said = ann.said(
+            "/run-simulation",
+            {"simulationType": "odd", "simulationId": "abcdefgh", "report": report},
+        )
         while "nextRequest" in said:
             said = ann.said("/run-status", said["nextRequest"])
     ann.put("/lib-file/odd/a.txt", b"x")
@@ -101,9 +126,13 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
     assert len(operations) == len(ROUTES) + 1
     for operation in operations:
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+
             @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
             @hypothesis.settings(
-                max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                derandomize=True,
                 suppress_health_check=list(hypothesis.HealthCheck),
             )
             def try_it(case: Any) -> None:
@@ -115,15 +144,28 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
             try:
                 try_it()
             except hypothesis.errors.Unsatisfiable:
-                assert mode is schemathesis.GenerationMode.NEGATIVE, operation.label  # nothing about it can be wrong
+                assert mode is schemathesis.GenerationMode.NEGATIVE, (
+                    operation.label
+                )  # nothing about it can be wrong
     statuses = {status for _, status in answered}
     assert {200, 400, 404} <= statuses, "the requests really reached the routes"
     done = {label for label, status in answered if status == 200}
-    assert done >= {"POST /own-jobs", "POST /run-simulation", "POST /run-status", "POST /stateless-compute", "GET /apps", "POST /live-ticket"}, answered
+    assert done >= {
+        "POST /own-jobs",
+        "POST /run-simulation",
+        "POST /run-status",
+        "POST /stateless-compute",
+        "GET /apps",
+        "POST /live-ticket",
+    }, answered
 
 
 def test_the_first_answer_of_each_route_to_nobody_is_documented_too(web: Web) -> None:
     for route in ROUTES:
-        answer = web.as_(None).ask(route.method, address(route.path), json={} if route.method == "POST" else None)
-        operation = document()["paths"][re.sub(r"<(\w+)>", r"{\1}", route.path)][route.method.lower()]
+        answer = web.as_(None).ask(
+            route.method, address(route.path), json={} if route.method == "POST" else None
+        )
+        operation = document()["paths"][re.sub(r"<(\w+)>", r"{\1}", route.path)][
+            route.method.lower()
+        ]
         assert str(answer.status_code) in operation["responses"]

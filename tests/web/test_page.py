@@ -1,4 +1,6 @@
-"""The page in a real browser, against a real `jobscribe up`: what a scientist does there, and what is shown when things go wrong."""
+"""The page in a real browser, against a real `jobscribe up`: what a scientist does there, and what
+is shown when things go wrong.
+"""
 
 import itertools
 import os
@@ -14,15 +16,20 @@ import real_site
 from books import check_books
 from real_site import Site, jid_of, shell, until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright's Python package is not installed"
+)
 
-from person import CHROMIUM, FLAGS, Person  # noqa: E402, needs playwright
+from person import CHROMIUM, FLAGS, Person
 
 HERE = Path(__file__).resolve().parent
 LAMMPS = HERE.parents[1] / "etc/examples/lammps"
 SETS = ("apps.also=odd=odd_app:app", "slots.local_sequential=4", "slots.local_parallel=2")
 
-pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason="chromium is not here; etc/engines/chromium.sh installs it")
+pytestmark = pytest.mark.skipif(
+    not os.access(CHROMIUM, os.X_OK),
+    reason="chromium is not here; etc/engines/chromium.sh installs it",
+)
 
 People = Callable[..., Person]
 
@@ -48,7 +55,9 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def people(browser: Any, site: Site) -> Iterator[People]:
-    """`people(name)`: somebody who has opened the page. At the end nobody's browser has found anything wrong with it."""
+    """`people(name)`: somebody who has opened the page. At the end nobody's browser has found
+    anything wrong with it.
+    """
     there: list[Person] = []
 
     def person(name: str, at: Site = site, **context: Any) -> Person:
@@ -66,7 +75,12 @@ def people(browser: Any, site: Site) -> Iterator[People]:
 def end_all(site: Site) -> None:
     """So that the next test finds every place free."""
     for row in site.post("job-list", active=True)["jobs"]:
-        site.post("run-cancel", reqId=real_site.req_id(), uid=row["jid"].split("-")[0], computeJid=row["jid"])
+        site.post(
+            "run-cancel",
+            reqId=real_site.req_id(),
+            uid=row["jid"].split("-")[0],
+            computeJid=row["jid"],
+        )
     until(lambda: not site.post("job-list", active=True)["jobs"], "nothing runs any more")
 
 
@@ -117,7 +131,10 @@ def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_
     assert told(site, jid)["state"] == "completed"
 
     # the log's newest 4096 bytes, and the whole
-    written = until(lambda: "frame    80 of 80" in ann.text("#log") and ann.page.locator("#log").text_content(), "the end of the log")
+    written = until(
+        lambda: "frame    80 of 80" in ann.text("#log") and ann.page.locator("#log").text_content(),
+        "the end of the log",
+    )
     whole = (run_dir(site, jid) / ".jobscribe/latest/stdout.log").read_text()
     assert len(whole) > 4096 and written == whole[-4096:]
     ann.page.locator("#whole").click()
@@ -129,7 +146,10 @@ def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_
 
     # the other report of the same run, and what is under the pointer
     ann.page.locator("#reports button", has_text="Mean and highest").click()
-    curves = until(lambda: (p := ann.picture()).label.startswith("Mean and highest temperature. Curves") and p, "the curves are drawn")
+    curves = until(
+        lambda: (p := ann.picture()).label.startswith("Mean and highest temperature. Curves") and p,
+        "the curves are drawn",
+    )
     assert curves.digest != last.digest
     ann.page.locator("#canvas").hover()
     ann.until("#readout", r"Time \[s\] \S+ +Mean \[degC\] \S+ +Highest")
@@ -141,7 +161,9 @@ def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_
     ann.page.screenshot(path=tmp_path / "completed.png", full_page=True)
 
 
-def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(people: People, site: Site) -> None:
+def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(
+    people: People, site: Site
+) -> None:
     ann = people("ann").sign_in()
     one = ann.start("heat", frames=2000, paceSecs=0.1, seed=2)
     ann.until_state("running")
@@ -149,7 +171,11 @@ def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(people: P
     ann.until_state("running")
     three = ann.start("heat", frames=2000, paceSecs=0.1, seed=4)
     ann.until("#sentence", r"^Waiting for .* \(2 of 2 in use, 0 ahead\)\.$")
-    assert {j: ann.runs()[j] for j in (one, two, three)} == {one: "running", two: "running", three: "waiting"}
+    assert {j: ann.runs()[j] for j in (one, two, three)} == {
+        one: "running",
+        two: "running",
+        three: "waiting",
+    }
 
     ann.show(two)
     ann.page.locator("#cancel").click()
@@ -180,7 +206,9 @@ def test_nobody_sees_the_runs_of_another(people: People, site: Site) -> None:
     sid = jid.split("-")[1]
     bob.expected.append("/simulation-frame/|/run-log/|/run-files/")
     theirs = [
-        f"simulation-frame/0*heatAnimation*{sid}*heat*{hash_}*{serial}", f"run-log/heat/{sid}/heatAnimation", f"run-files/heat/{sid}/heatAnimation",
+        f"simulation-frame/0*heatAnimation*{sid}*heat*{hash_}*{serial}",
+        f"run-log/heat/{sid}/heatAnimation",
+        f"run-files/heat/{sid}/heatAnimation",
     ]
     status = "async p => (await fetch(p)).status"
     assert [ann.page.evaluate(status, p) for p in theirs] == [200, 200, 200]
@@ -203,7 +231,10 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
     # and what belongs nowhere, above: with advice
     ann.fill("odd", number="13")
     ann.page.locator("#start").click()
-    assert ann.until("#notices", "13") == "13 is no number for us.\n\nChange what the message names, then try again.\n\nClose"
+    assert (
+        ann.until("#notices", "13")
+        == "13 is no number for us.\n\nChange what the message names, then try again.\n\nClose"
+    )
     ann.fill("odd", number="14")
     assert ann.text("#notices") == "", "a refusal of other values is over"
     ann.page.locator("#start").click()
@@ -214,10 +245,13 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
     ann.start("odd", number="1", answer="raise")
     ann.until("#chip", "^failed$")
     ann.until("#sentence", r"^Odd failed in result: ZeroDivisionError")
-    # and why, to whoever wants to know more: the same that `job why` says, in words for people who have no command line there
+    # and why, to whoever wants to know more: the same that `job why` says, in words for people who
+    # have no command line there
     assert not ann.sees("#why-lists")
     ann.page.locator("#why summary").click()
-    ann.until("#why-lists", "(?s)What shows it.*exit code 1.*What it is not.*a time limit.*What to try")
+    ann.until(
+        "#why-lists", "(?s)What shows it.*exit code 1.*What it is not.*a time limit.*What to try"
+    )
     assert "jobscribe " not in ann.text("#why") and str(site.root) not in ann.text("#why")
     assert "Traceback" not in ann.text("#run-title") + ann.text("#sentence") + ann.text("#notices")
     # the app reports lies about its state and its times while it runs: none is believed
@@ -225,10 +259,18 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
     ann.until("#chip", "^completed$")
     assert ann.text("#sentence") == "It was computed." and not ann.sees("#why")
     ann.start("odd", number="1", answer="fine")
-    until(lambda: ann.sees("#canvas") and ann.picture().label.startswith("fine. Curves over x: a ends at 2"), "the result is drawn")
+    until(
+        lambda: (
+            ann.sees("#canvas")
+            and ann.picture().label.startswith("fine. Curves over x: a ends at 2")
+        ),
+        "the result is drawn",
+    )
 
 
-def test_an_answer_that_is_older_than_the_news_takes_nothing_back(people: People, site: Site) -> None:
+def test_an_answer_that_is_older_than_the_news_takes_nothing_back(
+    people: People, site: Site
+) -> None:
     ann = people("ann").sign_in()
     jid = ann.start("heat", frames=2000, paceSecs=0.1)
     ann.until_state("running")
@@ -238,12 +280,16 @@ def test_an_answer_that_is_older_than_the_news_takes_nothing_back(people: People
         response = route.fetch()
         said = response.json()
         assert said["state"] == "running" and said["computeJobPosition"] > 0
-        route.fulfill(response=response, json={**said, "state": "pending", "computeJobPosition": said["computeJobPosition"] - 1})
+        route.fulfill(
+            response=response,
+            json={**said, "state": "pending", "computeJobPosition": said["computeJobPosition"] - 1},
+        )
         asked.append(jid)
 
     ann.page.route(re.compile(r"/run-status$"), older)
     try:
-        # the second question is asked when the first answer has been heard; one that was asked before is no answer of ours
+        # the second question is asked when the first answer has been heard; one that was asked
+        # before is no answer of ours
         for _ in range(20):
             with ann.page.expect_response(re.compile(r"/run-status$")):
                 ann.show(jid)
@@ -260,7 +306,10 @@ def test_an_answer_that_is_older_than_the_news_takes_nothing_back(people: People
 def test_where_the_stream_is_refused_the_page_asks(people: People) -> None:
     ann = people("ann")
     ann.expected.append("/live")
-    ann.page.route(re.compile(r"/live(\?|$)"), lambda route: route.fulfill(status=403, json={"code": "forbidden", "error": "no"}))
+    ann.page.route(
+        re.compile(r"/live(\?|$)"),
+        lambda route: route.fulfill(status=403, json={"code": "forbidden", "error": "no"}),
+    )
     ann.page.locator("#name").fill("ann")
     ann.page.locator("#name").press("Enter")
     ann.until("#link", "^asking")
@@ -290,11 +339,20 @@ def test_all_runs_are_listed_whoever_submitted_them(people: People, site: Site) 
     ann.page.locator("#more").click()
     until(lambda: len(ann.runs()) == 60, "thirty more")
     ann.page.locator("#more").click()
-    until(lambda: ann.runs().keys() == {first, jid_of(fails), *map(jid_of, runs)} and not ann.sees("#more"), "all of them")
+    until(
+        lambda: (
+            ann.runs().keys() == {first, jid_of(fails), *map(jid_of, runs)}
+            and not ann.sees("#more")
+        ),
+        "all of them",
+    )
     ann.page.locator("#kind").select_option("command")
     until(lambda: len(ann.runs()) == 30 and first not in ann.runs(), "commands")
     ann.page.reload()
-    until(lambda: len(ann.runs()) == 30 and first not in ann.runs(), "the newest ones, which are commands")
+    until(
+        lambda: len(ann.runs()) == 30 and first not in ann.runs(),
+        "the newest ones, which are commands",
+    )
     ann.page.locator("#kind").select_option("app")
     until(lambda: ann.runs() == {first: "completed"}, "a run of an app, although older")
 
@@ -303,7 +361,9 @@ def test_all_runs_are_listed_whoever_submitted_them(people: People, site: Site) 
     ann.show(jid_of(fails))
     ann.until("#sentence", "exit code 3")
     ann.until("#log", r"\AWHOLE\nred\n?\Z")
-    assert ann.page.locator("#log .t-1").inner_text() == "red" and ann.text("#run-title") == "Command"
+    assert (
+        ann.page.locator("#log .t-1").inner_text() == "red" and ann.text("#run-title") == "Command"
+    )
     ann.page.locator("#why summary").click()
     ann.until("#why-lists", "exit code 3")
     assert not ann.sees("#files-card") and not ann.sees("#reuse")
@@ -346,10 +406,12 @@ def test_events_are_read_right_however_they_are_cut(people: People) -> None:
         for (const piece of at === null ? [...text] : [text.slice(0, at), text.slice(at)]) parse(piece);
         return found;
     }"""
-    text = "id: 7-a\n\n: nothing new\n\nevent: status\r\ndata: {\"a\":\r\ndata:1}\r\n\r\nid: 8\nevent: log\ndata:  two: three\n\ndata: half"
+    text = 'id: 7-a\n\n: nothing new\n\nevent: status\r\ndata: {"a":\r\ndata:1}\r\n\r\nid: 8\nevent: log\ndata:  two: three\n\ndata: half'
     wanted = [["message", "", "7-a"], ["status", '{"a":\n1}', None], ["log", " two: three", "8"]]
     ann = people("ann")
-    assert [ann.page.evaluate(read, [text, at]) for at in (*range(len(text) + 1), None)] == [wanted] * (len(text) + 2)
+    assert [ann.page.evaluate(read, [text, at]) for at in (*range(len(text) + 1), None)] == [
+        wanted
+    ] * (len(text) + 2)
 
 
 def test_of_the_log_nothing_is_shown_twice_and_never_more_than_the_newest(people: People) -> None:
@@ -395,16 +457,31 @@ def test_a_log_is_shown_as_a_terminal_shows_it_however_it_is_cut(people: People)
         ("  5%\r 50%\r100%\ndone\r\n", "100%\ndone\n", []),
         ("long\rX\nab\b!\n12345\r\x1b[Kend", "Xong\na!\nend", []),
         ("a \x1b[31mred\x1b[0m b\x1b[38;5;200m \x1b[2Jc\x1b]0;title\x07d\x1b(B", "a red b cd", red),
-        ("<img src=x onerror=alert(1)>\x1b[1;32m<b>bold</b>", "<img src=x onerror=alert(1)><b>bold</b>", [["SPAN", "t-bold t-2", "<b>bold</b>"]]),
+        (
+            "<img src=x onerror=alert(1)>\x1b[1;32m<b>bold</b>",
+            "<img src=x onerror=alert(1)><b>bold</b>",
+            [["SPAN", "t-bold t-2", "<b>bold</b>"]],
+        ),
         ("x" * 3800 + "".join(f"\r{n:4d} of 9" for n in range(20)), "  19 of 9" + "x" * 3791, []),
         # the newest 4096 bytes begin inside of a control sequence
         *((f"\x1b[31mred\x1b[0m{'x' * (4096 - cut)}", "x" * (4096 - cut), []) for cut in range(5)),
     ):
         for size in (1, 2, 3, 5, len(text)) if len(text) < 200 else (1000, len(text)):
-            assert ann.page.evaluate(shown, [text, size]) == [wanted, spans, True], (text[:200], size)
+            assert ann.page.evaluate(shown, [text, size]) == [wanted, spans, True], (
+                text[:200],
+                size,
+            )
     plain = "async (text) => (await import('./static/terminal.js')).plain(text)"
-    assert ann.page.evaluate(plain, "x" * 18_000 + "\nnext").endswith("x [8000 more characters in this line]\nnext")
-    assert ann.page.evaluate("async (text) => (await import('./static/words.js')).sentenceOf(text)", "\x1b[31mbad\x1b[0m") == "Bad."
+    assert ann.page.evaluate(plain, "x" * 18_000 + "\nnext").endswith(
+        "x [8000 more characters in this line]\nnext"
+    )
+    assert (
+        ann.page.evaluate(
+            "async (text) => (await import('./static/words.js')).sentenceOf(text)",
+            "\x1b[31mbad\x1b[0m",
+        )
+        == "Bad."
+    )
 
 
 def test_what_is_heard_late_undoes_nothing(people: People) -> None:
@@ -419,22 +496,42 @@ def test_what_is_heard_late_undoes_nothing(people: People) -> None:
         return [store.get("j").serial, state, percentComplete ?? null, error ?? null];
     }"""
     ann = people("ann")
-    running = {"state": "running", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 10, "state": "error", "error": "a lie"}}
-    more = {"computeJid": "j", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 20, "error": "a lie"}}
+    running = {
+        "state": "running",
+        "computeJobSerial": 5,
+        "parallelStatus": {"percentComplete": 10, "state": "error", "error": "a lie"},
+    }
+    more = {
+        "computeJid": "j",
+        "computeJobSerial": 5,
+        "parallelStatus": {"percentComplete": 20, "error": "a lie"},
+    }
     over = {"state": "completed", "computeJobSerial": 5, "parallelStatus": {"percentComplete": 100}}
     for statuses, wanted in (
         ([running], [5, "running", 10, None]),
         ([running, more], [5, "running", 20, None]),
         ([running, {"state": "running", "computeJobSerial": 5}], [5, "running", 10, None]),
         ([running, over, running, more], [5, "completed", 100, None]),
-        ([over, {**running, "computeJobSerial": 4}, {**over, "state": "canceled", "computeJobSerial": 4}], [5, "completed", 100, None]),
-        ([over, {"state": "pending", "computeJobSerial": 6}, over, more], [6, "pending", None, None]),
+        (
+            [
+                over,
+                {**running, "computeJobSerial": 4},
+                {**over, "state": "canceled", "computeJobSerial": 4},
+            ],
+            [5, "completed", 100, None],
+        ),
+        (
+            [over, {"state": "pending", "computeJobSerial": 6}, over, more],
+            [6, "pending", None, None],
+        ),
     ):
         assert ann.page.evaluate(heard, statuses) == wanted, statuses
 
 
 def test_pixels_are_where_the_axes_say(people: People) -> None:
-    """Every value of a small matrix, and every one of a few points, has its colour at its place, with the first row at the bottom."""
+    """Every value of a small matrix, and every one of a few points, has its colour at its place,
+    with the first row at the bottom.
+    """
     drawn = """async (data) => {
         const {draw} = await import("./static/pictures.js");
         const canvas = document.createElement("canvas");
@@ -455,17 +552,31 @@ def test_pixels_are_where_the_axes_say(people: People) -> None:
     shades = {0: 16, 1: 92, 2: 168, 3: 244}
     for x, y, value, shade in found:
         if abs(x - 1) > 0.05 and abs(y - 11) > 0.05 and min(x, 2 - x, y - 10, 12 - y) > 0.05:
-            assert value == matrix["zMatrix"][int(y > 11)][int(x > 1)] and abs(shade - shades[value]) <= 1, (x, y, value, shade)  # type: ignore[index]
+            assert (
+                value == matrix["zMatrix"][int(y > 11)][int(x > 1)]
+                and abs(shade - shades[value]) <= 1
+            ), (x, y, value, shade)  # type: ignore[index]
     assert {v for _, _, v, _ in found} == {0, 1, 2, 3}
 
-    points = {"xRange": [0, 10], "yRange": [0, 10], "x": [1, 9, 9], "y": [1, 1, 9], "value": [0.0, 1.5, 3.0]}
+    points = {
+        "xRange": [0, 10],
+        "yRange": [0, 10],
+        "x": [1, 9, 9],
+        "y": [1, 1, 9],
+        "value": [0.0, 1.5, 3.0],
+    }
     found = ann.page.evaluate(drawn, points)
-    near = {(x, y): {s for *_, v, s in found if v == value} for x, y, value in ((1, 1, 0.0), (9, 1, 1.5), (9, 9, 3.0))}
+    near = {
+        (x, y): {s for *_, v, s in found if v == value}
+        for x, y, value in ((1, 1, 0.0), (9, 1, 1.5), (9, 9, 3.0))
+    }
     assert 16 in near[1, 1] and {129, 130, 131} & near[9, 1] and 244 in near[9, 9]
 
 
 def test_no_label_of_a_picture_is_cut_off(people: People) -> None:
-    """Every text lies within its canvas, none on the axis covers another, and all numbers of an axis have one form."""
+    """Every text lies within its canvas, none on the axis covers another, and all numbers of an
+    axis have one form.
+    """
     drawn = """async ([width, data]) => {
         const {draw} = await import("./static/pictures.js");
         const [canvas, texts] = [document.createElement("canvas"), []];
@@ -486,25 +597,65 @@ def test_no_label_of_a_picture_is_cut_off(people: People) -> None:
     }"""
     ann = people("ann")
     long = "a label that is much longer than any picture of it could be, " * 3
-    pairs = ((0, 100_000), (0, 5e6), (0, 1e7), (1e9, 1e9 + 500), (-1e-5, 5e-5), (1e17, 1e17 + 32), (0.1, 0.12), (-3e7, 0), (0, 1e300))
+    pairs = (
+        (0, 100_000),
+        (0, 5e6),
+        (0, 1e7),
+        (1e9, 1e9 + 500),
+        (-1e-5, 5e-5),
+        (1e17, 1e17 + 32),
+        (0.1, 0.12),
+        (-3e7, 0),
+        (0, 1e300),
+    )
     for width in (260, 390, 900):
         for low, high in pairs:
             for label in ("x", long):
-                curve = {"title": label, "xLabel": label, "yLabel": label, "x": [low, high], "plots": [{"label": label, "points": [low, high]}]}
-                matrix = {"title": label, "xLabel": label, "yLabel": label, "xRange": [low, high], "yRange": [low, high], "zMatrix": [[0, 1], [2, 3]]}
+                curve = {
+                    "title": label,
+                    "xLabel": label,
+                    "yLabel": label,
+                    "x": [low, high],
+                    "plots": [{"label": label, "points": [low, high]}],
+                }
+                matrix = {
+                    "title": label,
+                    "xLabel": label,
+                    "yLabel": label,
+                    "xRange": [low, high],
+                    "yRange": [low, high],
+                    "zMatrix": [[0, 1], [2, 3]],
+                }
                 for data in (curve, matrix):
                     texts = ann.page.evaluate(drawn, [width, data])
-                    assert all(left >= -0.5 and right <= most + 0.5 for _, left, right, most, _ in texts), (width, low, high, texts)
+                    assert all(
+                        left >= -0.5 and right <= most + 0.5 for _, left, right, most, _ in texts
+                    ), (width, low, high, texts)
                     lowest = max(y for *_, y in texts if y > 0)
                     row = [t for t in texts if t[-1] == lowest - 18]
-                    assert row and all(a[2] < b[1] for a, b in itertools.pairwise(row)), (width, low, high, row)
-                    assert len({t[0].partition("e")[2] for t in row if t[0] not in ("", "0")}) <= 1, row
-    wide = ann.page.evaluate(drawn, [600, {"x": [0, 1e7], "plots": [{"label": "a", "points": [0, 5e6]}]}])
+                    assert row and all(a[2] < b[1] for a, b in itertools.pairwise(row)), (
+                        width,
+                        low,
+                        high,
+                        row,
+                    )
+                    assert (
+                        len({t[0].partition("e")[2] for t in row if t[0] not in ("", "0")}) <= 1
+                    ), row
+    wide = ann.page.evaluate(
+        drawn, [600, {"x": [0, 1e7], "plots": [{"label": "a", "points": [0, 5e6]}]}]
+    )
     assert [t[0] for t in wide][:6] == ["0", "2e6", "4e6", "6e6", "8e6", "10e6"]
 
 
 def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_path: Path) -> None:
-    ann = people("ann", viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2, has_touch=True).sign_in()
+    ann = people(
+        "ann",
+        viewport={"width": 390, "height": 844},
+        color_scheme="dark",
+        device_scale_factor=2,
+        has_touch=True,
+    ).sign_in()
     page = ann.page
     page.locator("#app").select_option("heat")
     # longer than all that is done here: what can be pressed depends on whether it runs
@@ -513,8 +664,12 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     page.locator("#field-frames").press("Enter")
     ann.until_state("running")
     ann.until_frame(1)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off on the right"
-    assert page.evaluate("document.getElementById('run').getBoundingClientRect().top < innerHeight"), "the run came into sight"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+        "nothing is cut off on the right"
+    )
+    assert page.evaluate(
+        "document.getElementById('run').getBoundingClientRect().top < innerHeight"
+    ), "the run came into sight"
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, "dark where dark is wished"
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
@@ -527,7 +682,21 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
         reached.append(now)
         page.keyboard.press("Tab")
         assert len(reached) < 80
-    places = ["sign-out", "app", "field-size", "start", "runs", "reuse", "cancel", "why", "canvas", "play", "slider", "follow", "files"]
+    places = [
+        "sign-out",
+        "app",
+        "field-size",
+        "start",
+        "runs",
+        "reuse",
+        "cancel",
+        "why",
+        "canvas",
+        "play",
+        "slider",
+        "follow",
+        "files",
+    ]
     assert [i for i in dict.fromkeys(reached) if i in places] == places
     # tabs are one stop, and arrows go from one to the next
     page.locator("#tab-heatAnimation").focus()
@@ -544,7 +713,9 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     assert page.evaluate(standing) == "why"
 
 
-def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People, make_site: Callable[..., Site]) -> None:
+def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(
+    people: People, make_site: Callable[..., Site]
+) -> None:
     site = make_site(web=True).start()
     before_kill = site.front
     ann = people("ann", site).sign_in()
@@ -562,10 +733,15 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People
     ann.page.locator("#cancel").click()
     ann.until("#notices", "^The cancel was not confirmed: the site does not answer.")
     ann.until("#notices", f"No connection to {before_kill}")
-    until(lambda: _lines(run_dir(site, short) / "history.csv") == 31, "the short one ends while nobody watches")
+    until(
+        lambda: _lines(run_dir(site, short) / "history.csv") == 31,
+        "the short one ends while nobody watches",
+    )
     until(lambda: not site.titled("server"), "its front end has left the port")
     site.process = site.launch()
-    assert site.process.stdout is not None and site.process.stdout.readline().startswith(b"jobscribe ready at ")
+    assert site.process.stdout is not None and site.process.stdout.readline().startswith(
+        b"jobscribe ready at "
+    )
     site.read_address()
     assert site.front == before_kill, "a free port is the one before, where it can be"
 
@@ -578,7 +754,10 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(people: People
     tickets = [h["x-jobscribe-ticket"] for h in opened]
     assert len(set(tickets)) == len(tickets) >= 3, "each time a ticket of its own"
     assert opened[-1].get("last-event-id"), "it goes on where it was"
-    shown = until(lambda: (f := frames_in(ann.text("#log"))) and f[-1] > before.frame + 30 and f, "the log goes on")
+    shown = until(
+        lambda: (f := frames_in(ann.text("#log"))) and f[-1] > before.frame + 30 and f,
+        "the log goes on",
+    )
     assert shown == list(range(shown[0], shown[0] + len(shown))), "no line twice, none left out"
 
     ann.page.locator("#cancel").click()
@@ -592,7 +771,8 @@ def _lines(path: Path) -> int:
 
 
 @pytest.mark.skipif(
-    not (LAMMPS / "jobscribe_lammps/__init__.py").exists() or shutil.which("lmp") is None
+    not (LAMMPS / "jobscribe_lammps/__init__.py").exists()
+    or shutil.which("lmp") is None
     or not Path("/usr/share/lammps/examples/crack/in.crack").exists(),
     reason="LAMMPS is not here; etc/engines/lammps.sh installs it",
 )
@@ -600,7 +780,11 @@ def test_the_crack_is_watched_as_it_grows(
     people: People, make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(real_site, "PYTHON_PATH", real_site.PYTHON_PATH + os.pathsep + str(LAMMPS))
-    site = make_site("apps.also=lammps=jobscribe_lammps.plugin:app", env={"PYTHONDONTWRITEBYTECODE": "1"}, web=True).start()
+    site = make_site(
+        "apps.also=lammps=jobscribe_lammps.plugin:app",
+        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        web=True,
+    ).start()
     ann = people("ann", site).sign_in()
     ann.page.locator("#app").select_option("lammps")
     jid = ann.start("lammps", steps=3000, dumpEvery=100)
@@ -609,14 +793,23 @@ def test_the_crack_is_watched_as_it_grows(
     grown = ann.until_frame(first.frame + 3)
     assert grown.digest != first.digest
     ann.page.locator("#reports button", has_text="Atoms by potential energy").click()
-    energy = until(lambda: "potential energy" in (p := ann.picture()).label and p, "the energies are drawn")
+    energy = until(
+        lambda: "potential energy" in (p := ann.picture()).label and p, "the energies are drawn"
+    )
     assert energy.colours > grown.colours, "quantities have more colours than kinds"
     ann.until("#chip", "^completed$", 80)
     ann.until_frame(30)
     ann.page.screenshot(path=tmp_path / "crack.png", full_page=True)
     ann.page.locator("#reports button", has_text="Energy per atom").click()
-    until(lambda: "Curves over step: potential energy ends at" in ann.picture().label, "the curves are drawn")
+    until(
+        lambda: "Curves over step: potential energy ends at" in ann.picture().label,
+        "the curves are drawn",
+    )
     ann.page.screenshot(path=tmp_path / "energy.png", full_page=True)
     name, data = ann.download("log.lammps")
-    assert name == "log.lammps" and data.startswith(b"LAMMPS") and data == (run_dir(site, jid, "lammps") / name).read_bytes()
+    assert (
+        name == "log.lammps"
+        and data.startswith(b"LAMMPS")
+        and data == (run_dir(site, jid, "lammps") / name).read_bytes()
+    )
     check_books(site)

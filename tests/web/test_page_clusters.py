@@ -1,4 +1,6 @@
-"""The page in a real browser where there are clusters: where a run goes, signing in there, and what Slurm says while it waits."""
+"""The page in a real browser where there are clusters: where a run goes, signing in there, and what
+Slurm says while it waits.
+"""
 
 import os
 import re
@@ -10,29 +12,53 @@ from typing import Any
 import flask
 import pytest
 import werkzeug.serving
+from real_site import until
+from stub_supervisor import StubSupervisor
+from web_site import ANN, Lines
+
 from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
 from jobscribe.web import create_blueprint
 from jobscribe.web.server.application import POLICY, STATIC
-from real_site import until
-from stub_supervisor import StubSupervisor
-from web_site import ANN, Lines
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright's Python package is not installed"
+)
 
-from person import CHROMIUM, FLAGS, Person  # noqa: E402, needs playwright
+from person import CHROMIUM, FLAGS, Person
 
-pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason="chromium is not here; etc/engines/chromium.sh installs it")
+pytestmark = pytest.mark.skipif(
+    not os.access(CHROMIUM, os.X_OK),
+    reason="chromium is not here; etc/engines/chromium.sh installs it",
+)
 
 PASSWORD, CODE = "canary-correct-horse", "271828"
 DEBUG = {
-    "name": "debug", "default": True, "up": True, "nodes": 4, "maxNodes": 2, "coresPerNode": 8, "memoryMbPerNode": 16_384, "timeLimitSecs": 1800.0,
+    "name": "debug",
+    "default": True,
+    "up": True,
+    "nodes": 4,
+    "maxNodes": 2,
+    "coresPerNode": 8,
+    "memoryMbPerNode": 16_384,
+    "timeLimitSecs": 1800.0,
 }
 ALPHA = {
-    "cluster": "alpha", "access": "ssh", "state": "up", "detail": "", "accounts": ["m123", "m456"], "qos": None, "defaults": {}, "limits": {},
-    "partitions": [DEBUG, {"name": "long", "up": True, "timeLimitSecs": 172_800.0}, {"name": "old", "up": False}],
+    "cluster": "alpha",
+    "access": "ssh",
+    "state": "up",
+    "detail": "",
+    "accounts": ["m123", "m456"],
+    "qos": None,
+    "defaults": {},
+    "limits": {},
+    "partitions": [
+        DEBUG,
+        {"name": "long", "up": True, "timeLimitSecs": 172_800.0},
+        {"name": "old", "up": False},
+    ],
 }
 
 
@@ -46,11 +72,28 @@ class House:
         self.clusters = [{**ALPHA, "partitions": None, "accounts": None}]
         stub.answers |= {
             "/api/clusters": lambda body: {"state": "ok", "clusters": self.clusters},
-            "/api/begin-session": {"state": "ok"}, "/api/job-list": {"jobs": [], "next": None},
-            "/api/run-simulation": self.run, "/api/run-status": lambda body: self.told(),
-            "/api/run-cancel": self.cancel, "/api/sbatch-login": self.login,
-            "/api/sbatch-login-status": lambda body: {"ready": self.signed_in, "cluster": "alpha", "host": "login.example.org", "access": "ssh"},
-            "/api/job-log": (200, {"X-Jobscribe-Offset": "0", "X-Jobscribe-Next-Offset": "0", "X-Jobscribe-Dropped": "0", "X-Jobscribe-End": "false"}, b""),
+            "/api/begin-session": {"state": "ok"},
+            "/api/job-list": {"jobs": [], "next": None},
+            "/api/run-simulation": self.run,
+            "/api/run-status": lambda body: self.told(),
+            "/api/run-cancel": self.cancel,
+            "/api/sbatch-login": self.login,
+            "/api/sbatch-login-status": lambda body: {
+                "ready": self.signed_in,
+                "cluster": "alpha",
+                "host": "login.example.org",
+                "access": "ssh",
+            },
+            "/api/job-log": (
+                200,
+                {
+                    "X-Jobscribe-Offset": "0",
+                    "X-Jobscribe-Next-Offset": "0",
+                    "X-Jobscribe-Dropped": "0",
+                    "X-Jobscribe-End": "false",
+                },
+                b"",
+            ),
         }
 
     def run(self, body: Any) -> Any:
@@ -59,9 +102,17 @@ class House:
         if run.get("batch") and run["batch"].get("account") == "m999":
             return Refusal("batchRefused", "the account m999 is not yours on alpha")
         self.status = {
-            "state": "pending", "computeJid": f"{ANN}-{run['simulationId']}-heatAnimation", "computeJobHash": run["computeJobHash"],
-            "computeJobSerial": 1_700_000_000 + len(self.runs), "computeJobQueued": 1_700_000_000.0, "queueState": "sign_in", "known": True,
-            "jobStatusMessage": "waiting for a sign-in at alpha", "over": False, "simulationType": "heat", "nextRequestSeconds": 1,
+            "state": "pending",
+            "computeJid": f"{ANN}-{run['simulationId']}-heatAnimation",
+            "computeJobHash": run["computeJobHash"],
+            "computeJobSerial": 1_700_000_000 + len(self.runs),
+            "computeJobQueued": 1_700_000_000.0,
+            "queueState": "sign_in",
+            "known": True,
+            "jobStatusMessage": "waiting for a sign-in at alpha",
+            "over": False,
+            "simulationType": "heat",
+            "nextRequestSeconds": 1,
         }
         return self.told()
 
@@ -69,12 +120,22 @@ class House:
         said = {**self.status, "cluster": "alpha"}
         if self.signed_in or self.status.get("state") not in ("pending", "running"):
             return said
-        params = {"isModal": True, "isSbatchLogin": True, "reason": "no-creds", "cluster": "alpha", "host": "login.example.org", "sentence": "nobody is signed in"}
+        params = {
+            "isModal": True,
+            "isSbatchLogin": True,
+            "reason": "no-creds",
+            "cluster": "alpha",
+            "host": "login.example.org",
+            "sentence": "nobody is signed in",
+        }
         return {**said, "srException": {"routeName": "sbatchLogin", "params": params}}
 
     def login(self, body: Any) -> Any:
         if self.wrong == "slow":
-            return Refusal("tooManyRequests", "too many wrong answers in a row; the next try is allowed in 60 s")
+            return Refusal(
+                "tooManyRequests",
+                "too many wrong answers in a row; the next try is allowed in 60 s",
+            )
         if self.wrong == "unreachable":
             return Refusal("signInUnreachable", "login.example.org does not answer")
         if (body["username"], body["password"], body.get("otp")) != ("joe", PASSWORD, CODE):
@@ -82,8 +143,15 @@ class House:
         self.signed_in = True
         self.clusters = [ALPHA]
         self.status |= {
-            "queueState": "slurm", "jobStatusMessage": "Slurm has queued it: other jobs come first (Priority)",
-            "batch": {"cluster": "alpha", "jobId": "4711", "state": "PENDING", "reason": "Priority", "partition": "debug"},
+            "queueState": "slurm",
+            "jobStatusMessage": "Slurm has queued it: other jobs come first (Priority)",
+            "batch": {
+                "cluster": "alpha",
+                "jobId": "4711",
+                "state": "PENDING",
+                "reason": "Priority",
+                "partition": "debug",
+            },
         }
         return {"state": "ok", "loginSuccess": True, "cluster": "alpha", "user": "joe"}
 
@@ -106,9 +174,13 @@ def lines() -> Lines:
 def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
     """A site of its own users with the blueprint and the page, in front of the stub."""
     app = flask.Flask("a_site", static_folder=None)
-    app.register_blueprint(create_blueprint(
-        supervisor=Address(url=stub.url, token=stub.address.token, uid=ANN), user=lambda request: ANN, log=Log("web", Redactor(), lines),
-    ))
+    app.register_blueprint(
+        create_blueprint(
+            supervisor=Address(url=stub.url, token=stub.address.token, uid=ANN),
+            user=lambda request: ANN,
+            log=Log("web", Redactor(), lines),
+        )
+    )
 
     def page(name: str) -> flask.Response:
         answer = flask.send_from_directory(STATIC, name)
@@ -117,7 +189,9 @@ def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
 
     app.add_url_rule("/", "index", lambda: page("index.html"))
     app.add_url_rule("/static/<path:name>", "static", page)
-    app.add_url_rule("/who", "who", lambda: ({"code": "notFound", "error": "there is nothing"}, 404))
+    app.add_url_rule(
+        "/who", "who", lambda: ({"code": "notFound", "error": "there is nothing"}, 404)
+    )
     server = werkzeug.serving.make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -181,50 +255,93 @@ def sign_in(ann: Person, password: str = PASSWORD, code: str = CODE) -> None:
 def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
     ann: Person, house: House, stub: StubSupervisor, lines: Lines, tmp_path: Path
 ) -> None:
-    ask_for(ann, sbatchProject="m123", sbatchHours="0.5", sbatchNodes="2", tasksPerNode="4", sbatchCores="2")
+    ask_for(
+        ann,
+        sbatchProject="m123",
+        sbatchHours="0.5",
+        sbatchNodes="2",
+        tasksPerNode="4",
+        sbatchCores="2",
+    )
     started(ann)
     run = house.runs[0]
     assert (run["driver"], run["timeLimitSecs"]) == ("sbatch", 1800.0)
     wishes = {k: v for k, v in run["batch"].items() if v not in (None, [], "")}
-    assert wishes == {"cluster": "alpha", "account": "m123", "nodes": 2, "tasksPerNode": 4, "cores": 2}
+    assert wishes == {
+        "cluster": "alpha",
+        "account": "m123",
+        "nodes": 2,
+        "tasksPerNode": 4,
+        "cores": 2,
+    }
 
     # the dialog is there by itself, says where it goes, and browsers know its fields
     ann.until("#cluster-host", r"^login\.example\.org$")
     assert ann.page.evaluate("document.activeElement.id") == "cluster-user"
-    kinds = [ann.page.locator(f"#cluster-{n}").evaluate("e => [e.type, e.autocomplete]") for n in ("user", "password", "code")]
-    assert kinds == [["text", "username"], ["password", "current-password"], ["text", "one-time-code"]]
+    kinds = [
+        ann.page.locator(f"#cluster-{n}").evaluate("e => [e.type, e.autocomplete]")
+        for n in ("user", "password", "code")
+    ]
+    assert kinds == [
+        ["text", "username"],
+        ["password", "current-password"],
+        ["text", "one-time-code"],
+    ]
     picture(ann, tmp_path / "dialog.png")
 
     # a wrong answer is said, and neither kept nor sent again
     sign_in(ann, password="canary-wrong")
     ann.until("#cluster-wrong", "has not accepted the password. .*next code")
-    assert [ann.page.locator(f"#cluster-{n}").input_value() for n in ("password", "code")] == ["", ""]
+    assert [ann.page.locator(f"#cluster-{n}").input_value() for n in ("password", "code")] == [
+        "",
+        "",
+    ]
     assert ann.page.evaluate("document.activeElement.id") == "cluster-password"
     assert len(stub.sent("/api/sbatch-login")) == 1
     sign_in(ann)
     until(lambda: not ann.sees("#cluster-sign-in"), "the dialog is gone")
     assert stub.sent("/api/sbatch-login")[-1] == {
-        "uid": ANN, "cluster": "alpha", "username": "joe", "password": PASSWORD, "otp": CODE, "privateKey": None, "passphrase": None, "certificate": None,
+        "uid": ANN,
+        "cluster": "alpha",
+        "username": "joe",
+        "password": PASSWORD,
+        "otp": CODE,
+        "privateKey": None,
+        "passphrase": None,
+        "certificate": None,
     }
 
     # the run that waited goes on, and Slurm's reason is shown
     ann.until("#sentence", r"other jobs come first \(Priority\)\.$")
-    assert ann.text("#batch-state") == "on alpha · Slurm job 4711 · partition debug · PENDING (Priority)"
+    assert (
+        ann.text("#batch-state")
+        == "on alpha · Slurm job 4711 · partition debug · PENDING (Priority)"
+    )
     assert not ann.sees("#sign-in-row") and len(house.runs) == 1
     picture(ann, tmp_path / "waits.png")
-    house.status |= {"state": "running", "queueState": None, "batch": {**house.status["batch"], "state": "RUNNING", "reason": "None", "nodes": "n[1-2]"}}
+    house.status |= {
+        "state": "running",
+        "queueState": None,
+        "batch": {**house.status["batch"], "state": "RUNNING", "reason": "None", "nodes": "n[1-2]"},
+    }
     ann.until("#batch-state", r"RUNNING · nodes n\[1-2\]$")
 
     # nothing of it is left in the page or in the log
-    page = ann.page.evaluate("document.documentElement.outerHTML + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie")
-    values = ann.page.evaluate("[...document.querySelectorAll('input')].map((i) => i.value).join(' ')")
+    page = ann.page.evaluate(
+        "document.documentElement.outerHTML + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
+    )
+    values = ann.page.evaluate(
+        "[...document.querySelectorAll('input')].map((i) => i.value).join(' ')"
+    )
     for secret in (PASSWORD, CODE, "canary"):
         assert secret not in page + values + lines.text() + " ".join(r.url for r in ann.live)
     ann.page.locator("#cancel").click()
     ann.until("#chip", "^canceled$")
 
 
-def test_who_does_not_sign_in_now_can_do_it_later(ann: Person, house: House, stub: StubSupervisor) -> None:
+def test_who_does_not_sign_in_now_can_do_it_later(
+    ann: Person, house: House, stub: StubSupervisor
+) -> None:
     ask_for(ann)
     started(ann)
     until(lambda: ann.sees("#cluster-sign-in"), "the dialog is there")
@@ -243,7 +360,10 @@ def test_who_does_not_sign_in_now_can_do_it_later(ann: Person, house: House, stu
         ann.page.locator("#cluster-cancel").click()
     house.wrong = ""
     ann.page.locator("#cluster-open").click()
-    assert not ann.sees("#cluster-wrong") and ann.page.locator("#cluster-user").input_value().strip() == "joe"
+    assert (
+        not ann.sees("#cluster-wrong")
+        and ann.page.locator("#cluster-user").input_value().strip() == "joe"
+    )
     sign_in(ann)
     ann.until("#batch-state", "Slurm job 4711")
     # signed out again while it runs: it is said that nobody can know
@@ -262,18 +382,26 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: Person, house: House)
     ann.until("#link", "^asking")
     ann.page.locator("#where").select_option("alpha")
     options = ann.page.locator("#queue option").all_inner_texts()
-    assert options == ["the cluster's own choice", "debug (default)", "long"], "what is down is not offered"
+    assert options == ["the cluster's own choice", "debug (default)", "long"], (
+        "what is down is not offered"
+    )
     assert ann.page.locator("#queue").input_value() == "debug"
     assert ann.text("#batch-hint") == "up to 0.5 h, 2 nodes, 8 cores each, 16 GB each."
-    assert ann.page.locator("#batch-sbatchProject-known option").evaluate_all("os => os.map((o) => o.value)") == ["m123", "m456"]
+    assert ann.page.locator("#batch-sbatchProject-known option").evaluate_all(
+        "os => os.map((o) => o.value)"
+    ) == ["m123", "m456"]
 
     for name, value, words in (
-        ("sbatchHours", "0.6", "at most 0.5 here"), ("sbatchNodes", "3", "at most 2 here"), ("sbatchCores", "0", "a whole number of at least 1"),
+        ("sbatchHours", "0.6", "at most 0.5 here"),
+        ("sbatchNodes", "3", "at most 2 here"),
+        ("sbatchCores", "0", "a whole number of at least 1"),
     ):
         field(ann, name).fill(value)
         ann.page.locator("#start").click()
         ann.until(f"#batch-{name}-wrong", words)
-        assert ann.page.evaluate("document.activeElement.id") == f"batch-{name}" and house.runs == []
+        assert (
+            ann.page.evaluate("document.activeElement.id") == f"batch-{name}" and house.runs == []
+        )
         field(ann, name).fill("")
     ann.page.locator("#queue").select_option("long")
     assert ann.text("#batch-hint") == "up to 48 h."
@@ -287,7 +415,8 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: Person, house: House)
     ann.page.locator("#start").click()
     ann.until("#batch-sbatchProject-wrong", "^Account must be a name as Slurm has them")
 
-    # the values of a run can be had again, with where it was; here nothing of a cluster is asked for
+    # the values of a run can be had again, with where it was; here nothing of a cluster is asked
+    # for
     field(ann, "sbatchProject").fill("m456")
     one = started(ann)
     ann.page.locator("#defaults").click()
@@ -296,7 +425,10 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: Person, house: House)
     assert (house.runs[-1]["driver"], house.runs[-1].get("batch")) == ("", None)
     ann.show(one)
     ann.page.locator("#reuse").click()
-    again = [ann.page.locator(s).input_value() for s in ("#where", "#queue", "#batch-sbatchProject", "#batch-sbatchHours")]
+    again = [
+        ann.page.locator(s).input_value()
+        for s in ("#where", "#queue", "#batch-sbatchProject", "#batch-sbatchHours")
+    ]
     assert again == ["alpha", "long", "m456", "47.5"]
 
 
@@ -309,8 +441,18 @@ def test_a_house_without_clusters_asks_nobody_where(ann: Person, house: House) -
     assert house.runs[-1]["driver"] == ""
 
 
-def test_the_dialog_can_be_used_on_a_phone_in_the_dark(browser: Any, url: str, tmp_path: Path) -> None:
-    person = Person(browser, url, "ann", viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2, has_touch=True)
+def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
+    browser: Any, url: str, tmp_path: Path
+) -> None:
+    person = Person(
+        browser,
+        url,
+        "ann",
+        viewport={"width": 390, "height": 844},
+        color_scheme="dark",
+        device_scale_factor=2,
+        has_touch=True,
+    )
     person.expected += ["/live", "/run-log/"]
     try:
         person.until("#link", "^asking")
@@ -320,7 +462,9 @@ def test_the_dialog_can_be_used_on_a_phone_in_the_dark(browser: Any, url: str, t
         box = person.page.locator("#cluster-sign-in").bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
         assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        colour = person.page.evaluate("getComputedStyle(document.getElementById('cluster-sign-in')).backgroundColor")
+        colour = person.page.evaluate(
+            "getComputedStyle(document.getElementById('cluster-sign-in')).backgroundColor"
+        )
         assert max(map(int, re.findall(r"\d+", colour)[:3])) < 80, "dark where dark is wished"
         picture(person, tmp_path / "phone.png")
         # everything in it is reached by the key
@@ -328,7 +472,13 @@ def test_the_dialog_can_be_used_on_a_phone_in_the_dark(browser: Any, url: str, t
         for _ in range(6):
             reached.append(person.page.evaluate("document.activeElement.id"))
             person.page.keyboard.press("Tab")
-        assert reached[:5] == ["cluster-user", "cluster-password", "cluster-code", "cluster-enter", "cluster-cancel"]
+        assert reached[:5] == [
+            "cluster-user",
+            "cluster-password",
+            "cluster-code",
+            "cluster-enter",
+            "cluster-cancel",
+        ]
         assert person.troubles == []
     finally:
         person.close()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from stub_supervisor import TOKEN
 
-from jobscribe.client.transport.address import Address
 from jobscribe.client.api.errors import own
+from jobscribe.client.transport.address import Address
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
 from jobscribe.web.server import proxy as proxy_module
@@ -30,7 +30,9 @@ class Quiet:
 
 
 class Stand:
-    """A proxy on a loop in a thread, in front of raw servers that do what a test says. `front` and `live` are the two handlers."""
+    """A proxy on a loop in a thread, in front of raw servers that do what a test says. `front` and
+    `live` are the two handlers.
+    """
 
     def __init__(self) -> None:
         self.front: Handler = answering(b"front")
@@ -54,13 +56,18 @@ class Stand:
             with contextlib.closing(w):
                 await self.live(r, w)
 
-        self.servers = [await asyncio.start_server(front, "127.0.0.1", 0), await asyncio.start_server(live, "127.0.0.1", 0)]
+        self.servers = [
+            await asyncio.start_server(front, "127.0.0.1", 0),
+            await asyncio.start_server(live, "127.0.0.1", 0),
+        ]
         ports = [s.sockets[0].getsockname()[1] for s in self.servers]
 
         async def to_front() -> Any:
             import tornado.iostream
 
-            return await proxy_module._connected(tornado.iostream.IOStream(socket.socket()), ("127.0.0.1", ports[0]))
+            return await proxy_module._connected(
+                tornado.iostream.IOStream(socket.socket()), ("127.0.0.1", ports[0])
+            )
 
         def supervisor() -> Address:
             if self.away:
@@ -70,7 +77,9 @@ class Stand:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)
-        self.proxy = Proxy(to_front, supervisor, lambda headers: self.signed_in, Log("proxy", Redactor(), Quiet()))
+        self.proxy = Proxy(
+            to_front, supervisor, lambda headers: self.signed_in, Log("proxy", Redactor(), Quiet())
+        )
         self.server = serve(self.proxy, listening)
         return int(listening.getsockname()[1])
 
@@ -99,7 +108,14 @@ class Stand:
         self._thread.join(10)
         self.loop.close()
 
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any) -> tuple[int, Any, bytes]:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.request(method, path, body, headers or {}, **more)
@@ -117,7 +133,9 @@ async def head(reader: asyncio.StreamReader) -> tuple[str, list[tuple[str, str]]
 def answering(body: bytes, status: str = "200 OK", headers: str = "") -> Handler:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body)
+        writer.write(
+            f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+        )
         await writer.drain()
         writer.close()
 
@@ -131,11 +149,23 @@ def stand() -> Iterator[Stand]:
     stand.close()
 
 
-@pytest.mark.parametrize(("path", "to"), [
-    ("/live", b"live"), ("/live?computeJid=x", b"live"), ("/", b"front"), ("/lively", b"front"), ("/live/", b"front"), ("/a?b=/live", b"front"),
-    ("/LIVE", b"front"), ("//live", b"front"), ("/api/run-simulation", b"front"),
-])
-def test_live_goes_to_the_supervisor_and_all_else_to_the_front_end(stand: Stand, path: str, to: bytes) -> None:
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("/live", b"live"),
+        ("/live?computeJid=x", b"live"),
+        ("/", b"front"),
+        ("/lively", b"front"),
+        ("/live/", b"front"),
+        ("/a?b=/live", b"front"),
+        ("/LIVE", b"front"),
+        ("//live", b"front"),
+        ("/api/run-simulation", b"front"),
+    ],
+)
+def test_live_goes_to_the_supervisor_and_all_else_to_the_front_end(
+    stand: Stand, path: str, to: bytes
+) -> None:
     assert stand.ask("GET", path)[2] == to
 
 
@@ -160,19 +190,56 @@ def echo(reader_to: dict[str, Any]) -> Handler:
     return answer
 
 
-def test_headers_pass_but_those_of_the_connection_and_those_that_only_the_proxy_may_say(stand: Stand) -> None:
+def test_headers_pass_but_those_of_the_connection_and_those_that_only_the_proxy_may_say(
+    stand: Stand,
+) -> None:
     got: dict[str, Any] = {}
     stand.front = echo(got)
-    code, headers, body = stand.ask("POST", "/x?y=%2F", b"hello", {
-        "Host": "localhost:1234", "Origin": "http://localhost:1234", "Cookie": "c=d", "Connection": "keep-alive, X-Secret", "X-Secret": "1",
-        "X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6", "X-Forwarded-Proto": "https", "TE": "trailers",
-        "Upgrade": "websocket", "Proxy-Authorization": "x", "Expect": "",
-    })
-    assert (code, body, got["body"], got["first"]) == (200, b"ok", b"hello", "POST /x?y=%2F HTTP/1.1")
+    code, headers, body = stand.ask(
+        "POST",
+        "/x?y=%2F",
+        b"hello",
+        {
+            "Host": "localhost:1234",
+            "Origin": "http://localhost:1234",
+            "Cookie": "c=d",
+            "Connection": "keep-alive, X-Secret",
+            "X-Secret": "1",
+            "X-Forwarded-For": "6.6.6.6",
+            "Forwarded": "for=6.6.6.6",
+            "X-Forwarded-Proto": "https",
+            "TE": "trailers",
+            "Upgrade": "websocket",
+            "Proxy-Authorization": "x",
+            "Expect": "",
+        },
+    )
+    assert (code, body, got["body"], got["first"]) == (
+        200,
+        b"ok",
+        b"hello",
+        "POST /x?y=%2F HTTP/1.1",
+    )
     names = {n.lower(): v for n, v in got["headers"]}
-    assert (names["host"], names["origin"], names["cookie"]) == ("localhost:1234", "http://localhost:1234", "c=d")
-    assert (names["x-forwarded-for"], names["x-forwarded-proto"], names["x-forwarded-host"]) == ("127.0.0.1", "http", "localhost:1234")
-    assert not {"x-secret", "forwarded", "te", "upgrade", "proxy-authorization", "keep-alive", "expect"} & set(names)
+    assert (names["host"], names["origin"], names["cookie"]) == (
+        "localhost:1234",
+        "http://localhost:1234",
+        "c=d",
+    )
+    assert (names["x-forwarded-for"], names["x-forwarded-proto"], names["x-forwarded-host"]) == (
+        "127.0.0.1",
+        "http",
+        "localhost:1234",
+    )
+    assert not {
+        "x-secret",
+        "forwarded",
+        "te",
+        "upgrade",
+        "proxy-authorization",
+        "keep-alive",
+        "expect",
+    } & set(names)
     assert "connection" not in names
     assert headers.get_all("Set-Cookie") == ["a=1", "b=2"]
     assert (headers["X-Other"], headers["X-Mine"], headers["Keep-Alive"]) == ("2", None, None)
@@ -182,13 +249,28 @@ def test_a_body_in_pieces_arrives_whole(stand: Stand) -> None:
     got: dict[str, Any] = {}
     stand.front = echo(got)
     pieces = [bytes([n]) * 10_000 for n in range(20)]
-    assert stand.ask("PUT", "/lib-file/x/y", iter(pieces), {"Transfer-Encoding": "chunked"}, encode_chunked=True)[0] == 200
+    assert (
+        stand.ask(
+            "PUT",
+            "/lib-file/x/y",
+            iter(pieces),
+            {"Transfer-Encoding": "chunked"},
+            encode_chunked=True,
+        )[0]
+        == 200
+    )
     assert got["body"] == b"".join(pieces)
 
 
-@pytest.mark.parametrize(("method", "status", "headers"), [
-    ("HEAD", "200 OK", "X: 1\r\n"), ("GET", "304 Not Modified", "ETag: x\r\n"), ("GET", "404 Not Found", ""), ("DELETE", "500 Oh", ""),
-])
+@pytest.mark.parametrize(
+    ("method", "status", "headers"),
+    [
+        ("HEAD", "200 OK", "X: 1\r\n"),
+        ("GET", "304 Not Modified", "ETag: x\r\n"),
+        ("GET", "404 Not Found", ""),
+        ("DELETE", "500 Oh", ""),
+    ],
+)
 def test_answers_of_every_kind(stand: Stand, method: str, status: str, headers: str) -> None:
     body = b"" if method == "HEAD" or status.startswith("304") else b"words"
     stand.front = answering(body, status, headers)
@@ -206,7 +288,9 @@ def test_connections_are_kept(stand: Stand) -> None:
     connection.close()
 
 
-def test_connections_to_the_front_end_are_kept_and_one_that_was_closed_is_not_used(stand: Stand) -> None:
+def test_connections_to_the_front_end_are_kept_and_one_that_was_closed_is_not_used(
+    stand: Stand,
+) -> None:
     opened = 0
 
     async def many(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,7 +355,9 @@ def test_an_answer_of_unknown_length_flows_as_it_comes(stand: Stand) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", stand.port, timeout=20)
     connection.request("GET", "/live")
     answer = connection.getresponse()
-    assert answer.read1(100) == b"id: 1\n\n", "the first is there before the second has been written"
+    assert answer.read1(100) == b"id: 1\n\n", (
+        "the first is there before the second has been written"
+    )
     step.set()
     assert answer.read() == b"id: 2\n\n"
     connection.close()
@@ -358,7 +444,11 @@ def test_an_upload_waits_for_its_reader(stand: Stand) -> None:
             sent += 1 << 20
 
     answers: list[Any] = []
-    uploading = threading.Thread(target=lambda: answers.append(stand.ask("PUT", "/lib-file/a/b", pieces(), {"Content-Length": str(64 << 20)})))
+    uploading = threading.Thread(
+        target=lambda: answers.append(
+            stand.ask("PUT", "/lib-file/a/b", pieces(), {"Content-Length": str(64 << 20)})
+        )
+    )
     before = rss()
     uploading.start()
     seen, deadline = -1, time.monotonic() + 20
@@ -403,7 +493,10 @@ def test_a_side_that_dies_before_it_answers(stand: Stand, answer: bytes) -> None
     assert stand.proxy.under_way == 0
 
 
-@pytest.mark.parametrize("framed", [b"Content-Length: 100\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n5\r\nha"])
+@pytest.mark.parametrize(
+    "framed",
+    [b"Content-Length: 100\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n5\r\nha"],
+)
 def test_an_answer_that_is_cut_off_does_not_look_whole(stand: Stand, framed: bytes) -> None:
     async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
@@ -422,7 +515,17 @@ def test_too_large_is_said_before_it_is_sent_on(stand: Stand) -> None:
     limit = proxy_module.LARGEST_BODY
     said(stand.ask("POST", "/run-simulation", b"x" * (limit + 1)), 413, "tooLarge")
     assert got == {}
-    said(stand.ask("POST", "/x", iter([b"x" * (1 << 20)] * ((limit >> 20) + 2)), {"Transfer-Encoding": "chunked"}, encode_chunked=True), 413, "tooLarge")
+    said(
+        stand.ask(
+            "POST",
+            "/x",
+            iter([b"x" * (1 << 20)] * ((limit >> 20) + 2)),
+            {"Transfer-Encoding": "chunked"},
+            encode_chunked=True,
+        ),
+        413,
+        "tooLarge",
+    )
     assert stand.ask("PUT", "/lib-file/a/b", b"x" * (limit + 1))[0] == 200
 
 
@@ -433,11 +536,23 @@ def test_of_a_stranger_no_large_body_is_taken_in(stand: Stand, path: str) -> Non
     most = proxy_module.LARGEST_OF_STRANGERS
     said(stand.ask("PUT", path, b"x" * (most + 1)), 401, "unauthenticated")
     assert got == {}
-    said(stand.ask("PUT", path, iter([b"x" * most, b"x"]), {"Transfer-Encoding": "chunked"}, encode_chunked=True), 401, "unauthenticated")
+    said(
+        stand.ask(
+            "PUT",
+            path,
+            iter([b"x" * most, b"x"]),
+            {"Transfer-Encoding": "chunked"},
+            encode_chunked=True,
+        ),
+        401,
+        "unauthenticated",
+    )
     assert stand.ask("PUT", path, b"x" * most)[0] == 200
 
 
-def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_at_once_are_told_to_come_back(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proxy_module, "MOST", 0)
     said(stand.ask("GET", "/"), 429, "tooManyRequests")
     monkeypatch.setattr(proxy_module, "MOST", 1)
@@ -445,7 +560,9 @@ def test_too_many_at_once_are_told_to_come_back(stand: Stand, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("uid", [12345, None])
-def test_no_request_of_another_unix_user_goes_on_to_either_side(stand: Stand, uid: int | None) -> None:
+def test_no_request_of_another_unix_user_goes_on_to_either_side(
+    stand: Stand, uid: int | None
+) -> None:
     asked = []
 
     def owner(peer: Any, here: Any) -> int | None:
@@ -453,8 +570,20 @@ def test_no_request_of_another_unix_user_goes_on_to_either_side(stand: Stand, ui
         return uid
 
     stand.proxy.gate.owner = owner
-    for method, path in (("GET", "/live"), ("GET", "/who"), ("POST", "/run-simulation"), ("PUT", "/lib-file/x/y"), ("GET", "/"), ("GET", "/live?x")):
-        code, _, body = stand.ask(method, path, b"{}" if method != "GET" else None, {"Cookie": "stolen", "X-Jobscribe-Peer": "0"})
+    for method, path in (
+        ("GET", "/live"),
+        ("GET", "/who"),
+        ("POST", "/run-simulation"),
+        ("PUT", "/lib-file/x/y"),
+        ("GET", "/"),
+        ("GET", "/live?x"),
+    ):
+        code, _, body = stand.ask(
+            method,
+            path,
+            b"{}" if method != "GET" else None,
+            {"Cookie": "stolen", "X-Jobscribe-Peer": "0"},
+        )
         assert (code, json.loads(body)["code"]) == (403, "forbidden"), path
     assert len(asked) == 6
     over(stand)
@@ -469,7 +598,9 @@ def test_the_peer_is_looked_up_once_for_a_connection_and_again_for_the_next(stan
 
     stand.proxy.gate.owner = owner
     with socket.create_connection(("127.0.0.1", stand.port), timeout=20) as s:
-        s.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        s.sendall(
+            b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
         got = b""
         while piece := s.recv(65536):
             got += piece
@@ -484,7 +615,9 @@ def over(stand: Stand) -> None:
     assert stand.proxy.under_way == stand.proxy.live == 0
 
 
-def test_a_request_whose_rest_does_not_come_is_given_up(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_whose_rest_does_not_come_is_given_up(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proxy_module, "STALL_SECS", 0.2)
     gone = threading.Event()
 
@@ -495,7 +628,9 @@ def test_a_request_whose_rest_does_not_come_is_given_up(stand: Stand, monkeypatc
 
     stand.front = until_gone
     with socket.create_connection(("127.0.0.1", stand.port), timeout=20) as s:
-        s.sendall(b"PUT /lib-file/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nsome")
+        s.sendall(
+            b"PUT /lib-file/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nsome"
+        )
         assert s.recv(100) == b""
     assert gone.wait(10)
     over(stand)
@@ -503,7 +638,9 @@ def test_a_request_whose_rest_does_not_come_is_given_up(stand: Stand, monkeypatc
     assert stand.ask("POST", "/", b"whole")[2] == b"front"
 
 
-def test_an_answer_that_nobody_takes_is_given_up(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_nobody_takes_is_given_up(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proxy_module, "STALL_SECS", 0.3)
     gone = threading.Event()
 
@@ -524,7 +661,9 @@ def test_an_answer_that_nobody_takes_is_given_up(stand: Stand, monkeypatch: pyte
         over(stand)
 
 
-def test_streams_of_news_take_no_place_of_other_requests(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_of_news_take_no_place_of_other_requests(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proxy_module, "MOST", 1)
     step = threading.Event()
 

@@ -1,4 +1,6 @@
-"""User names of a site and the uids that they are given: the same for ever, never one for two, whoever asks at once."""
+"""User names of a site and the uids that they are given: the same for ever, never one for two,
+whoever asks at once.
+"""
 
 import json
 import re
@@ -20,7 +22,11 @@ def test_a_uid_is_given_once_and_stays(tmp_path: Path) -> None:
     ann, bob = Uids(path).of("ann@example.org"), Uids(path).of("B\u00f6b")
     assert re.fullmatch(r"[A-Za-z0-9]{8}", ann) and ann != bob
     again = Uids(path)
-    assert (again.of("ann@example.org"), again.of("B\u00f6b"), again.of("b\u00f6b") != bob) == (ann, bob, True)
+    assert (again.of("ann@example.org"), again.of("B\u00f6b"), again.of("b\u00f6b") != bob) == (
+        ann,
+        bob,
+        True,
+    )
     assert (again.name(ann), again.name("nobody01")) == ("ann@example.org", None)
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -33,7 +39,14 @@ def test_two_names_never_have_one_uid(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_processes_that_ask_at_once_get_the_same(tmp_path: Path) -> None:
     code = "import sys; from jobscribe.web import Uids; print(*[Uids(sys.argv[1]).of(f'user{n % 7}') for n in range(14)])"
-    asking = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "uids.json")], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    asking = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "uids.json")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
     said = {process.communicate(timeout=60)[0] for process in asking}
     assert len(said) == 1 and len(set(said.pop().split())) == 7
     assert len(json.loads((tmp_path / "uids.json").read_text())["uids"]) == 7

@@ -1,4 +1,6 @@
-"""`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again, and nothing that stays behind."""
+"""`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again,
+and nothing that stays behind.
+"""
 
 import contextlib
 import http.client
@@ -45,7 +47,9 @@ def up(make_site: Callable[..., Site]) -> Site:
     return make_site(web=True).start()
 
 
-def test_the_ready_line_is_the_front_door_and_client_json_names_both(make_site: Callable[..., Site]) -> None:
+def test_the_ready_line_is_the_front_door_and_client_json_names_both(
+    make_site: Callable[..., Site],
+) -> None:
     site = make_site(web=True)
     site.process = site.launch()
     assert site.process.stdout is not None
@@ -56,14 +60,24 @@ def test_the_ready_line_is_the_front_door_and_client_json_names_both(make_site: 
     assert requests.get(site.front + "/healthz", timeout=10).json() == {"state": "ok"}
     assert requests.get(site.front + "/", timeout=10).status_code == 200
     assert site.ready()["state"] == "ok"
-    assert requests.post(site.front + "/api/run-status", json={}, timeout=10).status_code == 404, "the supervisor's own interface is not there"
+    assert requests.post(site.front + "/api/run-status", json={}, timeout=10).status_code == 404, (
+        "the supervisor's own interface is not there"
+    )
 
 
 def test_a_run_from_sign_in_to_its_live_news(up: Site) -> None:
     ann = Person(up, "ann")
-    said = ann.post("/run-simulation", {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"}).json()
+    said = ann.post(
+        "/run-simulation",
+        {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"},
+    ).json()
     ticket = ann.post("/live-ticket").json()
-    live = ann.session.get(up.front + f"/live?computeJid={said['computeJid']}", headers={ticket["header"]: ticket["ticket"]}, stream=True, timeout=20)
+    live = ann.session.get(
+        up.front + f"/live?computeJid={said['computeJid']}",
+        headers={ticket["header"]: ticket["ticket"]},
+        stream=True,
+        timeout=20,
+    )
     assert live.status_code == 200 and live.headers["Content-Type"].startswith("text/event-stream")
     states = []
     for line in live.iter_lines(chunk_size=1):
@@ -74,7 +88,13 @@ def test_a_run_from_sign_in_to_its_live_news(up: Site) -> None:
     live.close()
     assert states[-1] == "completed"
     assert requests.get(up.front + "/live", timeout=10).status_code == 401
-    assert ann.post("/run-status", {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"}).json()["title"] == "fine"
+    assert (
+        ann.post(
+            "/run-status",
+            {"simulationType": "odd", "simulationId": "live0001", "report": "oddReport"},
+        ).json()["title"]
+        == "fine"
+    )
     ann.close()
 
 
@@ -100,7 +120,9 @@ def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Site) ->
     first = server_pid(up)
     up.kill(first)
     ann.session.close()  # the kept connection went with it; browsers open another one
-    assert ann.post("/own-jobs").status_code == 200, "the request waits for the next one, and the cookie is still good"
+    assert ann.post("/own-jobs").status_code == 200, (
+        "the request waits for the next one, and the cookie is still good"
+    )
     assert server_pid(up) != first
     until(lambda: "the front end ended (exit code -9)" in up.log(), "its end is logged")
     ann.close()
@@ -108,9 +130,16 @@ def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Site) ->
 
 def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> None:
     ann = Person(up, "ann")
-    run = {"simulationType": "odd", "simulationId": "goeson01", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 60.0}}}
+    run = {
+        "simulationType": "odd",
+        "simulationId": "goeson01",
+        "report": "oddAnimation",
+        "models": {"oddAnimation": {"secs": 60.0}},
+    }
     said = ann.post("/run-simulation", run).json()
-    until(lambda: ann.post("/run-status", said["nextRequest"]).json()["state"] == "running", "it runs")
+    until(
+        lambda: ann.post("/run-status", said["nextRequest"]).json()["state"] == "running", "it runs"
+    )
     up.kill(server_pid(up))
     ann.session.close()
     assert ann.post("/run-status", said["nextRequest"]).json()["state"] == "running"
@@ -118,7 +147,8 @@ def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> Non
     ann.close()
 
 
-#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call began?
+#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call
+#: began?
 CHANGING = """
 import os, sys
 PID = os.getpid()
@@ -132,32 +162,59 @@ app = App(
 """
 
 
-def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_apps_and_versions_that_change_while_an_agent_lives(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     module = tmp_path / "changing_app.py"
     paths = os.pathsep.join((real_site.PYTHON_PATH, str(tmp_path)))
     site = make_site(web=True, env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}).start()
     ann = Person(site, "ann")
-    keeps = {"simulationType": "odd", "simulationId": "keeps001", "report": "oddAnimation", "models": {"oddAnimation": {"secs": 600.0}}}
+    keeps = {
+        "simulationType": "odd",
+        "simulationId": "keeps001",
+        "report": "oddAnimation",
+        "models": {"oddAnimation": {"secs": 600.0}},
+    }
     kept = ann.post("/run-simulation", keeps).json()
     assert "nextRequest" in kept, kept
-    until(lambda: ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "its agent lives")
+    until(
+        lambda: ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running",
+        "its agent lives",
+    )
     agents = site.titled("agent")
 
     def ended(number: int) -> Any:
         """Of a run of the new app with other inputs each time."""
-        run = {"simulationType": "changing", "simulationId": f"changed{number}", "report": "newAnimation", "models": {"n": {"n": number}}}
+        run = {
+            "simulationType": "changing",
+            "simulationId": f"changed{number}",
+            "report": "newAnimation",
+            "models": {"n": {"n": number}},
+        }
         said = ann.post("/run-simulation", run).json()
         assert said["state"] != "error", said
-        return until(lambda: (s := ann.post("/run-status", said["nextRequest"]).json())["state"] not in ("pending", "running") and s, "its end")
+        return until(
+            lambda: (
+                (s := ann.post("/run-status", said["nextRequest"]).json())["state"]
+                not in ("pending", "running")
+                and s
+            ),
+            "its end",
+        )
 
     def version() -> Any:
-        said = ann.post("/stateless-compute", {"simulationType": "changing", "method": "version"}).json()
+        said = ann.post(
+            "/stateless-compute", {"simulationType": "changing", "method": "version"}
+        ).json()
         return said["kept"] and said["version"]
 
     ann.close()
     site.stop(signal.SIGKILL)
     module.write_text(CHANGING.format("1", "1"))
-    site._sets = (*(s for s in site._sets if not s.startswith("apps.also")), "apps.also=odd=odd_app:app,changing=changing_app:app")
+    site._sets = (
+        *(s for s in site._sets if not s.startswith("apps.also")),
+        "apps.also=odd=odd_app:app,changing=changing_app:app",
+    )
     site.start()
     ann = Person(site, "ann")
     assert ended(1)["state"] == "completed"
@@ -166,12 +223,18 @@ def test_apps_and_versions_that_change_while_an_agent_lives(make_site: Callable[
     # an upgrade that the front end does not know of yet
     module.write_text(CHANGING.format("2", "2"))
     refused = ended(2)
-    assert refused["state"] == "error" and "the front end has changing 1, and " in refused["error"] and "jobscribe server" in refused["error"]
+    assert (
+        refused["state"] == "error"
+        and "the front end has changing 1, and " in refused["error"]
+        and "jobscribe server" in refused["error"]
+    )
     site.kill(server_pid(site))
     ann.session.close()
     assert ended(3)["state"] == "completed"
     until(lambda: version() == "2", "calls are answered by the new version, too")
-    assert ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", "what ran goes on"
+    assert ann.post("/run-status", kept["nextRequest"]).json()["state"] == "running", (
+        "what ran goes on"
+    )
     ann.post("/run-cancel", kept["nextRequest"])
     ann.close()
 
@@ -201,7 +264,9 @@ def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Site) -
 def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
     ann = Person(up, "ann")
     pid = server_pid(up)
-    seen = Path(f"/proc/{pid}/cmdline").read_bytes() + up.log().encode() + up.logged("server").encode()
+    seen = (
+        Path(f"/proc/{pid}/cmdline").read_bytes() + up.log().encode() + up.logged("server").encode()
+    )
     assert up.token.encode() not in seen
     if os.geteuid() == 0:
         assert up.token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -209,7 +274,9 @@ def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
     ann.close()
 
 
-def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(make_site: Callable[..., Site]) -> None:
+def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
+    make_site: Callable[..., Site],
+) -> None:
     site = make_site(web=True)
     outside = site.launch("--ip", "0.0.0.0")
     assert outside.wait(30) == 78, "as of `server` with that option"
@@ -227,7 +294,9 @@ def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(make_site: Ca
         p.stdout.close()
 
 
-def test_up_whose_front_end_cannot_start_says_so_and_ends(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_up_whose_front_end_cannot_start_says_so_and_ends(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     (tmp_path / "waitress.py").write_text("raise ImportError('no waitress here')\n")
     site = make_site(web=True, env={})
     before = real_site.PYTHON_PATH
@@ -253,30 +322,61 @@ def admin(uid):
 """
 
 
-def test_a_production_server_beside_a_supervisor_of_its_own(make_site: Callable[..., Site], tmp_path: Path) -> None:
+def test_a_production_server_beside_a_supervisor_of_its_own(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
     (tmp_path / "their_hooks.py").write_text(HOOKS)
     site = make_site().start()
-    arguments = [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "server", "--port", "0"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "jobscribe.cli",
+        "--root",
+        str(site.root),
+        "server",
+        "--port",
+        "0",
+    ]
     env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
-    refused = subprocess.run(arguments, env=env, capture_output=True, timeout=60, text=True, check=False)
+    refused = subprocess.run(
+        arguments, env=env, capture_output=True, timeout=60, text=True, check=False
+    )
     assert (refused.returncode, refused.stdout) == (78, "") and "user_hook" in refused.stderr
-    hooks = ["--set", "server.user_hook=their_hooks:user", "--set", "server.admin_hook=their_hooks:admin", "--set", "limits.request_secs=1"]
-    with subprocess.Popen([*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    hooks = [
+        "--set",
+        "server.user_hook=their_hooks:user",
+        "--set",
+        "server.admin_hook=their_hooks:admin",
+        "--set",
+        "limits.request_secs=1",
+    ]
+    with subprocess.Popen(
+        [*arguments, *hooks], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             url = line.split()[3]
             assert line == f"jobscribe ready at {url} root={site.root}\n"
-            post = lambda path, uid: requests.post(url + path, json={}, headers={"X-Remote-User": uid} if uid else {}, timeout=20)  # noqa: E731
+
+            def post(path: str, uid: str | None) -> requests.Response:
+                headers = {"X-Remote-User": uid} if uid else {}
+                return requests.post(url + path, json={}, headers=headers, timeout=20)
+
             assert post("/own-jobs", None).status_code == 401
             assert post("/own-jobs", "AnnAnn01").json()["jobs"] == []
-            assert (post("/adm-jobs", "AnnAnn01").status_code, post("/adm-jobs", "AdmAdm03").status_code) == (403, 200)
+            assert (
+                post("/adm-jobs", "AnnAnn01").status_code,
+                post("/adm-jobs", "AdmAdm03").status_code,
+            ) == (403, 200)
             assert post("/sign-in", None).status_code == 404
             _takes_nothing_of_strangers(url)
             site.stop()
             assert post("/own-jobs", "AnnAnn01").status_code == 503
             site.start()
-            assert post("/own-jobs", "AnnAnn01").status_code == 200, "the restarted supervisor is found"
+            assert post("/own-jobs", "AnnAnn01").status_code == 200, (
+                "the restarted supervisor is found"
+            )
         finally:
             process.terminate()
         assert process.wait(15) == 0
@@ -286,12 +386,17 @@ def _takes_nothing_of_strangers(url: str) -> None:
     """Neither their large bodies nor their idle connections."""
     place = url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(socket.create_connection((place[0], int(place[2])), timeout=5.0)) for _ in range(3)]
+        slow = [
+            stack.enter_context(socket.create_connection((place[0], int(place[2])), timeout=5.0))
+            for _ in range(3)
+        ]
         slow[1].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\n")
         slow[2].sendall(b"POST /own-jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         for framing in ("Content-Length: 99000000", "Transfer-Encoding: chunked"):
             with socket.create_connection((place[0], int(place[2])), timeout=20) as s:
-                s.sendall(f"PUT /lib-file/myapp/a HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+                s.sendall(
+                    f"PUT /lib-file/myapp/a HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode()
+                )
                 assert s.recv(20).startswith(b"HTTP/1.1 401 "), framing
         for s in slow:
             assert s.recv(100) == b"", "it is ended"
@@ -309,7 +414,9 @@ def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
     connection.close()
     ann = Person(up, "ann")
     body = b"x" * (1 << 20)
-    put = ann.session.put(f"{up.front}/lib-file/myapp/large.csv", data=body, headers={"X-Jobscribe": "1"}, timeout=20)
+    put = ann.session.put(
+        f"{up.front}/lib-file/myapp/large.csv", data=body, headers={"X-Jobscribe": "1"}, timeout=20
+    )
     assert put.status_code == 200 and put.json()["size"] == len(body), put.text
 
 
@@ -335,19 +442,34 @@ def test_eight_people_at_once_are_all_served(up: Site) -> None:
     assert done == ["completed"] * 8
 
 
-def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with front._same_or_free(str(tmp_path), "127.0.0.1") as first:
         port = first.getsockname()[1]
-    (tmp_path / "client.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "token": "t", "uid": real_site.UID, "front": f"http://127.0.0.1:{port}"}))
+    (tmp_path / "client.json").write_text(
+        json.dumps(
+            {
+                "url": "http://127.0.0.1:1",
+                "token": "t",
+                "uid": real_site.UID,
+                "front": f"http://127.0.0.1:{port}",
+            }
+        )
+    )
     with front._same_or_free(str(tmp_path), "127.0.0.1") as again:
         assert again.getsockname()[1] == port
         leaving = threading.Timer(0.3, again.close)
         leaving.start()
         with front._same_or_free(str(tmp_path), "127.0.0.1") as third:
-            assert third.getsockname()[1] == port, "the front end that is about to leave it is waited for"
+            assert third.getsockname()[1] == port, (
+                "the front end that is about to leave it is waited for"
+            )
             leaving.join()
             monkeypatch.setattr(front, "LEAVES_SECS", 0.1)
             with front._same_or_free(str(tmp_path), "127.0.0.1") as elsewhere:
                 assert elsewhere.getsockname()[1] != port
-    (tmp_path / "client.json").write_text('{"url": "", "token": "", "uid": "", "front": "nonsense:http"}')
+    (tmp_path / "client.json").write_text(
+        '{"url": "", "token": "", "uid": "", "front": "nonsense:http"}'
+    )
     front._same_or_free(str(tmp_path), "127.0.0.1").close()

@@ -1,4 +1,6 @@
-"""The blueprint in this process, in front of whatever supervisor a test has; and a browser for it, as one user."""
+"""The blueprint in this process, in front of whatever supervisor a test has; and a browser for it,
+as one user.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,7 +39,9 @@ class Browser:
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
         headers = {**({"X-User": self.uid} if self.uid else {}), **options.pop("headers", {})}
-        return self.client.open(path, method=method, headers=headers, **{"buffered": True, **options})
+        return self.client.open(
+            path, method=method, headers=headers, **{"buffered": True, **options}
+        )
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return self.ask("POST", path, json={} if body is None else body, headers=headers)
@@ -54,22 +58,43 @@ class Browser:
     def said(self, path: str, body: Any = None) -> Any:
         """The JSON of a success."""
         answer = self.post(path, body)
-        assert answer.status_code == 200, (path, answer.status_code, answer.get_data(as_text=True)[:500])
+        assert answer.status_code == 200, (
+            path,
+            answer.status_code,
+            answer.get_data(as_text=True)[:500],
+        )
         return answer.get_json()
 
 
 class Web:
-    """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to what the site's hook says."""
+    """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to what the
+    site's hook says.
+    """
 
-    def __init__(self, supervisor: Address | Source | str, *, also: Sequence[str] = ALSO, prefix: str = "", streams: int = 4) -> None:
+    def __init__(
+        self,
+        supervisor: Address | Source | str,
+        *,
+        also: Sequence[str] = ALSO,
+        prefix: str = "",
+        streams: int = 4,
+    ) -> None:
         self.lines = Lines()
         self.refusals: dict[tuple[str, str, str | None], Refusal] = {}
         self.user: Callable[[flask.Request], Any] = lambda request: request.headers.get("X-User")
         self.app = flask.Flask("a_site")
-        self.app.register_blueprint(create_blueprint(
-            supervisor=supervisor, user=lambda request: self.user(request), admin=lambda uid: uid == ADM, apps_also=also,
-            may=lambda uid, api, type_: self.refusals.get((uid, api, type_)), log=Log("web", Redactor(), self.lines), streams=streams,
-        ), url_prefix=prefix or None)
+        self.app.register_blueprint(
+            create_blueprint(
+                supervisor=supervisor,
+                user=lambda request: self.user(request),
+                admin=lambda uid: uid == ADM,
+                apps_also=also,
+                may=lambda uid, api, type_: self.refusals.get((uid, api, type_)),
+                log=Log("web", Redactor(), self.lines),
+                streams=streams,
+            ),
+            url_prefix=prefix or None,
+        )
 
     def close(self) -> None:
         self.app.extensions["jobscribe"].close()

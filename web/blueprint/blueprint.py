@@ -1,7 +1,8 @@
-"""The Flask blueprint: every request through the same gates, in the same order, and every answer in the same form.
+"""The Flask blueprint: every request through the same gates, in the same order, and every answer in
+the same form.
 
-Method, who asks, whether another site made the browser ask, then the route. A refusal is counted and has a code; whatever else goes
-wrong is logged with its trace and answered as `internal`.
+Method, who asks, whether another site made the browser ask, then the route. A refusal is counted
+and has a code; whatever else goes wrong is logged with its trace and answered as `internal`.
 """
 
 import os
@@ -12,20 +13,21 @@ from typing import Any
 
 import flask
 
-from ...client.transport.address import Address, Source, in_root
 from ...client.api.errors import ClientError
+from ...client.transport.address import Address, Source, in_root
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
-from ...runtime.log.logger import Direct, Log
 from ...runtime.log.destinations import Stream
-from ..request import csrf, error_responses as errors
-from . import openapi
-from ..request.worker_quota import Places
-from .routes import ROUTES, Route
+from ...runtime.log.logger import Direct, Log
+from ..request import csrf
+from ..request import error_responses as errors
 from ..request.app_catalog import Simulations
-from ..request.supervisor_client import Upstream
 from ..request.context import Admin, May, Plan, Site, User, Visit, as_json
+from ..request.supervisor_client import Upstream
+from ..request.worker_quota import Places
+from . import openapi
+from .routes import ROUTES, Route
 
 #: All of them, so that a wrong one is answered in our form, too.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
@@ -33,24 +35,40 @@ STREAMS, EACH = 4, 8
 
 
 def create_blueprint(
-    *, supervisor: Address | Source | str, user: User, may: May | None = None, admin: Admin | None = None, plan: Plan | None = None,
-    apps_also: Sequence[str] = (), name: str = "jobscribe", log: Log | None = None, streams: int = STREAMS,
+    *,
+    supervisor: Address | Source | str,
+    user: User,
+    may: May | None = None,
+    admin: Admin | None = None,
+    plan: Plan | None = None,
+    apps_also: Sequence[str] = (),
+    name: str = "jobscribe",
+    log: Log | None = None,
+    streams: int = STREAMS,
     each: int = EACH,
 ) -> flask.Blueprint:
     """The front end's routes, to be registered in a Flask site.
 
-    supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be started again.
-    user: says whose request this is (a uid of 8 letters or digits), None for nobody. The only source of the uid. A site whose users
-    have other names gives them uids with `Uids(path).user(hook)`.
-    may: what speaks against this user's use of this api and simulation type (None where there is none): a Refusal, as of
-    `planRequired` or `forbidden`. admin: may this user see everybody's jobs? plan: what the user's account is now,
-    a small word that runs are submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept).
-    streams: downloads that may hold a worker at once. each: requests and downloads of one user that may.
-    `app.extensions[name].close()` gives back what is held, for sites that come and go within one process.
+    supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be
+    started again. user: says whose request this is (a uid of 8 letters or digits), None for nobody.
+    The only source of the uid. A site whose users have other names gives them uids with
+    `Uids(path).user(hook)`. may: what speaks against this user's use of this api and simulation
+    type (None where there is none): a Refusal, as of `planRequired` or `forbidden`. admin: may this
+    user see everybody's jobs? plan: what the user's account is now, a small word that runs are
+    submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept). streams:
+    downloads that may hold a worker at once. each: requests and downloads of one user that may.
+    `app.extensions[name].close()` gives back what is held, for sites that come and go within one
+    process.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = Site(
-        Upstream(_source(supervisor), log.redactor), Simulations(apps_also), log, user=user, may=may, admin=admin, plan=plan,
+        Upstream(_source(supervisor), log.redactor),
+        Simulations(apps_also),
+        log,
+        user=user,
+        may=may,
+        admin=admin,
+        plan=plan,
         places=Places(streams, each),
     )
     blueprint = flask.Blueprint(name, __name__)
@@ -60,8 +78,16 @@ def create_blueprint(
         by_path.setdefault(route.path, {})[route.method] = route
     for path, routes in by_path.items():
         endpoint = re.sub(r"\W+", "_", path.partition("<")[0]).strip("_")
-        blueprint.add_url_rule(path, endpoint, _view(site, routes), methods=METHODS, provide_automatic_options=False)
-    blueprint.add_url_rule("/openapi.json", "openapi", _document(site), methods=METHODS, provide_automatic_options=False)
+        blueprint.add_url_rule(
+            path, endpoint, _view(site, routes), methods=METHODS, provide_automatic_options=False
+        )
+    blueprint.add_url_rule(
+        "/openapi.json",
+        "openapi",
+        _document(site),
+        methods=METHODS,
+        provide_automatic_options=False,
+    )
     return blueprint
 
 
@@ -109,12 +135,16 @@ def _routed(site: Site, routes: Mapping[str, Route], args: Mapping[str, str]) ->
 def _method(allowed: Any) -> str:
     method = "GET" if flask.request.method == "HEAD" else flask.request.method
     if method not in allowed:
-        raise Refusal("methodNotAllowed", f"{flask.request.path[:80]} takes {' and '.join(allowed)}")
+        raise Refusal(
+            "methodNotAllowed", f"{flask.request.path[:80]} takes {' and '.join(allowed)}"
+        )
     return method
 
 
 def _uid(site: Site, request: flask.Request) -> str:
-    """"" for nobody. A hook that says something else than a uid is a mistake of the site, and never the browser's."""
+    """ "" for nobody. A hook that says something else than a uid is a mistake of the site, and
+    never the browser's.
+    """
     uid = site.user(request)
     if uid is None:
         return ""
@@ -123,7 +153,10 @@ def _uid(site: Site, request: flask.Request) -> str:
     except Refusal as e:
         site.counts.add("badUserHook")
         ways = "its operator corrects the hook, or has the names of its users mapped to uids (docs/front-end.md, 'User names')"
-        raise Refusal("badConfig", f"the hook of this site that says who the user is does not give a uid: {e.sentence}; {ways}") from None
+        raise Refusal(
+            "badConfig",
+            f"the hook of this site that says who the user is does not give a uid: {e.sentence}; {ways}",
+        ) from None
 
 
 def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()) -> flask.Response:
@@ -140,7 +173,9 @@ def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()
     except Exception as e:
         site.counts.add("internal")
         site.log.exception("{} failed", _asked(), error=e)
-        response = as_json(errors.body(Refusal("internal", "something went wrong inside; the log has it")), 500)
+        response = as_json(
+            errors.body(Refusal("internal", "something went wrong inside; the log has it")), 500
+        )
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
@@ -161,4 +196,3 @@ def _refused(site: Site, refusal: Refusal, methods: Any) -> flask.Response:
     if refusal.code == "methodNotAllowed":
         response.headers["Allow"] = ", ".join(methods)
     return response
-

@@ -1,4 +1,6 @@
-"""The OpenAPI document: the routes and the types of their bodies, as they are. Every answer that there is stands in it."""
+"""The OpenAPI document: the routes and the types of their bodies, as they are. Every answer that
+there is stands in it.
+"""
 
 import inspect
 import re
@@ -9,76 +11,148 @@ import msgspec
 from ...protocol.errors import CODES
 from ...protocol.version import VERSION
 from ..request.csrf import HEADER
-from .routes import ROUTES, VARIABLES, Route, Variable
 from ..request.schemas import Error, SrExceptionReply
+from .routes import ROUTES, VARIABLES, Route, Variable
 
 _SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _VARIABLE = re.compile(r"<(\w+)>")
-#: Codes by which a request may be refused here; the others are the supervisor's and the agents' own affair.
+#: Codes by which a request may be refused here; the others are the supervisor's and the agents' own
+#: affair.
 REFUSALS = (
-    "badRequest", "unauthenticated", "planRequired", "forbidden", "crossSite", "notFound", "unknownApp", "methodNotAllowed", "anotherRun",
-    "staleSerial", "notReady", "conflict", "runDirUnwritable", "tooLarge", "replyTooLarge", "tooDeep", "rangeNotSatisfiable", "appRefused",
-    "appFailed", "tooManyRequests", "internal", "badConfig", "storageUnavailable", "agentUnavailable", "supervisorUnavailable", "draining",
-    "deadline", "resourceExceeded", "batchRefused", "signInNeeded", "signInRefused", "signInUnreachable", "signedInAlready",
+    "badRequest",
+    "unauthenticated",
+    "planRequired",
+    "forbidden",
+    "crossSite",
+    "notFound",
+    "unknownApp",
+    "methodNotAllowed",
+    "anotherRun",
+    "staleSerial",
+    "notReady",
+    "conflict",
+    "runDirUnwritable",
+    "tooLarge",
+    "replyTooLarge",
+    "tooDeep",
+    "rangeNotSatisfiable",
+    "appRefused",
+    "appFailed",
+    "tooManyRequests",
+    "internal",
+    "badConfig",
+    "storageUnavailable",
+    "agentUnavailable",
+    "supervisorUnavailable",
+    "draining",
+    "deadline",
+    "resourceExceeded",
+    "batchRefused",
+    "signInNeeded",
+    "signInRefused",
+    "signInUnreachable",
+    "signedInAlready",
 )
 
 
 def document(prefix: str = "") -> dict[str, Any]:
     """prefix: what stands before every path, where the blueprint is registered under one."""
-    types = [r.takes for r in ROUTES if r.takes is not None] + [r.reply for r in ROUTES if r.reply is not Any]
+    types = [r.takes for r in ROUTES if r.takes is not None] + [
+        r.reply for r in ROUTES if r.reply is not Any
+    ]
     types += [Error, SrExceptionReply]
     _, components = msgspec.json.schema_components(types, ref_template=_SCHEMAS + "{name}")
     paths: dict[str, Any] = {}
     for route in ROUTES:
-        paths.setdefault(prefix + _VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(route)
+        paths.setdefault(prefix + _VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = (
+            _operation(route)
+        )
     said = {"200": _json("the document", {"type": "object"}), **_refusals()}
-    paths[prefix + "/openapi.json"] = {"get": {"operationId": "openapi", "summary": "This document", "responses": said}}
+    paths[prefix + "/openapi.json"] = {
+        "get": {"operationId": "openapi", "summary": "This document", "responses": said}
+    }
     return {
-        "openapi": "3.1.0", "info": {"title": "jobscribe", "version": VERSION, "description": _about()}, "paths": paths,
+        "openapi": "3.1.0",
+        "info": {"title": "jobscribe", "version": VERSION, "description": _about()},
+        "paths": paths,
         "components": {"schemas": _portable(components)},
     }
 
 
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": route.api, "summary": route.about, "parameters": _parameters(route),
+        "operationId": route.api,
+        "summary": route.about,
+        "parameters": _parameters(route),
         "responses": {**_success(route), **_refusals()},
     }
     if route.takes is not None:
-        content: dict[str, Any] = {"application/json": {"schema": {"$ref": _SCHEMAS + route.takes.__name__}}}
+        content: dict[str, Any] = {
+            "application/json": {"schema": {"$ref": _SCHEMAS + route.takes.__name__}}
+        }
         operation["requestBody"] = {"required": True, "content": content}
         operation["description"] = inspect.getdoc(route.takes)
     elif route.method == "PUT":
-        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": _BINARY}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/octet-stream": _BINARY},
+        }
     return operation
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": VARIABLES[name]}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": VARIABLES[name]},
+        }
         for name in _VARIABLE.findall(route.path)
     ]
-    query: list[dict[str, Any]] = [{"name": q.name, "in": "query", "description": q.about, "schema": _query_schema(q)} for q in route.query]
+    query: list[dict[str, Any]] = [
+        {"name": q.name, "in": "query", "description": q.about, "schema": _query_schema(q)}
+        for q in route.query
+    ]
     if route.method in ("PUT", "DELETE"):
         about = "any value: shows that the request was not sent by another site"
-        query.append({"name": HEADER, "in": "header", "required": True, "description": about, "schema": {"type": "string", "minLength": 1}})
+        query.append(
+            {
+                "name": HEADER,
+                "in": "header",
+                "required": True,
+                "description": about,
+                "schema": {"type": "string", "minLength": 1},
+            }
+        )
     return parts + query
 
 
 def _query_schema(variable: Variable) -> dict[str, Any]:
-    return {"type": "integer", "minimum": 0} if variable.pattern is None else {"type": "string", "pattern": variable.pattern}
+    return (
+        {"type": "integer", "minimum": 0}
+        if variable.pattern is None
+        else {"type": "string", "pattern": variable.pattern}
+    )
 
 
 def _success(route: Route) -> dict[str, Any]:
     match route.gives:
         case "json":
-            schema: dict[str, Any] = {} if route.reply is Any else {"$ref": _SCHEMAS + route.reply.__name__}
+            schema: dict[str, Any] = (
+                {} if route.reply is Any else {"$ref": _SCHEMAS + route.reply.__name__}
+            )
             if route.may_except:
                 schema = {"oneOf": [schema, {"$ref": _SCHEMAS + SrExceptionReply.__name__}]}
             return {"200": _json("done", schema)}
         case "text":
-            return {"200": {"description": "the text", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+            return {
+                "200": {
+                    "description": "the text",
+                    "content": {"text/plain": {"schema": {"type": "string"}}},
+                }
+            }
         case "file":
             content = {"*/*": _BINARY}
             return {
@@ -92,7 +166,10 @@ def _refusals() -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in REFUSALS:
         by_status.setdefault(CODES[code].http, []).append(code)
-    return {str(status): _json(" or ".join(codes), {"$ref": _SCHEMAS + "Error"}) for status, codes in sorted(by_status.items())}
+    return {
+        str(status): _json(" or ".join(codes), {"$ref": _SCHEMAS + "Error"})
+        for status, codes in sorted(by_status.items())
+    }
 
 
 def _json(about: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -109,5 +186,8 @@ def _about() -> str:
 def _portable(schema: Any) -> Any:
     r"""Patterns end with \Z in Python, and with $ everywhere else."""
     if isinstance(schema, dict):
-        return {k: v.replace(r"\Z", "$") if k == "pattern" and isinstance(v, str) else _portable(v) for k, v in schema.items()}
+        return {
+            k: v.replace(r"\Z", "$") if k == "pattern" and isinstance(v, str) else _portable(v)
+            for k, v in schema.items()
+        }
     return [_portable(v) for v in schema] if isinstance(schema, list) else schema

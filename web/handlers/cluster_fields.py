@@ -1,7 +1,8 @@
-"""Where a simulation is to run, as web clients say it: fields among those of its model, and what they ask of a cluster.
+"""Where a simulation is to run, as web clients say it: fields among those of its model, and what
+they ask of a cluster.
 
-They are no inputs: the app sees none of them, and the same values have the same result wherever they are computed. Without
-`jobRunMode: "sbatch"` they mean nothing, for clients send them always.
+They are no inputs: the app sees none of them, and the same values have the same result wherever
+they are computed. Without `jobRunMode: "sbatch"` they mean nothing, for clients send them always.
 """
 
 import math
@@ -10,9 +11,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import ClusterName, SlurmName, Wishes
 from ...protocol.errors import Refusal
-from ...protocol.api.requests import RunSpec
 
 MODE = "jobRunMode"
 SBATCH: Final = "sbatch"
@@ -22,7 +23,9 @@ _MOST_HOURS = 366 * 24
 
 
 class _Field(NamedTuple):
-    """title: for a person. most: of a number; None where it is a name, which has the shape `type_`. wish: the field of Wishes."""
+    """title: for a person. most: of a number; None where it is a name, which has the shape `type_`.
+    wish: the field of Wishes.
+    """
 
     title: str
     wish: str
@@ -33,10 +36,14 @@ class _Field(NamedTuple):
 
 #: `sbatchHours` is the run's time limit, and stands apart.
 _FIELDS = {
-    "sbatchCluster": _Field("Cluster", "cluster", type_=ClusterName), "sbatchQueue": _Field("Partition", "partition"),
-    "sbatchProject": _Field("Account", "account"), "sbatchQos": _Field("Quality of service", "qos"),
-    "sbatchNodes": _Field("Nodes", "nodes", 1_000_000), "sbatchCores": _Field("Cores", "cores", 1_000_000),
-    "tasksPerNode": _Field("Tasks per node", "tasks_per_node", 1_000_000), "sbatchMemoryMb": _Field("Memory", "memory_mb", 2**40),
+    "sbatchCluster": _Field("Cluster", "cluster", type_=ClusterName),
+    "sbatchQueue": _Field("Partition", "partition"),
+    "sbatchProject": _Field("Account", "account"),
+    "sbatchQos": _Field("Quality of service", "qos"),
+    "sbatchNodes": _Field("Nodes", "nodes", 1_000_000),
+    "sbatchCores": _Field("Cores", "cores", 1_000_000),
+    "tasksPerNode": _Field("Tasks per node", "tasks_per_node", 1_000_000),
+    "sbatchMemoryMb": _Field("Memory", "memory_mb", 2**40),
     "sbatchGpus": _Field("GPUs", "gpus", 1_000, 0),
 }
 _HOURS = "sbatchHours"
@@ -44,7 +51,9 @@ NAMES = frozenset({MODE, _HOURS, *_FIELDS})
 
 
 class Where(NamedTuple):
-    """models: without these fields. driver: "" for the house's own. time_limit_secs: None where none is asked for."""
+    """models: without these fields. driver: "" for the house's own. time_limit_secs: None where
+    none is asked for.
+    """
 
     models: dict[str, Any]
     driver: Literal["", "sbatch"] = ""
@@ -53,11 +62,14 @@ class Where(NamedTuple):
 
     def of(self, spec: RunSpec) -> RunSpec:
         """The run, there."""
-        return msgspec.structs.replace(spec, driver=self.driver, batch=self.batch, time_limit_secs=self.time_limit_secs)
+        return msgspec.structs.replace(
+            spec, driver=self.driver, batch=self.batch, time_limit_secs=self.time_limit_secs
+        )
 
 
 def where(models: Mapping[str, Any], names: Collection[str], own: Collection[str] = ()) -> Where:
-    """What the first of these models that there is says of it. own: fields that the app has itself, which are left alone.
+    """What the first of these models that there is says of it. own: fields that the app has itself,
+    which are left alone.
 
     Raises Refusal("badRequest"), which names the field.
     """
@@ -73,7 +85,11 @@ def where(models: Mapping[str, Any], names: Collection[str], own: Collection[str
         raise _refusal(about + MODE, "Where it runs", f"be one of {', '.join(_MODES)}")
     if mode != SBATCH:
         return Where(rest)
-    wishes = {field.wish: value for name, field in _FIELDS.items() if (value := _value(about + name, field, said.get(name))) is not None}
+    wishes = {
+        field.wish: value
+        for name, field in _FIELDS.items()
+        if (value := _value(about + name, field, said.get(name))) is not None
+    }
     if "nodes" not in wishes and "tasks_per_node" not in wishes and "cores" in wishes:
         # without nodes, cores are what `srun` starts processes on
         wishes["tasks"] = wishes.pop("cores")
@@ -89,7 +105,9 @@ def _value(path: str, field: _Field, given: Any) -> Any:
     """None where nothing is said: clients send empty texts."""
     if given is None or given == "":
         return None
-    return _name(path, field, given) if field.most is None else _whole(path, field, field.most, given)
+    return (
+        _name(path, field, given) if field.most is None else _whole(path, field, field.most, given)
+    )
 
 
 def _name(path: str, field: _Field, given: Any) -> str:
@@ -97,7 +115,9 @@ def _name(path: str, field: _Field, given: Any) -> str:
         name: str = msgspec.convert(given, field.type_)
         return name
     except msgspec.ValidationError:
-        raise _refusal(path, field.title, "be a name as Slurm has them: letters, digits and _ . @ + -") from None
+        raise _refusal(
+            path, field.title, "be a name as Slurm has them: letters, digits and _ . @ + -"
+        ) from None
 
 
 def _whole(path: str, field: _Field, most: int, given: Any) -> int:

@@ -1,4 +1,6 @@
-"""The clusters that runs can go to, and signing in to them: what a person types passes through once, and is neither logged nor kept."""
+"""The clusters that runs can go to, and signing in to them: what a person types passes through
+once, and is neither logged nor kept.
+"""
 
 from typing import Any
 
@@ -9,9 +11,10 @@ from ...client.api.requests import SIGN_IN_SECS
 from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
-from ..request import error_responses as errors, schemas
-from .runs import SR_EXCEPTION
+from ..request import error_responses as errors
+from ..request import schemas
 from ..request.context import Visit
+from .runs import SR_EXCEPTION
 
 #: Bytes of a sign-in.
 MAX_BODY = 128 * 1024
@@ -31,12 +34,17 @@ def clusters(v: Visit) -> dict[str, Any]:
 
 
 def sbatch_login(v: Visit) -> dict[str, Any]:
-    """Sent once, whatever comes of it: a second wrong answer may lock an account, and a code is good for one."""
+    """Sent once, whatever comes of it: a second wrong answer may lock an account, and a code is
+    good for one.
+    """
     body = v.secret_body(schemas.SbatchLogin, MAX_BODY)
     v.allowed(body.simulation_type)
     cluster = _cluster(v, body)
     there = _status(v, cluster)
-    if there.get("ready") and (there.get("access") != "ssh" or there.get("user") in (None, body.sbatch_credentials.username)):
+    if there.get("ready") and (
+        there.get("access") != "ssh"
+        or there.get("user") in (None, body.sbatch_credentials.username)
+    ):
         return _success(there)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
@@ -63,44 +71,78 @@ def sbatch_login_status(v: Visit) -> dict[str, Any]:
 def sbatch_logout(v: Visit) -> dict[str, Any]:
     body = v.body(schemas.SbatchLogout)
     v.allowed(None)
-    reply = v.upstream.once("sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS)
+    reply = v.upstream.once(
+        "sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS
+    )
     v.log(None, {"cluster": reply.get("cluster"), "signedOut": reply.get("signedOut")})
-    return {k: reply.get(k) for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")}
+    return {
+        k: reply.get(k)
+        for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")
+    }
 
 
 def _status(v: Visit, cluster: str | None) -> dict[str, Any]:
-    return v.upstream.object("sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster))
+    return v.upstream.object(
+        "sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster)
+    )
 
 
 def _cluster(v: Visit, body: schemas.SbatchLogin | schemas.SbatchLoginStatus) -> str | None:
-    """The one that is named, or else that of the run for which the client asks; None for the first one."""
+    """The one that is named, or else that of the run for which the client asks; None for the first
+    one.
+    """
     model = body.compute_model or body.report
-    if body.cluster is not None or body.simulation_type is None or body.simulation_id is None or model is None:
+    if (
+        body.cluster is not None
+        or body.simulation_type is None
+        or body.simulation_id is None
+        or model is None
+    ):
         return body.cluster
     try:
         name = v.site.simulations.slot(body.simulation_type, model).name
         jid = compute_jid(v.uid, body.simulation_id, name)
-        reply = v.upstream.object("run-status", requests.RunStatusRequest(uid=v.uid, compute_jid=jid))
+        reply = v.upstream.object(
+            "run-status", requests.RunStatusRequest(uid=v.uid, compute_jid=jid)
+        )
     except (Refusal, ClientError):
         return None
     found = reply.get("cluster")
     return found if isinstance(found, str) else None
 
 
-def _request(uid: str, cluster: str | None, given: schemas.SbatchCredentials) -> requests.SbatchLogin:
+def _request(
+    uid: str, cluster: str | None, given: schemas.SbatchCredentials
+) -> requests.SbatchLogin:
     """What is empty was not given: clients send all of their form."""
     fields = {name: getattr(given, name) or None for name in given.__struct_fields__}
-    return msgspec.structs.replace(requests.SbatchLogin(uid=uid, cluster=cluster, username=given.username), **fields)
+    return msgspec.structs.replace(
+        requests.SbatchLogin(uid=uid, cluster=cluster, username=given.username), **fields
+    )
 
 
 def _success(reply: dict[str, Any]) -> dict[str, Any]:
-    return {"state": "ok", "loginSuccess": True, "cluster": reply.get("cluster"), "user": reply.get("user")}
+    return {
+        "state": "ok",
+        "loginSuccess": True,
+        "cluster": reply.get("cluster"),
+        "user": reply.get("user"),
+    }
 
 
-def _exception(reason: str, refusal: Refusal, there: dict[str, Any], body: schemas.SbatchLogin) -> dict[str, Any]:
+def _exception(
+    reason: str, refusal: Refusal, there: dict[str, Any], body: schemas.SbatchLogin
+) -> dict[str, Any]:
     params = {
-        "isModal": True, "isSbatchLogin": True, "reason": reason, "cluster": there.get("cluster"), "host": there.get("host"),
-        "sentence": refusal.sentence, "advice": errors.body(refusal)["advice"], "simulationType": body.simulation_type,
-        "simulationId": body.simulation_id, "computeModel": body.compute_model or body.report,
+        "isModal": True,
+        "isSbatchLogin": True,
+        "reason": reason,
+        "cluster": there.get("cluster"),
+        "host": there.get("host"),
+        "sentence": refusal.sentence,
+        "advice": errors.body(refusal)["advice"],
+        "simulationType": body.simulation_type,
+        "simulationId": body.simulation_id,
+        "computeModel": body.compute_model or body.report,
     }
     return {"routeName": "sbatchLogin", "params": params}

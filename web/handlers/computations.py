@@ -1,10 +1,12 @@
-"""What an app computes while the page waits: analysis of a run, methods of its own. What it answers goes out as it is."""
+"""What an app computes while the page waits: analysis of a run, methods of its own. What it answers
+goes out as it is.
+"""
 
 from typing import Any
 
+from ...protocol.api.requests import BeginSession, CallRequest
 from ...protocol.ids import compute_jid
 from ...protocol.wire.messages import JobCmd
-from ...protocol.api.requests import BeginSession, CallRequest
 from ..request import schemas
 from ..request.context import Visit
 
@@ -13,11 +15,20 @@ def analysis_job(v: Visit) -> bytes:
     body = v.body(schemas.AnalysisJob)
     v.allowed(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
-    return v.upstream.call(CallRequest(
-        uid=v.uid, job_cmd="analysis_job", simulation_type=body.simulation_type, compute_model=model.name,
-        compute_jid=compute_jid(v.uid, body.simulation_id, model.name), compute_job_serial=body.compute_job_serial, method=body.method,
-        data={"models": body.models} if body.models else {}, args=body.args, deadline_secs=body.deadline_secs,
-    ))
+    return v.upstream.call(
+        CallRequest(
+            uid=v.uid,
+            job_cmd="analysis_job",
+            simulation_type=body.simulation_type,
+            compute_model=model.name,
+            compute_jid=compute_jid(v.uid, body.simulation_id, model.name),
+            compute_job_serial=body.compute_job_serial,
+            method=body.method,
+            data={"models": body.models} if body.models else {},
+            args=body.args,
+            deadline_secs=body.deadline_secs,
+        )
+    )
 
 
 def stateless_compute(v: Visit) -> bytes:
@@ -32,10 +43,17 @@ def _compute(v: Visit, job_cmd: JobCmd) -> bytes:
     body = v.body(schemas.Compute)
     v.allowed(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
-    return v.upstream.call(CallRequest(
-        uid=v.uid, job_cmd=job_cmd, simulation_type=body.simulation_type, method=body.method,
-        data={"models": body.models} if body.models else {}, args=body.args, deadline_secs=body.deadline_secs,
-    ))
+    return v.upstream.call(
+        CallRequest(
+            uid=v.uid,
+            job_cmd=job_cmd,
+            simulation_type=body.simulation_type,
+            method=body.method,
+            data={"models": body.models} if body.models else {},
+            args=body.args,
+            deadline_secs=body.deadline_secs,
+        )
+    )
 
 
 def begin_session(v: Visit) -> dict[str, Any]:

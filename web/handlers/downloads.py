@@ -1,6 +1,8 @@
-"""Downloads: a file of a run, or what a run said. Passed on piece by piece; a worker is held as long as the reader takes, so few at a time.
+"""Downloads: a file of a run, or what a run said. Passed on piece by piece; a worker is held as
+long as the reader takes, so few at a time.
 
-A range is answered from the file itself. Whatever the file holds, a browser saves it and never shows it as a page of this site.
+A range is answered from the file itself. Whatever the file holds, a browser saves it and never
+shows it as a page of this site.
 """
 
 import contextlib
@@ -15,13 +17,13 @@ import msgspec
 import werkzeug.http
 
 from ...client.transport.connection import Reply
+from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
-from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
 from ..request import error_responses as errors
-from . import library, runs
-from ..request.worker_quota import Place
 from ..request.context import Visit, as_json
+from ..request.worker_quota import Place
+from . import library, runs
 
 _MAX_SUFFIX = 255
 #: Separators, control characters, ends of lines, and marks that turn the direction of what follows.
@@ -64,14 +66,22 @@ def run_files(v: Visit) -> bytes:
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
     model = v.site.simulations.model(type_, model_name)
-    return v.upstream.call(CallRequest(
-        uid=v.uid, job_cmd="list_run_files", simulation_type=type_, compute_model=model.name,
-        compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=v.number("computeJobSerial", 2**53),
-    ))
+    return v.upstream.call(
+        CallRequest(
+            uid=v.uid,
+            job_cmd="list_run_files",
+            simulation_type=type_,
+            compute_model=model.name,
+            compute_jid=compute_jid(v.uid, sid, model.name),
+            compute_job_serial=v.number("computeJobSerial", 2**53),
+        )
+    )
 
 
 def download_run_file(v: Visit) -> flask.Response:
-    """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one frame's number; -1 is the whole run."""
+    """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one
+    frame's number; -1 is the whole run.
+    """
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
     model = v.site.simulations.model(type_, model_name)
@@ -83,12 +93,19 @@ def download_run_file(v: Visit) -> flask.Response:
     serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     jid = compute_jid(v.uid, sid, model.name)
     call = CallRequest(
-        uid=v.uid, job_cmd="download_run_file", simulation_type=type_, compute_model=model.name, compute_jid=jid,
-        compute_job_serial=serial, args={"suffix": suffix, "frame": int(v.arg("frame"))},
+        uid=v.uid,
+        job_cmd="download_run_file",
+        simulation_type=type_,
+        compute_model=model.name,
+        compute_jid=jid,
+        compute_job_serial=serial,
+        args={"suffix": suffix, "frame": int(v.arg("frame"))},
     )
     made = msgspec.json.decode(v.upstream.call(call), type=_Made)
     v.log(jid, {"computeJid": jid, "computeJobSerial": serial, "name": made.name})
-    return send_file(v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name))
+    return send_file(
+        v, RunFile(uid=v.uid, compute_jid=jid, compute_job_serial=serial, name=made.name)
+    )
 
 
 def get_lib_file(v: Visit) -> flask.Response:
@@ -103,8 +120,14 @@ def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
     if v.request.method != "HEAD" and not conditional:
         return _sent(v, wanted, None)
     with v.upstream.stream(_route(wanted), msgspec.structs.replace(wanted, length=0)) as stat:
-        etag, modified, size = stat.header("ETag"), _moment(stat.header("Last-Modified")), int(stat.header("X-Jobscribe-Size"))
-    if not werkzeug.http.is_resource_modified(v.request.environ, etag, last_modified=modified, ignore_if_range=True):
+        etag, modified, size = (
+            stat.header("ETag"),
+            _moment(stat.header("Last-Modified")),
+            int(stat.header("X-Jobscribe-Size")),
+        )
+    if not werkzeug.http.is_resource_modified(
+        v.request.environ, etag, last_modified=modified, ignore_if_range=True
+    ):
         return _described(flask.Response(status=304), wanted.name, etag, modified)
     if v.request.method == "HEAD":
         answer = _described(flask.Response(), wanted.name, etag, modified)
@@ -122,9 +145,16 @@ def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
 
 
 def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> tuple[int, int] | None:
-    """(first byte, one after the last) that is asked for; None for the whole file. Raises Refusal("rangeNotSatisfiable")."""
+    """(first byte, one after the last) that is asked for; None for the whole file. Raises
+    Refusal("rangeNotSatisfiable").
+    """
     asked = werkzeug.http.parse_range_header(v.request.headers.get("Range"))
-    if asked is None or asked.units != "bytes" or len(asked.ranges) != 1 or not _still(v, etag, modified):
+    if (
+        asked is None
+        or asked.units != "bytes"
+        or len(asked.ranges) != 1
+        or not _still(v, etag, modified)
+    ):
         return None
     first, end = asked.ranges[0]
     if first < 0:  # the last so many bytes
@@ -153,20 +183,30 @@ def _sent(v: Visit, wanted: RunFile | LibFile, part: tuple[int, int] | None) -> 
     with contextlib.ExitStack() as undone:
         place = v.site.places.stream(v.uid)
         undone.callback(place.close)
-        request = wanted if part is None else msgspec.structs.replace(wanted, offset=part[0], length=part[1] - part[0])
+        request = (
+            wanted
+            if part is None
+            else msgspec.structs.replace(wanted, offset=part[0], length=part[1] - part[0])
+        )
         stream = v.upstream.stream(_route(wanted), request)
         undone.callback(stream.close)
         length, size = int(stream.header("Content-Length")), int(stream.header("X-Jobscribe-Size"))
-        answer = flask.Response(_Body(place, stream.pieces(length), stream.close), status=200 if part is None else 206)
+        answer = flask.Response(
+            _Body(place, stream.pieces(length), stream.close), status=200 if part is None else 206
+        )
         answer.headers["Content-Length"] = str(length)
         if part is not None:
             answer.headers["Content-Range"] = f"bytes {part[0]}-{part[0] + length - 1}/{size}"
-        _described(answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified")))
+        _described(
+            answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified"))
+        )
         undone.pop_all()  # from here on they are the answer's
     return answer
 
 
-def _described(answer: flask.Response, name: str, etag: str, modified: datetime | None) -> flask.Response:
+def _described(
+    answer: flask.Response, name: str, etag: str, modified: datetime | None
+) -> flask.Response:
     headers = answer.headers
     shown = _CONTROLS.sub("_", name.rpartition("/")[2]) or "file"
     headers["Content-Disposition"] = "attachment; " + _parameter(shown)
@@ -200,14 +240,22 @@ def run_log(v: Visit) -> flask.Response:
         raise Refusal("badRequest", "stream must be stdout or stderr")
     serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     request = JobLog(
-        uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial,
-        stream="stdout" if stream == "stdout" else "stderr", tail=tail, limit=tail or LOG_PIECE,
+        uid=v.uid,
+        compute_jid=compute_jid(v.uid, sid, model.name),
+        compute_job_serial=serial,
+        stream="stdout" if stream == "stdout" else "stderr",
+        tail=tail,
+        limit=tail or LOG_PIECE,
     )
     first = v.upstream.reply("job-log", request)
     if tail:
         return _text(flask.Response(first.body), f"{stream}.log", first)
     place = v.site.places.stream(v.uid)
-    return _text(flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)), f"{stream}.log", first)
+    return _text(
+        flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)),
+        f"{stream}.log",
+        first,
+    )
 
 
 def _log_pieces(v: Visit, request: JobLog, reply: Reply) -> Iterator[bytes]:
@@ -222,7 +270,10 @@ def _log_pieces(v: Visit, request: JobLog, reply: Reply) -> Iterator[bytes]:
         sent += len(reply.body)
         if reply.headers["X-Jobscribe-End"] == "true" or sent >= LOG_AT_MOST:
             return
-        reply = v.upstream.reply("job-log", msgspec.structs.replace(request, offset=int(reply.headers["X-Jobscribe-Next-Offset"])))
+        reply = v.upstream.reply(
+            "job-log",
+            msgspec.structs.replace(request, offset=int(reply.headers["X-Jobscribe-Next-Offset"])),
+        )
 
 
 def _text(answer: flask.Response, name: str, first: Reply) -> flask.Response:
@@ -231,4 +282,3 @@ def _text(answer: flask.Response, name: str, first: Reply) -> flask.Response:
     answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
     answer.headers["X-Jobscribe-Offset"] = first.headers["X-Jobscribe-Offset"]
     return answer
-

@@ -1,7 +1,7 @@
 """Frames: one picture of a run, at an address that never means another one.
 
-`frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial`, and where an app wants more, `*{...}` in JSON.
-The serial is in it, so browsers may keep what they got for ever.
+`frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial`, and where an
+app wants more, `*{...}` in JSON. The serial is in it, so browsers may keep what they got for ever.
 """
 
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import flask
 import msgspec
 
+from ...protocol.api.requests import CallRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid, parse
-from ...protocol.api.requests import CallRequest
 from ..request.context import Visit, number
 
 FOR_EVER = "private, max-age=31536000, immutable"
@@ -32,13 +32,19 @@ def parsed(text: str) -> FrameId:
     """Raises Refusal("badRequest")."""
     parts = text.split("*", 6)
     if len(parts) < 6:
-        raise Refusal("badRequest", "a frame is named frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial")
+        raise Refusal(
+            "badRequest",
+            "a frame is named frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial",
+        )
     index, report, sid, type_, hash_, serial = parts[:6]
     if not (0 < len(hash_) <= 64 and set(hash_) <= _HASH):
         raise Refusal("badRequest", "computeJobHash must be 1 to 64 letters or digits")
     frame = FrameId(
-        index=number("frameIndex", index, 10**9), report=parse("computeModel", report), simulation_id=parse("simulationId", sid),
-        simulation_type=parse("simulationType", type_), serial=number("computeJobSerial", serial, 2**53),
+        index=number("frameIndex", index, 10**9),
+        report=parse("computeModel", report),
+        simulation_id=parse("simulationId", sid),
+        simulation_type=parse("simulationType", type_),
+        serial=number("computeJobSerial", serial, 2**53),
         args=_args(parts[6]) if len(parts) == 7 else {},
     )
     if frame.serial == 0:
@@ -49,21 +55,31 @@ def parsed(text: str) -> FrameId:
 def _args(text: str) -> dict[str, Any]:
     try:
         if len(text) > _MAX_ARGS:
-            raise Refusal("badRequest", f"what a frame is asked with may take {_MAX_ARGS} characters")
+            raise Refusal(
+                "badRequest", f"what a frame is asked with may take {_MAX_ARGS} characters"
+            )
         return msgspec.json.decode(text.encode(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as e:
-        raise Refusal("badRequest", f"the last part of a frame's name must be a JSON object: {e}") from None
+        raise Refusal(
+            "badRequest", f"the last part of a frame's name must be a JSON object: {e}"
+        ) from None
 
 
 def simulation_frame(v: Visit) -> flask.Response:
     frame = parsed(v.arg("frame_id"))
     v.allowed(frame.simulation_type)
     model = v.site.simulations.model(frame.simulation_type, frame.report)
-    raw = v.upstream.call(CallRequest(
-        uid=v.uid, job_cmd="get_simulation_frame", simulation_type=frame.simulation_type, compute_model=model.name,
-        compute_jid=compute_jid(v.uid, frame.simulation_id, model.name), compute_job_serial=frame.serial,
-        args={**frame.args, "frameReport": frame.report, "frameIndex": frame.index},
-    ))
+    raw = v.upstream.call(
+        CallRequest(
+            uid=v.uid,
+            job_cmd="get_simulation_frame",
+            simulation_type=frame.simulation_type,
+            compute_model=model.name,
+            compute_jid=compute_jid(v.uid, frame.simulation_id, model.name),
+            compute_job_serial=frame.serial,
+            args={**frame.args, "frameReport": frame.report, "frameIndex": frame.index},
+        )
+    )
     answer = flask.Response(raw, mimetype="application/json")
     answer.headers["Cache-Control"] = FOR_EVER
     # another user of the same browser has another cookie

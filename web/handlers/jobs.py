@@ -43,9 +43,18 @@ def _jobs(v: Visit, uid: str | None) -> schemas.JobsReply:
 def _row(row: dict[str, Any]) -> schemas.JobRow:
     uid, sid, model = split_jid(row["jid"])
     return schemas.JobRow(
-        compute_jid=row["jid"], uid=uid, simulation_id=sid, simulation_type=row["simulationType"], compute_model=model,
-        state=row["status"], compute_job_serial=row["serial"], compute_job_queued=row["queuedAt"], compute_job_start=row["startedAt"],
-        compute_job_end=row["endedAt"], reason=row["reason"], compute_job_position=row.get("position"),
+        compute_jid=row["jid"],
+        uid=uid,
+        simulation_id=sid,
+        simulation_type=row["simulationType"],
+        compute_model=model,
+        state=row["status"],
+        compute_job_serial=row["serial"],
+        compute_job_queued=row["queuedAt"],
+        compute_job_start=row["startedAt"],
+        compute_job_end=row["endedAt"],
+        reason=row["reason"],
+        compute_job_position=row.get("position"),
     )
 
 
@@ -60,13 +69,22 @@ def global_resources(v: Visit) -> bytes:
     body = v.body(schemas.Resources)
     v.allowed(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
-    return v.upstream.post("global-resources", requests.GlobalResources(
-        uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, ports=body.ports, release=body.release,
-    ))
+    return v.upstream.post(
+        "global-resources",
+        requests.GlobalResources(
+            uid=v.uid,
+            simulation_type=body.simulation_type,
+            simulation_id=body.simulation_id,
+            ports=body.ports,
+            release=body.release,
+        ),
+    )
 
 
 def live_ticket(v: Visit) -> schemas.TicketReply:
-    """What opens this user's stream of news for a moment. The secret is read anew: a ticket signed with an old one opens nothing."""
+    """What opens this user's stream of news for a moment. The secret is read anew: a ticket signed
+    with an old one opens nothing.
+    """
     v.body(schemas.Body)
     now = time.time()
     ticket = tickets.sign(v.upstream.address().token, v.uid, now)

@@ -1,4 +1,6 @@
-"""The user's library of input files: list, upload, delete. The supervisor keeps the files; bytes pass through here and are not held."""
+"""The user's library of input files: list, upload, delete. The supervisor keeps the files; bytes
+pass through here and are not held.
+"""
 
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
@@ -8,8 +10,8 @@ from werkzeug.exceptions import ClientDisconnected
 
 from ...protocol.errors import Refusal
 from ..request import schemas
-from ..request.supervisor_client import CHUNK
 from ..request.context import Visit
+from ..request.supervisor_client import CHUNK
 
 
 def lib_files(v: Visit) -> schemas.LibFilesReply:
@@ -69,5 +71,7 @@ def name(v: Visit) -> str:
 
 
 def _path(route: str, uid: str, simulation_type: str, name: str | None = None) -> str:
-    query = {"uid": uid, "simulationType": simulation_type} | ({} if name is None else {"name": name})
+    query = {"uid": uid, "simulationType": simulation_type} | (
+        {} if name is None else {"name": name}
+    )
     return f"/api/{route}?{urlencode(query)}"

@@ -1,4 +1,6 @@
-"""Runs: start, status, cancel. What the supervisor says of a run, with what a page wants to see beside it."""
+"""Runs: start, status, cancel. What the supervisor says of a run, with what a page wants to see
+beside it.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,18 +15,37 @@ from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
 from ...protocol.jobs.status import ACTIVE, CANCELED, COMPLETED, MISSING, PENDING
-from ..request import error_responses as errors, schemas
-from . import library
-from .cluster_fields import Where, where
+from ..request import error_responses as errors
+from ..request import schemas
 from ..request.app_catalog import Slot
 from ..request.context import Visit
+from . import library
+from .cluster_fields import Where, where
 
 Reply = dict[str, Any]
 #: Beyond these, the supervisor's reply is for operators.
 _TOLD = (
-    "state", "reason", "error", "computeJid", "computeJobHash", "computeJobSerial", "computeJobQueued", "computeJobStart", "computeJobEnd",
-    "elapsedTime", "queueState", "jobStatusMessage", "canceledAfterSecs", "known", "since", "over", "superseded", "alert",
-    "batch", "cluster", "why",
+    "state",
+    "reason",
+    "error",
+    "computeJid",
+    "computeJobHash",
+    "computeJobSerial",
+    "computeJobQueued",
+    "computeJobStart",
+    "computeJobEnd",
+    "elapsedTime",
+    "queueState",
+    "jobStatusMessage",
+    "canceledAfterSecs",
+    "known",
+    "since",
+    "over",
+    "superseded",
+    "alert",
+    "batch",
+    "cluster",
+    "why",
 )
 #: What clients know: an answer with this state says what they must have their user do first.
 SR_EXCEPTION = "srException"
@@ -37,19 +58,43 @@ def run_simulation(v: Visit) -> Reply:
     model = v.site.simulations.model(body.simulation_type, body.report)
     there = _where(body.models, model, body.report)
     data = {
-        "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report, "models": there.models,
+        "simulationType": body.simulation_type,
+        "simulationId": body.simulation_id,
+        "report": body.report,
+        "models": there.models,
     }
-    hash_ = v.site.simulations.hash(body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type))
+    hash_ = v.site.simulations.hash(
+        body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
+    )
     jid = compute_jid(v.uid, body.simulation_id, model.name)
     request = requests.RunSimulation(
-        req_id=body.req_id or fresh.req_id(), force_run=body.force_run, compute_job_serial=body.compute_job_serial,
-        run=there.of(requests.RunSpec(
-            uid=v.uid, simulation_type=body.simulation_type, simulation_id=body.simulation_id, compute_model=model.name,
-            job_run_mode=model.kind, data=data, compute_job_hash=hash_, active_plan=v.site.plan(v.uid) if v.site.plan else None,
-            env=v.site.simulations.environment(body.simulation_type),
-        )),
+        req_id=body.req_id or fresh.req_id(),
+        force_run=body.force_run,
+        compute_job_serial=body.compute_job_serial,
+        run=there.of(
+            requests.RunSpec(
+                uid=v.uid,
+                simulation_type=body.simulation_type,
+                simulation_id=body.simulation_id,
+                compute_model=model.name,
+                job_run_mode=model.kind,
+                data=data,
+                compute_job_hash=hash_,
+                active_plan=v.site.plan(v.uid) if v.site.plan else None,
+                env=v.site.simulations.environment(body.simulation_type),
+            )
+        ),
     )
-    v.log(jid, {"reqId": request.req_id, "computeJid": jid, "report": body.report, "computeJobHash": hash_, "forceRun": body.force_run})
+    v.log(
+        jid,
+        {
+            "reqId": request.req_id,
+            "computeJid": jid,
+            "report": body.report,
+            "computeJobHash": hash_,
+            "forceRun": body.force_run,
+        },
+    )
     reply = v.upstream.object("run-simulation", request)
     if reply.get("superseded"):
         reply = _current(v, jid, hash_) or reply
@@ -58,7 +103,10 @@ def run_simulation(v: Visit) -> Reply:
     if told["state"] == MISSING and reply["state"] == COMPLETED:
         # it was computed once, but what it wrote is gone
         again = msgspec.structs.replace(request, req_id=_again(request.req_id), force_run=True)
-        v.log(jid, {"reqId": again.req_id, "computeJid": jid, "forceRun": True, "reason": told["reason"]})
+        v.log(
+            jid,
+            {"reqId": again.req_id, "computeJid": jid, "forceRun": True, "reason": told["reason"]},
+        )
         reply = v.upstream.object("run-simulation", again)
         told = page.told(reply)
     if told["state"] == PENDING and (sign_in := reply.get("srException")):
@@ -75,45 +123,69 @@ def run_status(v: Visit) -> Reply:
     if hash_ is None and body.models is not None:
         model = v.site.simulations.model(body.simulation_type, body.report)
         data = {
-            "simulationType": body.simulation_type, "simulationId": body.simulation_id, "report": body.report,
+            "simulationType": body.simulation_type,
+            "simulationId": body.simulation_id,
+            "report": body.report,
             "models": _where(body.models, model, body.report).models,
         }
-        hash_ = v.site.simulations.hash(body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type))
+        hash_ = v.site.simulations.hash(
+            body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
+        )
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
     return page.told(page.status(hash_, body.compute_job_serial))
 
 
 def run_cancel(v: Visit) -> Reply:
-    """Of exactly the run that is meant; whatever else is in the slot stays as it is, and that is said."""
+    """Of exactly the run that is meant; whatever else is in the slot stays as it is, and that is
+    said.
+    """
     body = v.body(schemas.RunCancel)
     v.allowed(body.simulation_type)
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
     reply = page.status(body.compute_job_hash, body.compute_job_serial)
     if reply["state"] in ACTIVE and not reply.get("superseded"):
         request = requests.RunCancel(
-            req_id=body.req_id or fresh.req_id(), uid=v.uid, compute_jid=page.jid, compute_job_serial=reply["computeJobSerial"],
+            req_id=body.req_id or fresh.req_id(),
+            uid=v.uid,
+            compute_jid=page.jid,
+            compute_job_serial=reply["computeJobSerial"],
             reason="canceled from the page",
         )
-        v.log(page.jid, {"reqId": request.req_id, "computeJid": page.jid, "computeJobSerial": request.compute_job_serial})
+        v.log(
+            page.jid,
+            {
+                "reqId": request.req_id,
+                "computeJid": page.jid,
+                "computeJobSerial": request.compute_job_serial,
+            },
+        )
         reply = v.upstream.object("run-cancel", request)
     return page.told(reply, result=False)
 
 
 def _page(v: Visit, simulation_type: str, simulation_id: str, report: str) -> "_Page":
-    return _Page(v, v.site.simulations.slot(simulation_type, report), simulation_type, simulation_id, report)
+    return _Page(
+        v, v.site.simulations.slot(simulation_type, report), simulation_type, simulation_id, report
+    )
 
 
 class _Page:
     """The simulation and report that a page shows, and the job behind them."""
 
-    def __init__(self, v: Visit, model: Slot, simulation_type: str, simulation_id: str, report: str) -> None:
+    def __init__(
+        self, v: Visit, model: Slot, simulation_type: str, simulation_id: str, report: str
+    ) -> None:
         self._v, self._model = v, model
         self._type, self._sid, self._report = simulation_type, simulation_id, report
         self.jid = compute_jid(v.uid, simulation_id, model.name)
 
     def status(self, hash_: str | None, serial: int) -> Reply:
-        """What the supervisor says; `missing` for what is not there, is another run, or is of another app."""
-        request = requests.RunStatusRequest(uid=self._v.uid, compute_jid=self.jid, compute_job_hash=hash_, compute_job_serial=serial)
+        """What the supervisor says; `missing` for what is not there, is another run, or is of
+        another app.
+        """
+        request = requests.RunStatusRequest(
+            uid=self._v.uid, compute_jid=self.jid, compute_job_hash=hash_, compute_job_serial=serial
+        )
         try:
             reply = self._v.upstream.object("run-status", request)
         except ClientError as e:
@@ -137,31 +209,53 @@ class _Page:
         elif reply["state"] == COMPLETED and result and self._model.kind == "sequential":
             found = self._result(reply)
             if found is None:
-                return _missing(self.jid, "runDirNotFound") | {"computeJobSerial": reply["computeJobSerial"]}
+                return _missing(self.jid, "runDirNotFound") | {
+                    "computeJobSerial": reply["computeJobSerial"]
+                }
             beside |= found
-        elif reply["state"] == COMPLETED and result and self._v.api == "runSimulation" and not self._run_dir_there(reply):
-            return _missing(self.jid, "runDirNotFound") | {"computeJobSerial": reply["computeJobSerial"]}
+        elif (
+            reply["state"] == COMPLETED
+            and result
+            and self._v.api == "runSimulation"
+            and not self._run_dir_there(reply)
+        ):
+            return _missing(self.jid, "runDirNotFound") | {
+                "computeJobSerial": reply["computeJobSerial"]
+            }
         return {**beside, **status}
 
     def _reported(self, reply: Reply) -> Reply:
-        frames = {"frameCount": 0, "percentComplete": 0.0} if self._model.kind == "parallel" and reply["state"] != MISSING else {}
+        frames = (
+            {"frameCount": 0, "percentComplete": 0.0}
+            if self._model.kind == "parallel" and reply["state"] != MISSING
+            else {}
+        )
         said = reply.get("parallelStatus")
         return frames | (_without_ours(said) if isinstance(said, dict) else {})
 
     def _next(self, reply: Reply) -> Reply:
         """How and when to ask again."""
         request = {
-            "simulationType": self._type, "simulationId": self._sid, "report": self._report,
-            "computeJobHash": reply.get("computeJobHash"), "computeJobSerial": reply.get("computeJobSerial"),
+            "simulationType": self._type,
+            "simulationId": self._sid,
+            "report": self._report,
+            "computeJobHash": reply.get("computeJobHash"),
+            "computeJobSerial": reply.get("computeJobSerial"),
             "computeJobStart": reply.get("computeJobStart"),
         }
         return {"nextRequest": request, "nextRequestSeconds": reply.get("nextRequestSeconds") or 1}
 
     def _result(self, reply: Reply) -> Reply | None:
-        """The result's fields; None when what the run wrote is gone. A result that cannot be had changes nothing about the run."""
+        """The result's fields; None when what the run wrote is gone. A result that cannot be had
+        changes nothing about the run.
+        """
         request = requests.CallRequest(
-            uid=self._v.uid, job_cmd="sequential_result", simulation_type=self._type, compute_model=self._model.name,
-            compute_jid=self.jid, compute_job_serial=reply["computeJobSerial"],
+            uid=self._v.uid,
+            job_cmd="sequential_result",
+            simulation_type=self._type,
+            compute_model=self._model.name,
+            compute_jid=self.jid,
+            compute_job_serial=reply["computeJobSerial"],
         )
         about = {"computeJid": self.jid, "computeJobSerial": reply["computeJobSerial"]}
         try:
@@ -175,11 +269,18 @@ class _Page:
             self._v.log(self.jid, {**about, "result": f"{refusal.code}: {refusal.sentence}"})
             return {"resultError": {k: v for k, v in errors.body(refusal).items() if k != "state"}}
         self._v.log(self.jid, {**about, "result": f"ok bytes={len(raw)}"})
-        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str | float | bool | None)
+        found = msgspec.json.decode(
+            raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str | float | bool | None
+        )
         return _without_ours(found) if isinstance(found, dict) else {"result": found}
 
     def _run_dir_there(self, reply: Reply) -> bool:
-        request = requests.RunFile(uid=self._v.uid, compute_jid=self.jid, compute_job_serial=reply["computeJobSerial"], name="")
+        request = requests.RunFile(
+            uid=self._v.uid,
+            compute_jid=self.jid,
+            compute_job_serial=reply["computeJobSerial"],
+            name="",
+        )
         try:
             self._v.upstream.post("run-file", request)
         except ClientError as e:
@@ -199,7 +300,14 @@ def _for_pages(sign_in: Reply, report: str) -> Reply:
 
 def _without_ours(fields: Mapping[str, Any]) -> Reply:
     """What an app says, less what only the supervisor can know: also where that says nothing."""
-    ours = {*_TOLD, "computeJobPosition", "signIn", "nextRequest", "nextRequestSeconds", "resultError"}
+    ours = {
+        *_TOLD,
+        "computeJobPosition",
+        "signIn",
+        "nextRequest",
+        "nextRequestSeconds",
+        "resultError",
+    }
     return {k: v for k, v in fields.items() if k not in ours or k == "alert"}
 
 
@@ -208,7 +316,9 @@ def _missing(jid: str, reason: str) -> Reply:
 
 
 def _current(v: Visit, jid: str, hash_: str) -> Reply | None:
-    """The run that is in the slot now, if it has the same inputs: the answer to a request whose own run has been repeated since."""
+    """The run that is in the slot now, if it has the same inputs: the answer to a request whose own
+    run has been repeated since.
+    """
     request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_hash=hash_)
     reply = v.upstream.object("run-status", request)
     return None if reply["state"] in (MISSING, CANCELED) else reply
@@ -220,10 +330,15 @@ def _again(req_id: str) -> str:
 
 
 def serial(v: Visit, simulation_type: str, simulation_id: str, model: str, wanted: int) -> int:
-    """The serial of the run that is to be read, if it is this user's and of this app. Raises Refusal("notFound")."""
+    """The serial of the run that is to be read, if it is this user's and of this app. Raises
+    Refusal("notFound").
+    """
     jid = compute_jid(v.uid, simulation_id, model)
     request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_serial=wanted)
     reply = v.upstream.object("run-status", request)
-    if reply.get("computeJobSerial") is None or reply.get("simulationType", simulation_type) != simulation_type:
+    if (
+        reply.get("computeJobSerial") is None
+        or reply.get("simulationType", simulation_type) != simulation_type
+    ):
         raise Refusal("notFound", f"there is no job {jid}")
     return int(reply["computeJobSerial"])

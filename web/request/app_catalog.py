@@ -1,4 +1,6 @@
-"""The apps, as the front end sees them: which report belongs to which compute model, and which inputs make two runs the same."""
+"""The apps, as the front end sees them: which report belongs to which compute model, and which
+inputs make two runs the same.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,9 @@ LibFiles = Callable[[], Mapping[str, str]]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Compute model of a job. kind: None for a plain command, and for a job that no installed app describes."""
+    """Compute model of a job. kind: None for a plain command, and for a job that no installed app
+    describes.
+    """
 
     name: str
     kind: Kind | None = None
@@ -42,12 +46,20 @@ class Simulations:
         app = self.app(simulation_type)
         model = app.model(report)
         if model is None:
-            there = ", ".join(sorted({m.name for m in app.models} | {r.name for m in app.models for r in m.reports}))
-            raise Refusal("notFound", f"{simulation_type} has no report {report!r}; it has: {there}")
+            there = ", ".join(
+                sorted(
+                    {m.name for m in app.models} | {r.name for m in app.models for r in m.reports}
+                )
+            )
+            raise Refusal(
+                "notFound", f"{simulation_type} has no report {report!r}; it has: {there}"
+            )
         return model
 
     def slot(self, simulation_type: str, report: str) -> Slot:
-        """The compute model of a job that may have been submitted elsewhere, for status, cancel, log and diagnosis."""
+        """The compute model of a job that may have been submitted elsewhere, for status, cancel,
+        log and diagnosis.
+        """
         try:
             model = self.model(simulation_type, report)
         except Refusal:  # unknownApp, appFailed, notFound: the supervisor may know the job although the app is gone
@@ -55,7 +67,9 @@ class Simulations:
         return Slot(model.name, model.kind)
 
     def hash(self, simulation_type: str, model: Model, data: Data, lib: LibFiles) -> str:
-        """The computeJobHash. Raises Refusal (appRefused with what the app says to its user, appFailed)."""
+        """The computeJobHash. Raises Refusal (appRefused with what the app says to its user,
+        appFailed).
+        """
         try:
             return digest(self.app(simulation_type), model.name, data, _Later(lib))
         except AppError as e:
@@ -64,9 +78,15 @@ class Simulations:
             raise Refusal("tooDeep", "the request is nested too deep") from None
 
     def environment(self, simulation_type: str) -> dict[str, str]:
-        """What a run of this app has in its environment: the version that its hash is of. Where it runs, another one refuses it."""
+        """What a run of this app has in its environment: the version that its hash is of. Where it
+        runs, another one refuses it.
+        """
         version = self.app(simulation_type).version
-        return {APP_VERSION: version} if isinstance(version, str) and version.isprintable() and len(version) <= _VERSION_CHARS else {}
+        return (
+            {APP_VERSION: version}
+            if isinstance(version, str) and version.isprintable() and len(version) <= _VERSION_CHARS
+            else {}
+        )
 
     def described(self) -> list[dict[str, Any]]:
         """What pages make their forms of. An app that cannot be loaded says why."""
@@ -78,8 +98,15 @@ class Simulations:
         except Refusal as e:
             return {"name": name, "error": e.sentence}
         return {
-            "name": app.name, "title": app.title, "version": app.version, "models": msgspec.to_builtins(app.models),
-            "methods": {"analysis": sorted(app.analysis), "stateful": sorted(app.stateful), "stateless": sorted(app.stateless)},
+            "name": app.name,
+            "title": app.title,
+            "version": app.version,
+            "models": msgspec.to_builtins(app.models),
+            "methods": {
+                "analysis": sorted(app.analysis),
+                "stateful": sorted(app.stateful),
+                "stateless": sorted(app.stateless),
+            },
         }
 
 

@@ -26,4 +26,7 @@ def from_supervisor(error: ClientError) -> Refusal:
     """The refusal for the browser; its cause, where it differs, is for the log."""
     if error.code in CODES and error.code not in _OURS:
         return Refusal(error.code, error.sentence)
-    return Refusal("supervisorUnavailable", "the supervisor cannot be reached at the moment; what runs, runs on")
+    return Refusal(
+        "supervisorUnavailable",
+        "the supervisor cannot be reached at the moment; what runs, runs on",
+    )

@@ -1,16 +1,17 @@
-"""What browsers send and get: one type for each body. The same types check requests and make the OpenAPI document.
+"""What browsers send and get: one type for each body. The same types check requests and make the
+OpenAPI document.
 
-Names of fields are Sirepo's. Requests may hold more than is named here: the clients that there are send whole simulations. Who the
-user is never stands in a body.
+Names of fields are Sirepo's. Requests may hold more than is named here: the clients that there are
+send whole simulations. Who the user is never stands in a body.
 """
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ...protocol.api.requests import Hash, KnownSerial
 from ...protocol.clusters.batch import ClusterName
 from ...protocol.ids import ComputeJid, ComputeModel, ReqId, Sid, SimulationType, Uid
-from ...protocol.api.requests import Hash, KnownSerial
 from ...protocol.jobs.status import Status
 
 Data = dict[str, Any]
@@ -26,9 +27,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunSimulation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Start a run of this report's compute model, join the one that is live, or get the finished one with the same inputs.
+    """Start a run of this report's compute model, join the one that is live, or get the finished
+    one with the same inputs.
 
-    reqId: makes the request safe to send again; made here where it is missing. computeJobSerial: the run that the page knows.
+    reqId: makes the request safe to send again; made here where it is missing. computeJobSerial:
+    the run that the page knows.
     """
 
     simulation_type: SimulationType
@@ -76,7 +79,9 @@ class AnalysisJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Have the app compute something that needs no run: from its input alone, or (stateful) with the user's library."""
+    """Have the app compute something that needs no run: from its input alone, or (stateful) with
+    the user's library.
+    """
 
     simulation_type: SimulationType
     method: Method
@@ -86,7 +91,9 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which jobs. active: pending or running, or (false) the others; null for both. before: `next` of the page before."""
+    """Which jobs. active: pending or running, or (false) the others; null for both. before: `next`
+    of the page before.
+    """
 
     active: bool | None = True
     before: KnownSerial | None = None
@@ -100,7 +107,9 @@ class Ping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ports for this simulation: the same ones each time, until they are released or the lease is over."""
+    """Ports for this simulation: the same ones each time, until they are released or the lease is
+    over.
+    """
 
     simulation_type: SimulationType
     simulation_id: Sid
@@ -109,7 +118,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SbatchCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a site asks for, to sign in there: a password, a one-time code, a private key, or several of them. Kept nowhere."""
+    """What a site asks for, to sign in there: a password, a one-time code, a private key, or
+    several of them. Kept nowhere.
+    """
 
     username: UnixName
     password: Secret | None = None
@@ -123,7 +134,9 @@ class SbatchCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class SbatchLogin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Sign in to a cluster. Without its name: to that of the simulation's run, or else to the first one."""
+    """Sign in to a cluster. Without its name: to that of the simulation's run, or else to the first
+    one.
+    """
 
     sbatch_credentials: SbatchCredentials
     cluster: ClusterName | None = None
@@ -153,7 +166,9 @@ class SbatchLogout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same request succeed later?"""
+    """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same
+    request succeed later?
+    """
 
     state: str
     code: str
@@ -183,7 +198,9 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a user has to sign in, and why. reason: `no-creds`, `invalid-creds` or `general-connection-error`."""
+    """Where a user has to sign in, and why. reason: `no-creds`, `invalid-creds` or
+    `general-connection-error`.
+    """
 
     is_modal: bool
     is_sbatch_login: bool
@@ -201,7 +218,9 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why a run waits, or did not complete. confidence: `certain`, `likely`, `possible` or `unknown`. tries: what a person can do."""
+    """Why a run waits, or did not complete. confidence: `certain`, `likely`, `possible` or
+    `unknown`. tries: what a person can do.
+    """
 
     cause: str
     confidence: str
@@ -210,7 +229,9 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The whole answer. evidence: what shows the cause; exclusions (`not`): what it is taken for and is not. traceback: of Python."""
+    """The whole answer. evidence: what shows the cause; exclusions (`not`): what it is taken for
+    and is not. traceback: of Python.
+    """
 
     state: str
     cause: str | None = None
@@ -228,11 +249,13 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a run stands. Times are unix seconds.
 
-    Beside these fields stand those that the app reports while it runs, and the result of a sequential run that completed.
-    A question about another hash or serial than the current one is answered `missing`, with the reason. cluster: to which the run goes;
-    batch: what Slurm says of its job there. computeJobPosition: of the last event that it counts in; of two answers about one run the lower
-    one is older. why: of what waits or did not complete, the cause in a word and a sentence. signIn: what is to be known of it, or goes on,
-    only after its user has signed in there.
+    Beside these fields stand those that the app reports while it runs, and the result of a
+    sequential run that completed. A question about another hash or serial than the current one is
+    answered `missing`, with the reason. cluster: to which the run goes; batch: what Slurm says of
+    its job there. computeJobPosition: of the last event that it counts in; of two answers about one
+    run the lower one is older. why: of what waits or did not complete, the cause in a word and a
+    sentence. signIn: what is to be known of it, or goes on, only after its user has signed in
+    there.
     """
 
     state: Status
@@ -271,7 +294,9 @@ class SrException(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SrExceptionReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """First the user has to sign in to a cluster. run: the status of the run, which is on file and goes on by itself then."""
+    """First the user has to sign in to a cluster. run: the status of the run, which is on file and
+    goes on by itself then.
+    """
 
     state: Literal["srException"]
     sr_exception: SrException
@@ -299,7 +324,9 @@ class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class LogoutReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """signedOut: was anybody signed in? agentEnded: is nothing of the user's agent left there? runs: that Slurm goes on with."""
+    """signedOut: was anybody signed in? agentEnded: is nothing of the user's agent left there?
+    runs: that Slurm goes on with.
+    """
 
     state: str
     signed_out: bool
@@ -361,7 +388,9 @@ class CountersReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What opens /live until that moment (unix seconds): `ticket` goes into the header of this name."""
+    """What opens /live until that moment (unix seconds): `ticket` goes into the header of this
+    name.
+    """
 
     ticket: str
     header: str

@@ -1,6 +1,8 @@
-"""The front end's side of the supervisor's HTTP interface: connections that are kept, and one of its own for each stream.
+"""The front end's side of the supervisor's HTTP interface: connections that are kept, and one of
+its own for each stream.
 
-Nothing is tried for long here: a worker that waits serves nobody, and the browser asks again by itself.
+Nothing is tried for long here: a worker that waits serves nobody, and the browser asks again by
+itself.
 """
 
 import contextlib
@@ -13,14 +15,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...client.transport.address import Address, Source
-from ...client.transport.connection import Connection, Reply
 from ...client.api.errors import ClientError, own
 from ...client.api.requests import Call, object_of
-from ...protocol.wire.handshake import FRONT_END
-from ...protocol.redaction import Redactor
+from ...client.transport.address import Address, Source
+from ...client.transport.connection import Connection, Reply
 from ...protocol.api.requests import CallRequest
+from ...protocol.redaction import Redactor
 from ...protocol.version import VERSION
+from ...protocol.wire.handshake import FRONT_END
 
 CHUNK = 64 * 1024
 #: A stream on which nothing moves for so long is taken for cut; a call may take so long at most.
@@ -57,7 +59,9 @@ class Upstream:
         """The same for what must never be sent a second time, on a connection of its own."""
         headers = {"Content-Type": "application/json"}
         with self._connection() as connection:
-            sent = connection.stream(f"/api/{name}", headers, wait_secs, method="POST", body=msgspec.json.encode(request))
+            sent = connection.stream(
+                f"/api/{name}", headers, wait_secs, method="POST", body=msgspec.json.encode(request)
+            )
             with Stream(*sent) as stream:
                 return object_of(stream.read())
 
@@ -65,7 +69,9 @@ class Upstream:
         return object_of(self.post(name, request))
 
     def call(self, request: CallRequest) -> bytes:
-        """What an app computes. Its deadline is kept by the supervisor, which knows it; here only the longest there can be."""
+        """What an app computes. Its deadline is kept by the supervisor, which knows it; here only
+        the longest there can be.
+        """
         return self.post("call", request, request.deadline_secs or LONGEST_SECS)
 
     def ping(self) -> None:
@@ -74,18 +80,29 @@ class Upstream:
 
     def exchange(self, method: str, path: str) -> bytes:
         """A request without a body, and the whole answer."""
-        with self._elsewhere(lambda c: Stream(*c.stream(path, {}, IDLE_SECS, method=method))) as stream:
+        with self._elsewhere(
+            lambda c: Stream(*c.stream(path, {}, IDLE_SECS, method=method))
+        ) as stream:
             return stream.read()
 
     def stream(self, name: str, request: msgspec.Struct) -> "Stream":
         """An answer that is passed on piece by piece; to be closed."""
         body, headers = msgspec.json.encode(request), {"Content-Type": "application/json"}
-        return self._elsewhere(lambda c: Stream(*c.stream(f"/api/{name}", headers, IDLE_SECS, method="POST", body=body)))
+        return self._elsewhere(
+            lambda c: Stream(
+                *c.stream(f"/api/{name}", headers, IDLE_SECS, method="POST", body=body)
+            )
+        )
 
     def upload(self, path: str, pieces: Iterable[bytes], length: int) -> bytes:
         """Send these pieces, of `length` bytes in all. Tried once: they cannot be had again."""
         headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
-        with self._connection() as connection, Stream(*connection.stream(path, headers, IDLE_SECS, method="PUT", body=pieces)) as stream:
+        with (
+            self._connection() as connection,
+            Stream(
+                *connection.stream(path, headers, IDLE_SECS, method="PUT", body=pieces)
+            ) as stream,
+        ):
             return stream.read()
 
     def close(self) -> None:
@@ -95,7 +112,9 @@ class Upstream:
             connection.close()
 
     def _elsewhere(self, once: Callable[[Connection], T]) -> T:
-        """Tried again, once, where the supervisor was started anew in another place, or with another secret."""
+        """Tried again, once, where the supervisor was started anew in another place, or with
+        another secret.
+        """
         with self._connection() as connection:
             before = connection.address()
             try:
@@ -112,7 +131,10 @@ class Upstream:
         with self._lock:
             pid, connection = self._idle.pop() if self._idle else (0, None)
         if connection is None or pid != os.getpid():
-            pid, connection = os.getpid(), Connection(self.address, budget_secs=0.0, headers={FRONT_END: VERSION})
+            pid, connection = (
+                os.getpid(),
+                Connection(self.address, budget_secs=0.0, headers={FRONT_END: VERSION}),
+            )
         try:
             yield connection
         finally:
@@ -130,13 +152,20 @@ class Upstream:
 class Stream:
     """An answer whose body is read as it comes."""
 
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
         self._connection, self._response = connection, response
 
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def header(self, name: str) -> str:
@@ -149,7 +178,9 @@ class Stream:
         return self._response.read()
 
     def pieces(self, length: int) -> Iterator[bytes]:
-        """All of it; raises ConnectionError where the other end stops before `length` bytes, so that nobody takes a part for the whole."""
+        """All of it; raises ConnectionError where the other end stops before `length` bytes, so
+        that nobody takes a part for the whole.
+        """
         left = length
         while left > 0:
             piece = self._response.read1(min(CHUNK, left))

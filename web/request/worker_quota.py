@@ -1,4 +1,6 @@
-"""Who holds the workers: requests that are being answered and downloads that are being read, by user. No one user gets all of them."""
+"""Who holds the workers: requests that are being answered and downloads that are being read, by
+user. No one user gets all of them.
+"""
 
 import threading
 from collections import Counter
@@ -9,7 +11,9 @@ from ...protocol.errors import Refusal
 
 
 class Places:
-    """For all threads. streams: downloads at once, of which one user may have three quarters. each: requests and downloads of one user."""
+    """For all threads. streams: downloads at once, of which one user may have three quarters. each:
+    requests and downloads of one user.
+    """
 
     def __init__(self, streams: int, each: int) -> None:
         self._streams, self._each = streams, each
@@ -23,7 +27,10 @@ class Places:
         """While a request of this user is being answered. Raises Refusal("tooManyRequests")."""
         with self._lock:
             if self._requests[uid] + self._reading[uid] >= self._each:
-                raise Refusal("tooManyRequests", f"{self._each} requests and downloads of yours are under way already")
+                raise Refusal(
+                    "tooManyRequests",
+                    f"{self._each} requests and downloads of yours are under way already",
+                )
             self._requests[uid] += 1
         try:
             yield

@@ -1,4 +1,6 @@
-"""The small Flask application that `jobscribe server` and `jobscribe up` serve: the blueprint, the page, and how it is."""
+"""The small Flask application that `jobscribe server` and `jobscribe up` serve: the blueprint, the
+page, and how it is.
+"""
 
 import hashlib
 import importlib
@@ -12,17 +14,18 @@ import werkzeug.exceptions
 from ...client.transport.address import Source
 from ...protocol.errors import Refusal
 from ...runtime.log.logger import Log
-from ...service.site.startup_checks import is_loopback
 from ...service.settings.settings import Settings
-from ..request import error_responses as errors
+from ...service.site.startup_checks import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
-from .login_sessions import SESSION_SECS, Sessions, key_of
-from .development_login import SignIn
-from .user_ids import Uids
+from ..request import error_responses as errors
 from ..request.context import as_json
+from .development_login import SignIn
+from .login_sessions import SESSION_SECS, Sessions, key_of
+from .user_ids import Uids
 
 STATIC = Path(__file__).parents[1] / "static"
-#: Scripts, pictures and styles come from here and from nowhere else, and no other site may show our page inside its own.
+#: Scripts, pictures and styles come from here and from nowhere else, and no other site may show our
+#: page inside its own.
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -32,8 +35,11 @@ USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
 
 
-def create_app(settings: Settings, source: Source, log: Log, *, sessions: Sessions | None) -> flask.Flask:
-    """sessions: those of the sign-in by name, for this machine only; without them `server.user_hook` says who the user is.
+def create_app(
+    settings: Settings, source: Source, log: Log, *, sessions: Sessions | None
+) -> flask.Flask:
+    """sessions: those of the sign-in by name, for this machine only; without them
+    `server.user_hook` says who the user is.
 
     Raises Refusal where a hook cannot be had.
     """
@@ -47,11 +53,19 @@ def create_app(settings: Settings, source: Source, log: Log, *, sessions: Sessio
         user = Uids(server.uid_file).user(user)
     app.extensions[USER] = user
     half = max(1, server.threads // 2)
-    app.register_blueprint(create_blueprint(
-        supervisor=source, user=user, may=_optional("server.may_hook", server.may_hook),
-        admin=_optional("server.admin_hook", server.admin_hook), plan=_optional("server.plan_hook", server.plan_hook),
-        apps_also=settings.apps.also, log=log, streams=half, each=half,
-    ))
+    app.register_blueprint(
+        create_blueprint(
+            supervisor=source,
+            user=user,
+            may=_optional("server.may_hook", server.may_hook),
+            admin=_optional("server.admin_hook", server.admin_hook),
+            plan=_optional("server.plan_hook", server.plan_hook),
+            apps_also=settings.apps.also,
+            log=log,
+            streams=half,
+            each=half,
+        )
+    )
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))
     app.add_url_rule("/", "index", lambda: _page("index.html"))
     app.add_url_rule("/static/<path:name>", "static", _page)
@@ -67,8 +81,11 @@ def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
     app.extensions[_SIGN_IN] = sign_in
     app.config.update(
         # browsers send cookies to all ports of a host: each root has its own
-        SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}", SESSION_COOKIE_SAMESITE="Lax", SESSION_COOKIE_HTTPONLY=True,
-        PERMANENT_SESSION_LIFETIME=SESSION_SECS, SESSION_REFRESH_EACH_REQUEST=False,
+        SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}",
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_COOKIE_HTTPONLY=True,
+        PERMANENT_SESSION_LIFETIME=SESSION_SECS,
+        SESSION_REFRESH_EACH_REQUEST=False,
     )
     app.secret_key = hashlib.sha256(key.encode()).hexdigest()
     app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
@@ -79,7 +96,9 @@ def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
 
 
 def session_key(app: flask.Flask, cookie: str) -> str | None:
-    """The key of the cookie's session, without a request to the application; None where it has none that goes on."""
+    """The key of the cookie's session, without a request to the application; None where it has none
+    that goes on.
+    """
     with app.test_request_context(headers={"Cookie": cookie}):
         token = app.extensions[_SIGN_IN].token()
         return None if token is None else key_of(token)
@@ -90,7 +109,9 @@ def _this_machine() -> None:
     host = flask.request.host
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if not is_loopback(name.strip("[]")):
-        raise Refusal("crossSite", f"this site is called 127.0.0.1 or localhost, not {ascii(name)[:80]}")
+        raise Refusal(
+            "crossSite", f"this site is called 127.0.0.1 or localhost, not {ascii(name)[:80]}"
+        )
 
 
 def _page(name: str) -> flask.Response:
@@ -116,9 +137,14 @@ def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
             case Refusal():
                 refusal = error
             case werkzeug.exceptions.MethodNotAllowed():
-                refusal = Refusal("methodNotAllowed", f"{flask.request.path[:80]} does not take {flask.request.method[:20]}")
+                refusal = Refusal(
+                    "methodNotAllowed",
+                    f"{flask.request.path[:80]} does not take {flask.request.method[:20]}",
+                )
             case werkzeug.exceptions.NotFound():
-                refusal = Refusal("notFound", f"there is nothing at {ascii(flask.request.path)[:80]}")
+                refusal = Refusal(
+                    "notFound", f"there is nothing at {ascii(flask.request.path)[:80]}"
+                )
             case werkzeug.exceptions.HTTPException():
                 refusal = Refusal("badRequest", f"the request cannot be understood: {error.name}")
             case _:
@@ -136,7 +162,9 @@ def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
 def _required(hook: str | None) -> Callable[..., Any]:
     found = _optional("server.user_hook", hook)
     if found is None:
-        raise Refusal("unsafe", "nobody says who the users are; name a module:function in server.user_hook")
+        raise Refusal(
+            "unsafe", "nobody says who the users are; name a module:function in server.user_hook"
+        )
     return found
 
 
@@ -148,7 +176,9 @@ def _optional(setting: str, hook: str | None) -> Callable[..., Any] | None:
     try:
         found = getattr(importlib.import_module(module), name)
     except Exception as e:  # whatever a site's module raises when it is imported
-        raise Refusal("badConfig", f"{setting}: {hook} cannot be had: {type(e).__name__}: {e}") from e
+        raise Refusal(
+            "badConfig", f"{setting}: {hook} cannot be had: {type(e).__name__}: {e}"
+        ) from e
     if not callable(found):
         raise Refusal("badConfig", f"{setting}: {hook} is no function")
     function: Callable[..., Any] = found

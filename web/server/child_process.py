@@ -1,4 +1,6 @@
-"""What a process and the front end that it starts as its child agree on. Imports nothing of the front end itself."""
+"""What a process and the front end that it starts as its child agree on. Imports nothing of the
+front end itself.
+"""
 
 import socket
 from typing import Any
@@ -12,9 +14,11 @@ MODULE = "jobscribe.web"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What the child is told on its standard input, which is held open for as long as the parent lives.
+    """What the child is told on its standard input, which is held open for as long as the parent
+    lives.
 
-    listen, ready: descriptors of the listening socket, and of a pipe on which one byte says that it serves.
+    listen, ready: descriptors of the listening socket, and of a pipe on which one byte says that it
+    serves.
     """
 
     options: dict[str, Any]
@@ -32,7 +36,9 @@ def bound(ip: str, port: int) -> socket.socket:
         listening.listen(128)
     except OSError as e:
         listening.close()
-        raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror or e}") from None
+        raise Refusal(
+            "portTaken", f"port {port} of {ip} cannot be used: {e.strerror or e}"
+        ) from None
     return listening
 
 

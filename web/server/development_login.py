@@ -1,7 +1,8 @@
-"""Sign-in for development: a name, no password, a signed cookie with the token of a session. Only `jobscribe up` has it, on loopback.
+"""Sign-in for development: a name, no password, a signed cookie with the token of a session. Only
+`jobscribe up` has it, on loopback.
 
-The proxy lets in one unix user of this machine; no request of another one comes here (see `proxy`). The page's own form talks in JSON;
-there is a plain one for browsers without scripts.
+The proxy lets in one unix user of this machine; no request of another one comes here (see `proxy`).
+The page's own form talks in JSON; there is a plain one for browsers without scripts.
 """
 
 import getpass
@@ -78,12 +79,21 @@ class SignIn:
     def form(self) -> flask.Response:
         """A page for browsers without scripts."""
         session = self.session()
-        return flask.Response(_FORM.replace("NAME", html.escape("" if session is None else session.name)), mimetype="text/html")
+        return flask.Response(
+            _FORM.replace("NAME", html.escape("" if session is None else session.name)),
+            mimetype="text/html",
+        )
 
 
 def uid_of(name: str, own_uid: str) -> str:
-    """The unix user of this site is the user that the command line acts as; everybody else is derived from the name."""
-    return own_uid if name == getpass.getuser() else derived_id(name.encode(), key=b"jobscribe development user")[:8]
+    """The unix user of this site is the user that the command line acts as; everybody else is
+    derived from the name.
+    """
+    return (
+        own_uid
+        if name == getpass.getuser()
+        else derived_id(name.encode(), key=b"jobscribe development user")[:8]
+    )
 
 
 def _json(raw: bytes) -> object:

@@ -1,6 +1,8 @@
-"""The sign-ins of `jobscribe up`, kept by the server, so that signing out ends them. Holds no passwords and decides nothing about users.
+"""The sign-ins of `jobscribe up`, kept by the server, so that signing out ends them. Holds no
+passwords and decides nothing about users.
 
-A browser has a random token; the file has its digest. Changes are durable when a method returns, and survive a restart.
+A browser has a random token; the file has its digest. Changes are durable when a method returns,
+and survive a restart.
 """
 
 import contextlib
@@ -30,9 +32,13 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """One per process, for all threads. path: its file; None keeps nothing. A damaged file counts as empty: users sign in again."""
+    """One per process, for all threads. path: its file; None keeps nothing. A damaged file counts
+    as empty: users sign in again.
+    """
 
-    def __init__(self, path: Path | None, *, most: int = MOST, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path | None, *, most: int = MOST, wall: Callable[[], float] = time.time
+    ) -> None:
         self._path, self._most, self._wall = path, most, wall
         self._lock = threading.Lock()
         self._rows = self._read()
@@ -57,7 +63,9 @@ class Sessions:
         return found if found is not None and found.until > self._wall() else None
 
     def end(self, token: object) -> None:
-        """End the session, if there is one. Raises Refusal("storageUnavailable"): then it has ended until the next restart only."""
+        """End the session, if there is one. Raises Refusal("storageUnavailable"): then it has ended
+        until the next restart only.
+        """
         if not isinstance(token, str) or key_of(token) not in self._rows:
             return
         with self._lock:
@@ -68,7 +76,9 @@ class Sessions:
     def _read(self) -> dict[str, Session]:
         if self._path is None:
             return {}
-        for leftover in self._path.parent.glob(f"{self._path.name}.*.new"):  # of a process that was killed while it wrote
+        for leftover in self._path.parent.glob(
+            f"{self._path.name}.*.new"
+        ):  # of a process that was killed while it wrote
             with contextlib.suppress(OSError):
                 leftover.unlink()
         try:
@@ -82,7 +92,9 @@ class Sessions:
         try:
             write_atomically(str(self._path), msgspec.json.encode(rows), sync=True)
         except OSError as e:
-            raise Refusal("storageUnavailable", f"the sign-in cannot be put on record: {e.strerror}") from None
+            raise Refusal(
+                "storageUnavailable", f"the sign-in cannot be put on record: {e.strerror}"
+            ) from None
 
 
 def key_of(token: str) -> str:

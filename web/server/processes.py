@@ -1,7 +1,8 @@
-"""The processes that serve the front end: `jobscribe server` (waitress, behind a proxy of the house), and the child of `jobscribe up`.
+"""The processes that serve the front end: `jobscribe server` (waitress, behind a proxy of the
+house), and the child of `jobscribe up`.
 
-The child gets its listening socket from its parent and puts the small proxy in front of waitress, which nobody else can reach. It ends
-when its parent does, whatever ended that.
+The child gets its listening socket from its parent and puts the small proxy in front of waitress,
+which nobody else can reach. It ends when its parent does, whatever ended that.
 """
 
 import asyncio
@@ -29,19 +30,20 @@ from ...runtime import processes
 from ...runtime.connections.admission import Limits
 from ...runtime.connections.http_server import Peers
 from ...runtime.log.logger import Log, capture_logging, log_uncaught
-from ...service.settings.loader import load
 from ...service.log.sink import PkdebugSink, open_log
-from ...service.site.startup_checks import check_server, read_secret
+from ...service.settings.loader import load
 from ...service.settings.settings import Settings
+from ...service.site.startup_checks import check_server, read_secret
 from .application import USER, create_app, session_key
 from .child_process import Start, bound, url_of
-from .waitress_server import guard, user_by
-from .proxy import LIMITS, Proxy, serve, unix
 from .login_sessions import Sessions
+from .proxy import LIMITS, Proxy, serve, unix
+from .waitress_server import guard, user_by
 
 #: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
 HIGH_WATER = 512 * 1024
-#: Connections to waitress at once: more than the small proxy has under way and keeps, so that none that stalls keeps others out.
+#: Connections to waitress at once: more than the small proxy has under way and keeps, so that none
+#: that stalls keeps others out.
 CONNECTIONS = 1024
 DESCRIPTORS = 65_536
 TITLE = "jobscribe server"
@@ -49,7 +51,9 @@ SWITCH_SECS = 0.0005
 
 
 def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises Refusal before that."""
+    """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises
+    Refusal before that.
+    """
     check_server(settings)
     log, sink = _opened_log(settings)
     app = create_app(settings, _source(settings), log, sessions=None)
@@ -58,8 +62,14 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     server = _waitress(app, settings, listening)
     limits = settings.limits
     guard(
-        server, Limits(limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer), Peers(limits.trusted_peers),
-        user_by(app, app.extensions[USER], log), log, CONNECTIONS,
+        server,
+        Limits(
+            limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer
+        ),
+        Peers(limits.trusted_peers),
+        user_by(app, app.extensions[USER], log),
+        log,
+        CONNECTIONS,
     )
     _set_title(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +95,8 @@ def child() -> None:
     try:
         os.umask(0o077)
         _many_descriptors()
-        # the proxy's loop takes turns with the workers: at Python's default it would wait 5 ms for each
+        # the proxy's loop takes turns with the workers: at Python's default it would wait 5 ms for
+        # each
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
@@ -95,12 +106,22 @@ def child() -> None:
         inner = socket.socket(socket.AF_UNIX)
         inner.bind(path)
         inner.listen(128)
-        asyncio.run(_proxied(settings, start, path, app, sessions, log, _waitress(app, settings, inner)))
+        asyncio.run(
+            _proxied(settings, start, path, app, sessions, log, _waitress(app, settings, inner))
+        )
     finally:
         sink.close()
 
 
-async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask, sessions: Sessions, log: Log, inner: Any) -> None:
+async def _proxied(
+    settings: Settings,
+    start: Start,
+    path: str,
+    app: flask.Flask,
+    sessions: Sessions,
+    log: Log,
+    inner: Any,
+) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -113,13 +134,29 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
     threading.Thread(target=answer, name="waitress", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    threading.Thread(target=_parent_is_gone, args=(lambda: loop.call_soon_threadsafe(told.set),), name="parent", daemon=True).start()
-    proxy = Proxy(unix(path), in_root(settings.root), lambda headers: session_key(app, headers.get("Cookie", "")), log)
+    threading.Thread(
+        target=_parent_is_gone,
+        args=(lambda: loop.call_soon_threadsafe(told.set),),
+        name="parent",
+        daemon=True,
+    ).start()
+    proxy = Proxy(
+        unix(path),
+        in_root(settings.root),
+        lambda headers: session_key(app, headers.get("Cookie", "")),
+        log,
+    )
     sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
     limits = settings.limits
-    server = serve(proxy, socket.socket(fileno=start.listen), LIMITS._replace(
-        request_secs=limits.request_secs, body_secs=limits.body_secs, per_peer=limits.connections_per_peer,
-    ))
+    server = serve(
+        proxy,
+        socket.socket(fileno=start.listen),
+        LIMITS._replace(
+            request_secs=limits.request_secs,
+            body_secs=limits.body_secs,
+            per_peer=limits.connections_per_peer,
+        ),
+    )
     log("front end ready root={}", settings.root)
     gc.freeze()
     os.write(start.ready, b"1")
@@ -130,7 +167,9 @@ async def _proxied(settings: Settings, start: Start, path: str, app: flask.Flask
 
 
 def _many_descriptors() -> None:
-    """As many as may be had: each stream of news takes two, and without one left nobody is answered."""
+    """As many as may be had: each stream of news takes two, and without one left nobody is
+    answered.
+    """
     most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -138,7 +177,8 @@ def _many_descriptors() -> None:
 def _parent_is_gone(tell: Callable[[], object]) -> None:
     """The parent never writes again: the end of its standard input is the end of the parent.
 
-    By its descriptor: Python dies at its own end of a lock that this thread would hold while it waits in a buffered file.
+    By its descriptor: Python dies at its own end of a lock that this thread would hold while it
+    waits in a buffered file.
     """
     while os.read(0, 1):
         continue
@@ -146,7 +186,9 @@ def _parent_is_gone(tell: Callable[[], object]) -> None:
 
 
 def _private_path(root: str) -> str:
-    """Of a unix socket in the root, that only this user can reach; by descriptor, since such a path may only have 107 bytes."""
+    """Of a unix socket in the root, that only this user can reach; by descriptor, since such a path
+    may only have 107 bytes.
+    """
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     with contextlib.suppress(FileNotFoundError):
         os.unlink("web.sock", dir_fd=folder)
@@ -155,10 +197,16 @@ def _private_path(root: str) -> str:
 
 def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) -> Any:
     return create_server(
-        app, sockets=[listening], threads=settings.server.threads, ident=None, outbuf_high_watermark=HIGH_WATER,
-        max_request_body_size=settings.limits.upload_bytes + 64 * 1024, clear_untrusted_proxy_headers=True,
+        app,
+        sockets=[listening],
+        threads=settings.server.threads,
+        ident=None,
+        outbuf_high_watermark=HIGH_WATER,
+        max_request_body_size=settings.limits.upload_bytes + 64 * 1024,
+        clear_untrusted_proxy_headers=True,
         # with select, its default, one descriptor over 1023 would be its end
-        connection_limit=CONNECTIONS, asyncore_use_poll=True,
+        connection_limit=CONNECTIONS,
+        asyncore_use_poll=True,
     )
 
 
@@ -167,7 +215,10 @@ def _source(settings: Settings) -> Source:
     if url is None:
         return in_root(settings.root)
     if file is None:
-        raise Refusal("unsafe", "server.supervisor_url needs supervisor.server_secret_file, the secret of that supervisor")
+        raise Refusal(
+            "unsafe",
+            "server.supervisor_url needs supervisor.server_secret_file, the secret of that supervisor",
+        )
     return fixed(url, read_secret(file), "frontEnd")
 
 

@@ -1,9 +1,11 @@
-"""The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything else to the front end.
+"""The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything
+else to the front end.
 
-Every request must come from the unix user of this process, or from root. Browsers send the cookies of a host to all of its ports, so
-another user's server on this machine gets them, too: a cookie alone proves nothing here.
-Bytes pass in both directions as fast as the slower side takes them, and nothing is collected. Nothing is understood but where a
-request goes, which headers are not for the other side, and that a side may be away.
+Every request must come from the unix user of this process, or from root. Browsers send the cookies
+of a host to all of its ports, so another user's server on this machine gets them, too: a cookie
+alone proves nothing here. Bytes pass in both directions as fast as the slower side takes them, and
+nothing is collected. Nothing is understood but where a request goes, which headers are not for the
+other side, and that a side may be away.
 """
 
 import asyncio
@@ -21,14 +23,14 @@ import tornado.iostream
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
-from ...client.transport.address import Source
 from ...client.api.errors import ClientError
+from ...client.transport.address import Source
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits
 from ...runtime.connections.http_server import MAX_HEADERS, Guard, Guarded, Peers
 from ...runtime.connections.http_server import server as http_server
-from ...runtime.log.logger import Log
 from ...runtime.log.aggregation import Sums
+from ...runtime.log.logger import Log
 from ..request import error_responses as errors
 from .peer_gate import Gate
 
@@ -40,10 +42,12 @@ LIMITS = Limits(idle_secs=IDLE_SECS)
 MOST_KEPT, KEPT_SECS = 32, 30.0
 #: Requests to the front end, and streams of news, at once; one more is told to come back.
 MOST = 512
-#: A request of which nothing comes, or an answer of which nothing is taken, for so long is given up.
+#: A request of which nothing comes, or an answer of which nothing is taken, for so long is given
+#: up.
 STALL_SECS = 60.0
 LARGEST_BODY = 16 * 1024 * 1024
-#: Of somebody who is not signed in: the front end's server keeps a whole body before it asks whose it is.
+#: Of somebody who is not signed in: the front end's server keeps a whole body before it asks whose
+#: it is.
 LARGEST_OF_STRANGERS = 64 * 1024
 #: The supervisor has a limit for uploads, which it says itself.
 LARGEST_UPLOAD = 2**40
@@ -52,22 +56,41 @@ _NO_LIMIT = 2**62
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 #: Methods whose body tornado sends in chunks where its length is not known.
 _CHUNKED = ("POST", "PUT", "PATCH")
-_HOP_BY_HOP = frozenset({
-    "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-})
-_OURS = frozenset({"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"})
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "expect",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_OURS = frozenset(
+    {"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"}
+)
 
 Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each stream.
+    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each
+    stream.
 
     session: the key of the sign-in session that these headers show; None without one.
     """
 
-    def __init__(self, front: Connect, supervisor: Source, session: Callable[[HTTPHeaders], str | None], log: Log) -> None:
+    def __init__(
+        self,
+        front: Connect,
+        supervisor: Source,
+        session: Callable[[HTTPHeaders], str | None],
+        log: Log,
+    ) -> None:
         self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
         self.gate = Gate(log)
         self._streams: dict[str, set[_Passage]] = {}
@@ -120,7 +143,9 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
             parts = urlsplit(self._supervisor().url)
         except ClientError as e:
             raise ConnectionError(e.sentence) from None
-        stream = tornado.iostream.IOStream(socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET))
+        stream = tornado.iostream.IOStream(
+            socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET)
+        )
         return await _connected(stream, (parts.hostname, parts.port))
 
 
@@ -133,7 +158,9 @@ def unix(path: str) -> Connect:
     return connect
 
 
-async def _connected(stream: tornado.iostream.IOStream, address: object) -> tornado.iostream.IOStream:
+async def _connected(
+    stream: tornado.iostream.IOStream, address: object
+) -> tornado.iostream.IOStream:
     try:
         async with asyncio.timeout(CONNECT_SECS):
             await stream.connect(address)
@@ -190,28 +217,43 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             return
         except (OSError, tornado.iostream.StreamClosedError) as e:  # TimeoutError is an OSError
             self._proxy.log("{}: no connection: {}", self._what, e)
-            self._refuse(Refusal("supervisorUnavailable", "this part of the site is not there at the moment; what runs, runs on"))
+            self._refuse(
+                Refusal(
+                    "supervisorUnavailable",
+                    "this part of the site is not there at the moment; what runs, runs on",
+                )
+            )
             return
         if self._browser.stream.closed():
             stream.close()
             return
         stream.set_nodelay(True)
-        params = HTTP1ConnectionParameters(no_keep_alive=True, max_header_size=MAX_HEADERS, max_body_size=_NO_LIMIT)
+        params = HTTP1ConnectionParameters(
+            no_keep_alive=True, max_header_size=MAX_HEADERS, max_body_size=_NO_LIMIT
+        )
         self._server = HTTP1Connection(stream, True, params)
         sent = self._forwarded(start_line, headers)
         self._sends_body = start_line.method in _CHUNKED or "Content-Length" in sent
         self._reading = asyncio.get_running_loop().create_task(self._read(self._server))
-        await _quietly(self._server.write_headers(RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent))
+        await _quietly(
+            self._server.write_headers(
+                RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent
+            )
+        )
 
     def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
         self._limit, limit = LARGEST_OF_STRANGERS, self._limit
         self._proxy.gate.check(self._connection, self._browser.stream.socket)
         self._limit = limit
         declared = headers.get("Content-Length")
-        if declared is not None and (not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers):
+        if declared is not None and (
+            not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers
+        ):
             # two readers of it could see two requests
             raise tornado.httputil.HTTPInputError("a body has one length, in digits")
-        if (self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live) >= MOST:
+        if (
+            self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live
+        ) >= MOST:
             raise Refusal("tooManyRequests", "too many requests are under way")
         if not start_line.path.isascii():
             raise Refusal("badRequest", "an address is made of ASCII")
@@ -231,7 +273,10 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
 
     def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
         sent = _passed_on(headers, _OURS)
-        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = self._browser.stream.socket.getpeername()[0], "http"
+        sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = (
+            self._browser.stream.socket.getpeername()[0],
+            "http",
+        )
         sent["X-Forwarded-Host"] = headers.get("Host", "")
         if not self._may_keep:
             sent["Connection"] = "close"
@@ -277,20 +322,33 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         answer = _Answer(self)
         try:
             still_open = await server.read_response(answer)
-            if still_open and self._may_keep and answer.may_keep and answer.finished and self._heard:
+            if (
+                still_open
+                and self._may_keep
+                and answer.may_keep
+                and answer.finished
+                and self._heard
+            ):
                 self._server = None
                 self._proxy.keep(server.detach())
         except tornado.iostream.StreamClosedError:
             pass  # the browser left, and its connection was closed here: nobody is there to be told
         finally:
             if not answer.begun:
-                self._refuse(Refusal("supervisorUnavailable", "this part of the site was stopped before it answered; ask again"))
+                self._refuse(
+                    Refusal(
+                        "supervisorUnavailable",
+                        "this part of the site was stopped before it answered; ask again",
+                    )
+                )
             elif not answer.finished:
                 self._browser.close()
             self._over()
 
     def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
-        return self._taking(self._browser.write_headers(start_line, _passed_on(headers, frozenset())))
+        return self._taking(
+            self._browser.write_headers(start_line, _passed_on(headers, frozenset()))
+        )
 
     def continue_answer(self, chunk: bytes) -> Awaitable[None]:
         return self._taking(self._browser.write(chunk))
@@ -306,7 +364,9 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._over()
 
     def end_answer(self) -> None:
-        """Only when the request has been read, too: a connection that is closed before may take the answer with it."""
+        """Only when the request has been read, too: a connection that is closed before may take the
+        answer with it.
+        """
         self._said = True
         if self._heard and not self._browser.stream.closed():
             self._browser.finish()
@@ -316,11 +376,19 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         if self._said or self._browser.stream.closed():
             return
         body = msgspec.json.encode(errors.body(refusal))
-        headers = HTTPHeaders({
-            "Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-        })
-        self._browser.write_headers(ResponseStartLine("HTTP/1.1", refusal.http, http.client.responses[refusal.http]), headers, body)
+        headers = HTTPHeaders(
+            {
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
+        self._browser.write_headers(
+            ResponseStartLine("HTTP/1.1", refusal.http, http.client.responses[refusal.http]),
+            headers,
+            body,
+        )
         self.end_answer()
 
     def _over(self) -> None:
@@ -353,7 +421,9 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
         if start_line.code < 200:
             return None
         self.begun = True
-        self.may_keep = start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
+        self.may_keep = (
+            start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
+        )
         return self._passage.begin_answer(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -371,7 +441,11 @@ def is_live(path: str) -> bool:
 
 def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
     """What concerns the other side: neither this connection nor what only we may say."""
-    named = {name.strip().lower() for value in headers.get_list("Connection") for name in value.split(",")}
+    named = {
+        name.strip().lower()
+        for value in headers.get_list("Connection")
+        for name in value.split(",")
+    }
     kept = HTTPHeaders()
     for name, value in headers.get_all():
         if name.lower() not in _HOP_BY_HOP | named | more:
@@ -387,10 +461,16 @@ async def _quietly(written: Awaitable[None]) -> None:
         return
 
 
-def serve(proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS) -> tornado.httpserver.HTTPServer:
+def serve(
+    proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS
+) -> tornado.httpserver.HTTPServer:
     """Requests from this socket go through the proxy from now on; needs a running loop."""
     said = Sums(proxy.log)
-    admission = Admission(limits, time.monotonic(), lambda reason, sentence: None if reason == "idle" else said.add(sentence))
+    admission = Admission(
+        limits,
+        time.monotonic(),
+        lambda reason, sentence: None if reason == "idle" else said.add(sentence),
+    )
     server = http_server(Guarded(Guard(admission, Peers()), proxy, None))
     listening.setblocking(False)
     server.add_sockets([listening])

@@ -1,4 +1,6 @@
-"""The uid of each user name of a site: given once, never to a second name, and kept in a file that its processes share."""
+"""The uid of each user name of a site: given once, never to a second name, and kept in a file that
+its processes share.
+"""
 
 import fcntl
 import os
@@ -25,9 +27,11 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Uids:
-    """Use it from any thread, and any number of them on one file. A name is what it is, letter by letter: `Bob` is not `bob`.
+    """Use it from any thread, and any number of them on one file. A name is what it is, letter by
+    letter: `Bob` is not `bob`.
 
-    A uid is derived from its name, so a file that was lost gives the same uids again, except where two names collided.
+    A uid is derived from its name, so a file that was lost gives the same uids again, except where
+    two names collided.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -37,10 +41,14 @@ class Uids:
     def of(self, name: str) -> str:
         """8 letters or digits, durable when this returns.
 
-        Raises Refusal("badRequest") for what is no name, Refusal("storageUnavailable") if the file cannot be read or written.
+        Raises Refusal("badRequest") for what is no name, Refusal("storageUnavailable") if the file
+        cannot be read or written.
         """
         if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARS or not name.isprintable():
-            raise Refusal("badRequest", f"a user name is 1 to {MOST_CHARS} printable characters; got {ascii(name)[:60]}")
+            raise Refusal(
+                "badRequest",
+                f"a user name is 1 to {MOST_CHARS} printable characters; got {ascii(name)[:60]}",
+            )
         with self._lock:
             if name not in self._uids:
                 self._uids = self._given(name)
@@ -53,7 +61,9 @@ class Uids:
                 self._uids = self._read()
             return next((name for name, given in self._uids.items() if given == uid), None)
 
-    def user(self, names: "Callable[[flask.Request], str | None]") -> "Callable[[flask.Request], str | None]":
+    def user(
+        self, names: "Callable[[flask.Request], str | None]"
+    ) -> "Callable[[flask.Request], str | None]":
         """A hook that says the uid of whom `names` names, for `create_blueprint(user=...)`."""
 
         def user(request: "flask.Request") -> str | None:
@@ -71,10 +81,15 @@ class Uids:
                 uids = self._read()
                 if name not in uids:
                     uids[name] = _free(name, set(uids.values()))
-                    write_atomically(str(self._path), msgspec.json.encode(_Known(uids=uids)), 0o600, sync=True)
+                    write_atomically(
+                        str(self._path), msgspec.json.encode(_Known(uids=uids)), 0o600, sync=True
+                    )
                 return uids
         except OSError as e:
-            raise Refusal("storageUnavailable", f"the uids of users cannot be kept in {self._path}: {e.strerror}") from None
+            raise Refusal(
+                "storageUnavailable",
+                f"the uids of users cannot be kept in {self._path}: {e.strerror}",
+            ) from None
 
     def _read(self) -> dict[str, str]:
         try:
@@ -82,10 +97,16 @@ class Uids:
         except FileNotFoundError:
             return {}
         except OSError as e:
-            raise Refusal("storageUnavailable", f"the uids of users cannot be read from {self._path}: {e.strerror}") from None
+            raise Refusal(
+                "storageUnavailable",
+                f"the uids of users cannot be read from {self._path}: {e.strerror}",
+            ) from None
         except msgspec.DecodeError as e:
             # to begin anew would give somebody's jobs to somebody else
-            raise Refusal("storageUnavailable", f"{self._path} does not hold uids of users: {e}; restore it from a backup") from None
+            raise Refusal(
+                "storageUnavailable",
+                f"{self._path} does not hold uids of users: {e}; restore it from a backup",
+            ) from None
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -1,6 +1,8 @@
-"""waitress with `runtime.admission`: for `jobscribe server`, whose port all unix users of the machine can reach.
+"""waitress with `runtime.admission`: for `jobscribe server`, whose port all unix users of the
+machine can reach.
 
-A large body is read only of who is signed in; connections have deadlines, and a limit for each unix user.
+A large body is read only of who is signed in; connections have deadlines, and a limit for each unix
+user.
 """
 
 import resource
@@ -22,7 +24,8 @@ from ...runtime.log.logger import Log
 from ..request import error_responses as errors
 from .proxy import LARGEST_OF_STRANGERS
 
-#: Of waitress's connections, so many are left to the owner of the site and to the site's own proxies.
+#: Of waitress's connections, so many are left to the owner of the site and to the site's own
+#: proxies.
 SPARE = 64
 #: A sentence is said again after so long (seconds).
 SAY_SECS = 60.0
@@ -30,7 +33,9 @@ IsUser = Callable[[Any], bool]
 
 
 def guard(server: Any, limits: Limits, peers: Peers, is_user: IsUser, log: Log, most: int) -> None:
-    """server: of waitress, before it runs. is_user: by the headers that waitress's parser has read. most: connections at once."""
+    """server: of waitress, before it runs. is_user: by the headers that waitress's parser has read.
+    most: connections at once.
+    """
     door = _Door(limits, peers, is_user, log, most)
     server.channel_class = lambda *args, **more: _Channel(door, *args, **more)
     server.maintenance = lambda now: door.sweep()
@@ -41,8 +46,12 @@ def user_by(app: flask.Flask, user: Callable[[flask.Request], str | None], log: 
     """Asks the site's hook. It runs on the loop of the server, and must be quick."""
 
     def is_user(parser: Any) -> bool:
-        headers = [(name.replace("_", "-").title(), value) for name, value in parser.headers.items()]
-        with app.test_request_context(parser.path, query_string=parser.query, method=parser.command, headers=headers):
+        headers = [
+            (name.replace("_", "-").title(), value) for name, value in parser.headers.items()
+        ]
+        with app.test_request_context(
+            parser.path, query_string=parser.query, method=parser.command, headers=headers
+        ):
             try:
                 return user(flask.request) is not None
             except Exception as e:
@@ -60,8 +69,12 @@ class _Door:
         self._said: dict[str, float] = {}
 
     def enter(self, channel: "_Channel", sock: socket.socket) -> Entry | None:
-        scarce = len(self.admission) >= self._most - SPARE or is_scarce(sock.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        return self.admission.enter(self.peers.of(sock), channel.handle_close, lambda: not channel.connected, scarce=scarce)
+        scarce = len(self.admission) >= self._most - SPARE or is_scarce(
+            sock.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        )
+        return self.admission.enter(
+            self.peers.of(sock), channel.handle_close, lambda: not channel.connected, scarce=scarce
+        )
 
     def sweep(self) -> None:
         for channel, entry in list(self.channels.items()):
@@ -74,14 +87,18 @@ class _Door:
     def _ended(self, reason: Reason, sentence: str) -> None:
         now = time.monotonic()
         if reason != "idle" and self._said.get(sentence, 0.0) < now:
-            self._said = {s: until for s, until in self._said.items() if until >= now} | {sentence: now + SAY_SECS}
+            self._said = {s: until for s, until in self._said.items() if until >= now} | {
+                sentence: now + SAY_SECS
+            }
             self._log("{}", sentence)
 
 
 class _Channel(HTTPChannel):
     """One connection."""
 
-    def __init__(self, door: _Door, server: Any, sock: socket.socket, *args: Any, **more: Any) -> None:
+    def __init__(
+        self, door: _Door, server: Any, sock: socket.socket, *args: Any, **more: Any
+    ) -> None:
         super().__init__(server, sock, *args, **more)
         self.parser_class = lambda adj: _Parser(adj, door.is_user)  # type: ignore[assignment]
         self._entry = door.enter(self, sock)
@@ -113,7 +130,13 @@ class _Parser(HTTPRequestParser):
     def received(self, data: bytes) -> Any:
         before, taken = self.headers_finished, super().received(data)
         large = self.chunked or self.content_length > LARGEST_OF_STRANGERS
-        if large and self.headers_finished and not before and not self.completed and not self._is_user(self):
+        if (
+            large
+            and self.headers_finished
+            and not before
+            and not self.completed
+            and not self._is_user(self)
+        ):
             self.error = _Unread("")
             self.completed = True
         return taken
@@ -123,5 +146,12 @@ class _Unread(Error):
     code, reason = 401, "Unauthorized"
 
     def to_response(self, ident: str | None = None) -> tuple[str, list[tuple[str, str]], bytes]:  # type: ignore[override]
-        refusal = Refusal("unauthenticated", f"a request of somebody who is not signed in may take {LARGEST_OF_STRANGERS} bytes")
-        return f"{self.code} {self.reason}", [("Content-Type", "application/json")], msgspec.json.encode(errors.body(refusal))
+        refusal = Refusal(
+            "unauthenticated",
+            f"a request of somebody who is not signed in may take {LARGEST_OF_STRANGERS} bytes",
+        )
+        return (
+            f"{self.code} {self.reason}",
+            [("Content-Type", "application/json")],
+            msgspec.json.encode(errors.body(refusal)),
+        )

@@ -1,4 +1,6 @@
-"""Why an earlier container of this agent ended, in the words of the driver that saw it. In a user's folder anything may stand there."""
+"""Why an earlier container of this agent ended, in the words of the driver that saw it. In a user's
+folder anything may stand there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ _BYTES, _CHARS = 64 * 1024, 500
 
 
 def sentence(path: str, since: float | None) -> str | None:
-    """Of the first end after this time (unix seconds), which is that of the container where something ran then."""
+    """Of the first end after this time (unix seconds), which is that of the container where
+    something ran then.
+    """
     found = tail(path, _BYTES)
     for line in found[1].splitlines() if found is not None else []:
         try:

@@ -1,4 +1,6 @@
-"""The executions in a keeper's care: each is started once, watched, stopped when told or late, and remembered until forgotten."""
+"""The executions in a keeper's care: each is started once, watched, stopped when told or late, and
+remembered until forgotten.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,19 @@ import os
 import selectors
 import time
 
-from ....runtime import failpoints as crashpoints, processes
+from ....runtime import failpoints as crashpoints
+from ....runtime import processes
 from ....runtime.execution.folder import EXIT
-from . import exit_info as verdict
-from .stop import Ending
-from .state import Execution
 from ..linux.kernel_log import AT_FIRST_SECS, Kernel
-from .start import Launcher, StartFailed
-from .ledger import Layout, is_name
-from ..loop.write_retry import Owed
-from .recovery import recovered, stop_under_way
 from ..loop.log import say
+from ..loop.write_retry import Owed
+from . import exit_info as verdict
+from .ledger import Layout, is_name
 from .process_sampler import look_around
+from .recovery import recovered, stop_under_way
+from .start import Launcher, StartFailed
+from .state import Execution
+from .stop import Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,24 +29,40 @@ if TYPE_CHECKING:
 
     from ....runtime.execution.output_limit import OutputCap
     from ..linux.cgroups import Cgroups
-    from .process_tracker import Kin
     from ..loop.event_loop import Loop
+    from .process_tracker import Kin
 
-#: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while output pours.
+#: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while
+#: output pours.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
 #: Starts that failed without leaving evidence: so many names are remembered.
 _REFUSED_KEPT = 10_000
 
 
 class Jobs:
-    """`known` is every execution that the agent has not forgotten, `running` those that are not over.
+    """`known` is every execution that the agent has not forgotten, `running` those that are not
+    over.
 
-    `tell("started" or "ended", execution)` is called for every change and for every order that changes nothing.
+    `tell("started" or "ended", execution)` is called for every change and for every order that
+    changes nothing.
     """
 
-    def __init__(self, layout: Layout, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups,
-                 tell: Callable[[str, Execution], None]) -> None:
-        self._layout, self._loop, self._cap, self._cgroups, self._tell = layout, loop, cap, cgroups, tell
+    def __init__(
+        self,
+        layout: Layout,
+        loop: Loop,
+        kin: Kin,
+        cap: OutputCap,
+        cgroups: Cgroups,
+        tell: Callable[[str, Execution], None],
+    ) -> None:
+        self._layout, self._loop, self._cap, self._cgroups, self._tell = (
+            layout,
+            loop,
+            cap,
+            cgroups,
+            tell,
+        )
         self._boot_id = processes.boot_id()
         self.owed = Owed(loop)
         self._life = processes.life_id()
@@ -51,7 +70,17 @@ class Jobs:
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
         self._kernel = Kernel()
-        self.ending = Ending(loop, kin, cap, cgroups, self.owed, self.running, self._finished, lambda e: tell("started", e), self._kernel)
+        self.ending = Ending(
+            loop,
+            kin,
+            cap,
+            cgroups,
+            self.owed,
+            self.running,
+            self._finished,
+            lambda e: tell("started", e),
+            self._kernel,
+        )
         self._refused: dict[str, None] = {}
         #: set when the keeper is to end: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
@@ -81,7 +110,11 @@ class Jobs:
         reason, grace = str(order["reason"]), float(order["grace"])
         e = self._found(order)
         if e is None:
-            e = Execution(order["name"], str(order.get("token") or order["name"]), self._layout.evidence(order["name"]))
+            e = Execution(
+                order["name"],
+                str(order.get("token") or order["name"]),
+                self._layout.evidence(order["name"]),
+            )
             e.stop_reason = reason
             try:
                 self._launcher.consume(e)
@@ -140,23 +173,43 @@ class Jobs:
 
     def _accept(self, e: Execution, order: dict[str, Any]) -> None:
         """Take what the order says. Raises StartFailed, nothing consumed."""
-        run_dir, script, limit, grace = (order.get(k) for k in ("runDir", "script", "limit", "grace"))
+        run_dir, script, limit, grace = (
+            order.get(k) for k in ("runDir", "script", "limit", "grace")
+        )
         if self.when_idle is not None:
             raise StartFailed("its keeper is about to end", consumed=False)
-        if not isinstance(run_dir, str) or not run_dir.startswith("/") or "\0" in run_dir or not isinstance(script, str):
-            raise StartFailed("its start order is not complete: an absolute run directory and a script are needed", consumed=False)
+        if (
+            not isinstance(run_dir, str)
+            or not run_dir.startswith("/")
+            or "\0" in run_dir
+            or not isinstance(script, str)
+        ):
+            raise StartFailed(
+                "its start order is not complete: an absolute run directory and a script are needed",
+                consumed=False,
+            )
         if not isinstance(order.get("input"), str | None):
             raise StartFailed("its start order holds an input that is no text", consumed=False)
         if not isinstance(order.get("memory"), int | None):
-            raise StartFailed("its start order holds a limit of memory that is no number", consumed=False)
+            raise StartFailed(
+                "its start order holds a limit of memory that is no number", consumed=False
+            )
         if not isinstance(order.get("job"), str | None):
-            raise StartFailed("its start order holds a description of its job that is no text", consumed=False)
-        if "\0" in e.token or not (limit is None or isinstance(limit, int | float)) or not isinstance(grace, int | float | None):
+            raise StartFailed(
+                "its start order holds a description of its job that is no text", consumed=False
+            )
+        if (
+            "\0" in e.token
+            or not (limit is None or isinstance(limit, int | float))
+            or not isinstance(grace, int | float | None)
+        ):
             raise StartFailed("its start order holds a wrong token, limit or grace", consumed=False)
         e.run_dir, e.limit = run_dir, limit
         e.grace = e.grace if grace is None else float(grace)
 
-    def _never(self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None) -> None:
+    def _never(
+        self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
+    ) -> None:
         """It did not start, and will not."""
         exit_ = verdict.never(detail, e.stop_reason, fault)
         if consumed:
@@ -178,7 +231,10 @@ class Jobs:
             if e.cgroup is not None:
                 self.ending.clear(e.cgroup)
             return e
-        say(f"{e.token} was started by an earlier keeper; " + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}"))
+        say(
+            f"{e.token} was started by an earlier keeper; "
+            + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}")
+        )
         if not e.main_over:
             self._launcher.note(e)
         self._cap.remember(e)
@@ -198,12 +254,18 @@ class Jobs:
             other.alone = e.alone = False
         self.known[e.name] = self.running[e.name] = e
         if e.limit is not None and e.started_mono is not None:
-            self._loop.at(("limit", e.name), e.started_mono + e.limit, lambda: self.ending.stop(e, "timeLimit", e.grace))
+            self._loop.at(
+                ("limit", e.name),
+                e.started_mono + e.limit,
+                lambda: self.ending.stop(e, "timeLimit", e.grace),
+            )
         if not self._loop.has_timer("tick"):
             self._loop.at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
 
     def _watch(self, e: Execution) -> None:
-        """Notice the end of a process that is not our child; where the kernel cannot say it, `_tick` looks."""
+        """Notice the end of a process that is not our child; where the kernel cannot say it,
+        `_tick` looks.
+        """
         assert e.pid is not None and e.ticks is not None
         try:
             e.pidfd = os.pidfd_open(e.pid)
@@ -223,12 +285,20 @@ class Jobs:
         fast = False
         for e in list(self.running.values()):
             fast = self._cap.apply(e) or fast
-            if not e.own and not e.main_over and e.pid is not None and e.ticks is not None and not processes.alive(e.pid, e.ticks):
+            if (
+                not e.own
+                and not e.main_over
+                and e.pid is not None
+                and e.ticks is not None
+                and not processes.alive(e.pid, e.ticks)
+            ):
                 self._main_gone(e)
         look_around(self.running.values())
         self._kernel.read()
         if self.running:
-            self._loop.at("tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick)
+            self._loop.at(
+                "tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick
+            )
 
     def _tell_state(self, e: Execution) -> None:
         self._tell("ended" if e.ended else "started", e)

@@ -1,4 +1,5 @@
-"""What is known around an end that is no success, in the words of protocol.exits.ExitFacts: memory, and what the kernel wrote down.
+"""What is known around an end that is no success, in the words of protocol.exits.ExitFacts: memory,
+and what the kernel wrote down.
 
 Nothing here may keep an end from being told: what cannot be found out is left out.
 """
@@ -17,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .state import Execution
     from ..linux.kernel_log import Kernel
+    from .state import Execution
 
 #: As protocol.exits.OF_THE_KERNEL, which needs more than the standard library.
 _TELLING = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
@@ -27,15 +28,24 @@ _SHELLS_WORDS = re.compile(rb": line \d+: +(\d+) [A-Z]")
 _WORDS_BYTES = 2048
 
 
-def found(e: Execution, exit_: dict[str, Any], around: str | None, kernel: Kernel) -> dict[str, Any]:
+def found(
+    e: Execution, exit_: dict[str, Any], around: str | None, kernel: Kernel
+) -> dict[str, Any]:
     """around: the cgroup that everything of the keeper's is in."""
     out: dict[str, Any] = {
-        "memoryPeakBytes": _peak(e, exit_), "memoryLimitBytes": _limit(e, around), "memoryKills": _kills(e, exit_, around),
+        "memoryPeakBytes": _peak(e, exit_),
+        "memoryLimitBytes": _limit(e, around),
+        "memoryKills": _kills(e, exit_, around),
     }
     if e.sight.limits:
         out["ulimits"] = _limits(e)
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
-    if number in _TELLING and e.stop_reason is None and not e.killing and e.started_mono is not None:
+    if (
+        number in _TELLING
+        and e.stop_reason is None
+        and not e.killing
+        and e.started_mono is not None
+    ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
         lines, unread = kernel.about(_numbers(e), _cgroup(e), e.started_mono, expected=killed)
         out |= {"kernel": lines, "kernelUnread": unread}
@@ -50,29 +60,47 @@ def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:
 
 def _limits(e: Execution) -> list[str]:
     """As seen on its processes; a soft limit is not told beside the equal hard one."""
-    return [text for text in e.sight.limits if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.sight.limits]
+    return [
+        text
+        for text in e.sight.limits
+        if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.sight.limits
+    ]
 
 
 def _limit(e: Execution, around: str | None) -> int | None:
     folder = e.cgroup.memory if e.cgroup is not None and e.cgroup.memory is not None else around
-    limits = [cgroup_memory.limit(folder), *(resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA))]
+    limits = [
+        cgroup_memory.limit(folder),
+        *(resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA)),
+    ]
     return min((n for n in limits if n is not None and n != resource.RLIM_INFINITY), default=None)
 
 
 def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | None:
-    """By its own count; without one only a 0 can be known: nobody was killed on the whole machine, or around it."""
+    """By its own count; without one only a 0 can be known: nobody was killed on the whole machine,
+    or around it.
+    """
     own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
     if own is not None or exit_.get("outOfMemory") is not False:
         return own
     after = counted(around)
-    return 0 if any(rose(e.counted, after, which) is False for which in ("machine", "around")) else None
+    return (
+        0
+        if any(rose(e.counted, after, which) is False for which in ("machine", "around"))
+        else None
+    )
 
 
 def _numbers(e: Execution) -> set[int]:
     """Of its processes and threads, as far as they were seen."""
     said = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
     told = {int(word) for text in said for word in _SHELLS_WORDS.findall(text)}
-    return told | set(e.sight.numbers) | {pid for pid, _, _ in e.terminated} | ({e.pid} if e.pid is not None else set())
+    return (
+        told
+        | set(e.sight.numbers)
+        | {pid for pid, _, _ in e.terminated}
+        | ({e.pid} if e.pid is not None else set())
+    )
 
 
 def _cgroup(e: Execution) -> str | None:

@@ -1,9 +1,9 @@
 """Where the keeper's files lie in an agent's folder, and the names in it. No decisions.
 
-    <folder>/keeper.lock, keeper.json     one keeper at a time; who it is
-    <folder>/container.log                how its containers ended, a line of JSON each, by who made them; none on a machine
-    <folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
-    <folder>/run/<name>/                  the evidence of one execution (see runtime.evidence); making it consumes the fencing token
+<folder>/keeper.lock, keeper.json     one keeper at a time; who it is
+<folder>/container.log                how its containers ended, a line of JSON each, by who made them; none on a machine
+<folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
+<folder>/run/<name>/                  the evidence of one execution (see runtime.evidence); making it consumes the fencing token
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def is_name(name: object) -> bool:
 
 
 class Layout:
-    """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc shows the same ones."""
+    """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc
+    shows the same ones.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.realpath(folder)
@@ -50,4 +52,6 @@ class Layout:
     def entries(self) -> list[tuple[str, str]]:
         """(name, token) of every entry, in order of names."""
         names = sorted(n for n in os.listdir(self.ledger) if is_name(n))
-        return [(n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names]
+        return [
+            (n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names
+        ]

@@ -1,7 +1,9 @@
-"""Looks at live executions now and then: which processes they have, and how much memory, where no cgroup counts that.
+"""Looks at live executions now and then: which processes they have, and how much memory, where no
+cgroup counts that.
 
-What has ended cannot be asked any more: whether a line of the kernel's log is about a job is told by the numbers seen before. A look
-costs some microseconds; an execution is looked at soon after it began, and then ever more seldom.
+What has ended cannot be asked any more: whether a line of the kernel's log is about a job is told
+by the numbers seen before. A look costs some microseconds; an execution is looked at soon after it
+began, and then ever more seldom.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ if TYPE_CHECKING:
 
     from .state import Execution
 
-#: Pauses between two looks at one execution (seconds): at first, and at last, if there is time; and how long one round may take.
+#: Pauses between two looks at one execution (seconds): at first, and at last, if there is time; and
+#: how long one round may take.
 _FIRST_PAUSE, _LONGEST_PAUSE, _ROUND_SECS = 0.25, 2.0, 0.001
 #: Processes of one that are walked through, and numbers that are remembered of it.
 _WALKED, _REMEMBERED = 200, 512
 _PAGE = os.sysconf("SC_PAGESIZE")
-#: Of so many processes of one execution, the newest, limits are read; of its limits so many are remembered.
+#: Of so many processes of one execution, the newest, limits are read; of its limits so many are
+#: remembered.
 _LIMITED, _LIMITS = 8, 5
-#: How /proc calls limits of one process; for each the option of `ulimit`, its unit (seconds, bytes), and its number for getrlimit.
+#: How /proc calls limits of one process; for each the option of `ulimit`, its unit (seconds,
+#: bytes), and its number for getrlimit.
 _ULIMITS = {
-    b"Max cpu time": ("-t {}", 1, resource.RLIMIT_CPU), b"Max file size": ("-f ({} bytes)", 1, resource.RLIMIT_FSIZE),
+    b"Max cpu time": ("-t {}", 1, resource.RLIMIT_CPU),
+    b"Max file size": ("-f ({} bytes)", 1, resource.RLIMIT_FSIZE),
     b"Max address space": ("-v {}", 1024, resource.RLIMIT_AS),
 }
 
@@ -33,12 +39,19 @@ _ULIMITS = {
 def look_around(running: Iterable[Execution]) -> None:
     """Look at those whose turn it is, who waited longest first. Never raises."""
     now = time.monotonic()
-    for e in sorted((e for e in running if e.sight.again <= now and not e.main_over), key=lambda e: e.sight.again):
+    for e in sorted(
+        (e for e in running if e.sight.again <= now and not e.main_over),
+        key=lambda e: e.sight.again,
+    ):
         e.sight.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.sight.pause))
         e.sight.again = now + e.sight.pause
         try:
             _look(e)
-        except (OSError, ValueError, IndexError):  # it is ending; or the keeper is short of something, and the next look tells more
+        except (
+            OSError,
+            ValueError,
+            IndexError,
+        ):  # it is ending; or the keeper is short of something, and the next look tells more
             continue
         if time.monotonic() - now > _ROUND_SECS:
             return
@@ -81,12 +94,18 @@ def _limit(e: Execution, family: list[int]) -> None:
         except OSError:  # it is gone
             continue
         for line in lines:
-            if (known := _ULIMITS.get(line[:26].rstrip())) is None or len(e.sight.limits) >= _LIMITS:
+            if (known := _ULIMITS.get(line[:26].rstrip())) is None or len(
+                e.sight.limits
+            ) >= _LIMITS:
                 continue
             option, unit, number = known
-            for hard, (word, own) in enumerate(zip(line[26:].split()[:2], resource.getrlimit(number), strict=False)):
+            for hard, (word, own) in enumerate(
+                zip(line[26:].split()[:2], resource.getrlimit(number), strict=False)
+            ):
                 if word.isdigit() and (own == resource.RLIM_INFINITY or int(word) < own):
-                    e.sight.limits[f"ulimit {'' if hard else '-S '}{option.format(int(word) // unit)}"] = None
+                    e.sight.limits[
+                        f"ulimit {'' if hard else '-S '}{option.format(int(word) // unit)}"
+                    ] = None
 
 
 def _below(e: Execution) -> list[int]:
@@ -99,7 +118,9 @@ def _below(e: Execution) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Of all its threads: each has its own. (agent/counters reads them, too, with what a keeper must not load.)"""
+    """Of all its threads: each has its own. (agent/counters reads them, too, with what a keeper
+    must not load.)
+    """
     out: list[int] = []
     for thread in _threads(pid):
         try:

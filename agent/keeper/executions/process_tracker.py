@@ -1,10 +1,11 @@
 """Which process belongs to which execution.
 
-The keeper is a subreaper: whatever a job leaves behind becomes the keeper's child, or hangs below one that did. So once the
-main process of its own child is over, everything that is left of a job is found below the adopted children. Whose they are
-is told by cgroup, where jobs have one; else by environment mark, session, held lock, by a parent that was known, or because
-only one job can have made them.
-What an earlier keeper started was adopted by somebody else; it is looked for in the whole process table.
+The keeper is a subreaper: whatever a job leaves behind becomes the keeper's child, or hangs below
+one that did. So once the main process of its own child is over, everything that is left of a job is
+found below the adopted children. Whose they are is told by cgroup, where jobs have one; else by
+environment mark, session, held lock, by a parent that was known, or because only one job can have
+made them. What an earlier keeper started was adopted by somebody else; it is looked for in the
+whole process table.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ AGENT = "/agent"
 
 
 class Kin:
-    """`adopted`: the keeper's adopted children by pid, each with its start time and the execution's name (None: nobody knows)."""
+    """`adopted`: the keeper's adopted children by pid, each with its start time and the execution's
+    name (None: nobody knows).
+    """
 
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
@@ -41,13 +44,18 @@ class Kin:
         self.agent_pid: int | None = None
         #: (pid, ticks) of what may not be signalled
         self._beyond: set[tuple[int, int]] = set()
-        #: who was seen below an execution, so that an orphan is known by its lineage: pid -> (ticks, name)
+        #: who was seen below an execution, so that an orphan is known by its lineage: pid ->
+        #: (ticks, name)
         self._lineage: dict[int, tuple[int, str]] = {}
 
     def look(self, known: Collection[int], live: Collection[Execution]) -> None:
-        """Meet new adopted children and reap those that are over. known: main processes that are children. live: not over."""
+        """Meet new adopted children and reap those that are over. known: main processes that are
+        children. live: not over.
+        """
         for _ in range(_PASSES):
-            if not self._look_once(known, live):  # what was just buried may have left us children that are not in the list yet
+            if not self._look_once(
+                known, live
+            ):  # what was just buried may have left us children that are not in the list yet
                 return
 
     def _look_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
@@ -86,7 +94,8 @@ class Kin:
         if p.session == self.agent_pid:
             return AGENT
         for e in live:
-            # a session is named by its leader's pid, which cannot be used again while a member is left
+            # a session is named by its leader's pid, which cannot be used again while a member is
+            # left
             if e.own and p.session == e.pid:
                 return e.name
         token = processes.environment(p.pid, b"JOBSCRIBE_TOKEN")[0]
@@ -101,7 +110,11 @@ class Kin:
 
     def orphans(self, name: str | None) -> list[int]:
         """Adopted children of this execution (None: of nobody known)."""
-        return [pid for pid, (ticks, owner) in self.adopted.items() if owner == name and (pid, ticks) not in self._beyond]
+        return [
+            pid
+            for pid, (ticks, owner) in self.adopted.items()
+            if owner == name and (pid, ticks) not in self._beyond
+        ]
 
     def kill_child(self, pid: int) -> None:
         """SIGKILL an adopted child: it was not waited for, so no other can have its pid."""
@@ -111,12 +124,16 @@ class Kin:
             self.check_reach(pid, self.adopted[pid][0])
 
     def check_reach(self, pid: int, ticks: int) -> None:
-        """A process that runs as somebody else now (a set-user-id program) cannot be ended from here; say so and let it be."""
+        """A process that runs as somebody else now (a set-user-id program) cannot be ended from
+        here; say so and let it be.
+        """
         try:
             os.kill(pid, 0)
         except PermissionError:
             if processes.alive(pid, ticks) and (pid, ticks) not in self._beyond:
-                say(f"process {pid} runs as another user and cannot be killed from here; it is left alone")
+                say(
+                    f"process {pid} runs as another user and cannot be killed from here; it is left alone"
+                )
                 self._beyond.add((pid, ticks))
         except ProcessLookupError:
             return
@@ -124,7 +141,8 @@ class Kin:
     def members(self, e: Execution, *, with_unknown: bool) -> list[Process]:
         """Every process of this execution that still runs, its main process included.
 
-        with_unknown: also the adopted ones that belong to nobody, for when it is the last execution that can have made them.
+        with_unknown: also the adopted ones that belong to nobody, for when it is the last execution
+        that can have made them.
         """
         found = processes.table()
         if e.own:
@@ -134,20 +152,25 @@ class Kin:
             roots = [p.pid for p in _anywhere(e, found)]
         if e.cgroup is not None:
             roots += e.cgroup.pids()
-        family = [found[pid] for pid in processes.with_descendants(roots, found) if not found[pid].over]
+        family = [
+            found[pid] for pid in processes.with_descendants(roots, found) if not found[pid].over
+        ]
         for p in family:
             self._lineage[p.pid] = (p.ticks, e.name)
         return [p for p in family if p.pid != os.getpid() and (p.pid, p.ticks) not in self._beyond]
 
     def forget(self, name: str) -> None:
         """The execution is over."""
-        self._lineage = {pid: (ticks, owner) for pid, (ticks, owner) in self._lineage.items() if owner != name}
+        self._lineage = {
+            pid: (ticks, owner) for pid, (ticks, owner) in self._lineage.items() if owner != name
+        }
 
 
 def _anywhere(e: Execution, found: dict[int, Process]) -> list[Process]:
     """Processes of an execution that an earlier keeper started, wherever they hang now.
 
-    Its session counts only while its main process lives: afterwards the number may have become another's.
+    Its session counts only while its main process lives: afterwards the number may have become
+    another's.
     """
     out = marked(e, found.values())
     seen = {p.pid for p in out}

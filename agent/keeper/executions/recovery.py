@@ -1,7 +1,8 @@
-"""Finding out what became of an execution that an earlier keeper started, from its evidence and the process table.
+"""Finding out what became of an execution that an earlier keeper started, from its evidence and the
+process table.
 
-A pid counts only together with its start time and boot: another process that has the number now is neither taken for the
-job nor ever signalled.
+A pid counts only together with its start time and boot: another process that has the number now is
+neither taken for the job nor ever signalled.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from ....runtime import processes
 from ....runtime.execution.folder import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
 from . import exit_info as verdict
 from .container_log import sentence
-from .state import Execution
 from .process_tracker import marked
+from .state import Execution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +26,25 @@ if TYPE_CHECKING:
     from ..linux.cgroups import Cgroups
     from .ledger import Layout
 
-#: How long a locked execution without a known process is searched for: a child between fork and exec shows no mark yet.
+#: How long a locked execution without a known process is searched for: a child between fork and
+#: exec shows no mark yet.
 _SEARCH_SECS = 0.5
 
 
-def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups) -> Execution:
-    """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with perhaps something left."""
+def recovered(
+    name: str, token: str, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups
+) -> Execution:
+    """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with
+    perhaps something left.
+    """
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
     start = read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
-    if stop is not None and stop.get("signaled", True):  # notes of an older version say nothing about signals
+    if stop is not None and stop.get(
+        "signaled", True
+    ):  # notes of an older version say nothing about signals
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
@@ -48,9 +56,18 @@ def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str,
         e.over(final)
     elif start is None:
         _search(e)
-    elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:  # notes of an older version say no life
-        e.main_over, e.started_mono = True, None  # that clock counted from the start of another boot, or ran on when it was over
-        why = verdict.RESTARTED if start.get("bootId") != boot_id else verdict.container_ended(sentence(layout.container_log, e.started_at))
+    elif (
+        start.get("bootId") != boot_id or start.get("life", life_id) != life_id
+    ):  # notes of an older version say no life
+        e.main_over, e.started_mono = (
+            True,
+            None,
+        )  # that clock counted from the start of another boot, or ran on when it was over
+        why = (
+            verdict.RESTARTED
+            if start.get("bootId") != boot_id
+            else verdict.container_ended(sentence(layout.container_log, e.started_at))
+        )
         e.over(verdict.with_evidence(e, verdict.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
@@ -58,7 +75,9 @@ def recovered(name: str, token: str, layout: Layout, boot_id: str, life_id: str,
 
 
 def stop_under_way(e: Execution) -> tuple[str, float] | None:
-    """Reason and grace of the stop that the earlier keeper had noted, whether or not it sent a signal."""
+    """Reason and grace of the stop that the earlier keeper had noted, whether or not it sent a
+    signal.
+    """
     stop = read_json(f"{e.folder}/{STOP}")
     return None if stop is None else (str(stop.get("reason")), float(stop.get("grace", e.grace)))
 
@@ -66,7 +85,11 @@ def stop_under_way(e: Execution) -> tuple[str, float] | None:
 def _take_over(e: Execution, start: dict[str, Any]) -> None:
     e.pid, e.ticks = start.get("pid"), start.get("startTicks")
     e.started_at, e.started_mono = start.get("startedAt"), start.get("startedMono")
-    e.limit, e.grace, e.run_dir = start.get("limit"), start.get("grace", e.grace), start.get("runDir")
+    e.limit, e.grace, e.run_dir = (
+        start.get("limit"),
+        start.get("grace", e.grace),
+        start.get("runDir"),
+    )
     e.counted = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
@@ -83,7 +106,9 @@ def _search(e: Execution) -> None:
         e.began(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
         return
     e.main_over = True
-    if not found and not os.path.exists(f"{e.folder}/{STDERR}"):  # the last thing that is made before the script runs
+    if not found and not os.path.exists(
+        f"{e.folder}/{STDERR}"
+    ):  # the last thing that is made before the script runs
         e.over(verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
 
 
@@ -92,7 +117,11 @@ def _seen(e: Execution) -> list[Process]:
     there = processes.table()
     found = {p.pid: p for p in marked(e, there.values())}
     inside = e.cgroup.pids() if e.cgroup is not None else []
-    return list((found | {pid: there[pid] for pid in inside if pid in there and not there[pid].over}).values())
+    return list(
+        (
+            found | {pid: there[pid] for pid in inside if pid in there and not there[pid].over}
+        ).values()
+    )
 
 
 def _runs_script(pid: int, e: Execution) -> bool:

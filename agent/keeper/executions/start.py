@@ -1,7 +1,8 @@
-"""Starting one execution: evidence first (which consumes its token), then the process, then a note of who it is.
+"""Starting one execution: evidence first (which consumes its token), then the process, then a note
+of who it is.
 
-The job gets nothing of the keeper's: clean environment, default signals, and of its descriptors only its own output files
-and its lock.
+The job gets nothing of the keeper's: clean environment, default signals, and of its descriptors
+only its own output files and its lock.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import os
 import signal
 import time
 
-from ....runtime import failpoints as crashpoints, processes
-from ....runtime.execution.folder import INPUT, JOB, LOCK, REPORT, SCRIPT, SIGNAL, START, STDERR, STDOUT, write
-from .state import Execution
-from .ledger import Layout
-from ..loop.log import say
+from ....runtime import failpoints as crashpoints
+from ....runtime import processes
+from ....runtime.execution.folder import (
+    INPUT,
+    JOB,
+    LOCK,
+    REPORT,
+    SCRIPT,
+    SIGNAL,
+    START,
+    STDERR,
+    STDOUT,
+    write,
+)
 from ..linux.oom_detection import counted, fault
 from ..linux.spawn import NotInside, spawned, spawned_inside
+from ..loop.log import say
+from .ledger import Layout
+from .state import Execution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,16 +41,20 @@ if TYPE_CHECKING:
     from ..loop.write_retry import Owed
 
 SHELL = "/bin/sh"
-#: What the script finds open besides 0, 1 and 2: the command's stderr (its own stderr goes to the file `signal`).
+#: What the script finds open besides 0, 1 and 2: the command's stderr (its own stderr goes to the
+#: file `signal`).
 STDERR_FD = 3
-#: The lock stays open in every process of the job that does not close it on purpose. One digit: every shell can name it.
+#: The lock stays open in every process of the job that does not close it on purpose. One digit:
+#: every shell can name it.
 LOCK_FD = 9
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class StartFailed(Exception):
-    """The sentence says why, `fault` in a word. `consumed`: does evidence lie there that keeps the token from being used again?"""
+    """The sentence says why, `fault` in a word. `consumed`: does evidence lie there that keeps the
+    token from being used again?
+    """
 
     def __init__(self, sentence: str, *, consumed: bool, fault: str | None = None) -> None:
         super().__init__(sentence)
@@ -47,7 +64,9 @@ class StartFailed(Exception):
 class Launcher:
     """Made once; knows which signals this process ignores, because a child would inherit that."""
 
-    def __init__(self, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups, owed: Owed) -> None:
+    def __init__(
+        self, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups, owed: Owed
+    ) -> None:
         self._layout, self._cgroups, self._owed = layout, cgroups, owed
         self._boot_id, self._life_id = boot_id, life_id
         self._said: set[str] = set()
@@ -60,10 +79,14 @@ class Launcher:
             self._layout.enter(e.name, e.token)
             os.mkdir(e.folder, 0o700)
         except OSError as error:
-            if not isinstance(error, FileExistsError):  # that one is somebody's whose entry must stay
+            if not isinstance(
+                error, FileExistsError
+            ):  # that one is somebody's whose entry must stay
                 self._layout.strike(e.name)
             word, sentence = fault(error)
-            raise StartFailed(f"its evidence cannot be written: {sentence}", consumed=False, fault=word) from None
+            raise StartFailed(
+                f"its evidence cannot be written: {sentence}", consumed=False, fault=word
+            ) from None
 
     def start(self, e: Execution, order: dict[str, Any]) -> None:
         """Consume the token and start the process. Raises StartFailed; then nothing runs."""
@@ -75,11 +98,18 @@ class Launcher:
             spawning = True
             self._spawn(e, order["script"])
             crashpoints.reached("keeper.spawned")
-        except (OSError, ValueError) as error:  # ValueError: text that no file name or script can hold
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: text that no file name or script can hold
             close_lock(e)
             if e.cgroup is not None:
                 e.cgroup.remove()
-            word, sentence = fault(error, spawning=spawning) if isinstance(error, OSError) else (None, str(error))
+            word, sentence = (
+                fault(error, spawning=spawning)
+                if isinstance(error, OSError)
+                else (None, str(error))
+            )
             raise StartFailed(sentence, consumed=True, fault=word) from None
         self.note(e)
         crashpoints.reached("keeper.noted")
@@ -87,8 +117,17 @@ class Launcher:
     def note(self, e: Execution) -> None:
         """Write down who its main process is. A failure costs the next keeper a search."""
         said = {
-            "token": e.token, "pid": e.pid, "startTicks": e.ticks, "startedAt": e.started_at, "startedMono": e.started_mono,
-            "bootId": self._boot_id, "life": self._life_id, "limit": e.limit, "grace": e.grace, "runDir": e.run_dir, "counted": e.counted,
+            "token": e.token,
+            "pid": e.pid,
+            "startTicks": e.ticks,
+            "startedAt": e.started_at,
+            "startedMono": e.started_mono,
+            "bootId": self._boot_id,
+            "life": self._life_id,
+            "limit": e.limit,
+            "grace": e.grace,
+            "runDir": e.run_dir,
+            "counted": e.counted,
             "cgroup": None if e.cgroup is None else e.cgroup.said(),
         }
         self._owed.write(f"{e.folder}/{START}", said)
@@ -109,7 +148,9 @@ class Launcher:
         if not os.access(e.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", e.run_dir)
         if order.get("job") is not None:
-            with contextlib.suppress(FileNotFoundError):  # never through a link that an earlier attempt left
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # never through a link that an earlier attempt left
                 os.unlink(f"{e.run_dir}/{JOB}")
             write(f"{e.run_dir}/{JOB}", order["job"].encode())
         _link(e)
@@ -118,7 +159,10 @@ class Launcher:
         try:
             return self._cgroups.make(name)
         except OSError as error:
-            self._once("made", f"no cgroup can be made for {name}: {error.strerror}; jobs start without, and are found by other means")
+            self._once(
+                "made",
+                f"no cgroup can be made for {name}: {error.strerror}; jobs start without, and are found by other means",
+            )
             return None
 
     def _limit(self, e: Execution, memory: int | None) -> None:
@@ -128,7 +172,10 @@ class Launcher:
         try:
             e.cgroup.limit_memory(memory)
         except OSError as error:
-            self._once("memory", f"the memory of {e.name} cannot be limited: {error.strerror}; jobs start without a limit")
+            self._once(
+                "memory",
+                f"the memory of {e.name} cannot be limited: {error.strerror}; jobs start without a limit",
+            )
 
     def _inside(self, cgroup: Cgroup) -> bool:
         return cgroup.version == 2 and self._cgroups.born_inside
@@ -136,11 +183,20 @@ class Launcher:
     def _spawn(self, e: Execution, text: str) -> None:
         folder = e.folder
         opened = [
-            (0, "/dev/null", os.O_RDONLY, 0), (1, f"{folder}/{STDOUT}", _APPEND, 0o600),
+            (0, "/dev/null", os.O_RDONLY, 0),
+            (1, f"{folder}/{STDOUT}", _APPEND, 0o600),
             (2, f"{folder}/{SIGNAL}", _APPEND, 0o600),
             (STDERR_FD, f"{folder}/{STDERR}", _APPEND, 0o600),
         ]
-        how = (SHELL, ["sh", f"{folder}/{SCRIPT}"], e.mark(), opened, e.lock_fd, LOCK_FD, self._ignored)
+        how = (
+            SHELL,
+            ["sh", f"{folder}/{SCRIPT}"],
+            e.mark(),
+            opened,
+            e.lock_fd,
+            LOCK_FD,
+            self._ignored,
+        )
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
         e.counted = counted(None if counts_itself else self._cgroups.around)
         wall, mono = time.time(), time.monotonic()
@@ -150,7 +206,10 @@ class Launcher:
                 pid = spawned_inside(e.cgroup.folder, *how)
             except NotInside as error:
                 self._cgroups.born_inside = False
-                self._once("inside", f"no process can be made inside a cgroup ({error}); each one moves itself in")
+                self._once(
+                    "inside",
+                    f"no process can be made inside a cgroup ({error}); each one moves itself in",
+                )
                 _write_script(e, text, moves_in=True)
         pid = pid or spawned(*how)
         e.began(pid, processes.start_ticks(pid), wall, mono)
@@ -165,7 +224,11 @@ def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
     """moves_in: its first act is to move itself into its cgroup."""
     first, newline, rest = text.partition("\n")
     if moves_in and e.cgroup is not None:
-        text = first + newline + e.cgroup.entry() + rest if first.startswith("#!") else e.cgroup.entry() + text
+        text = (
+            first + newline + e.cgroup.entry() + rest
+            if first.startswith("#!")
+            else e.cgroup.entry() + text
+        )
     write(f"{e.folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
 
 

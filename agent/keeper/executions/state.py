@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Sight:
-    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes. again: when to look again (monotonic).
+    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes.
+    again: when to look again (monotonic).
 
     limits: of one process, lower than the keeper's own, as "ulimit -t 1".
     """
@@ -31,17 +32,49 @@ class Sight:
 
 
 class Execution:
-    """One execution of one task, from its start order (or from what was found of it) until the agent forgets it.
+    """One execution of one task, from its start order (or from what was found of it) until the
+    agent forgets it.
 
     own: is its main process a child of this keeper? (Otherwise an earlier keeper started it.)
-    main_over: its main process has ended; only what is left of it keeps the execution from being over.
-    Times called `mono` are seconds on the monotonic clock, which all processes of one boot share.
+    main_over: its main process has ended; only what is left of it keeps the execution from being
+    over. Times called `mono` are seconds on the monotonic clock, which all processes of one boot
+    share.
     """
 
     __slots__ = (
-        "alone", "cgroup", "counted", "dropped", "elapsed", "ended_mono", "exit", "exited", "folder", "grace", "kill_at", "killing",
-        "limit", "lock_fd", "main_over", "main_seen", "main_status", "name", "own", "pause", "pid", "pidfd", "rounds", "run_dir", "sight",
-        "sizes", "started_at", "started_mono", "stop_reason", "survivors", "terminated", "ticks", "token",
+        "alone",
+        "cgroup",
+        "counted",
+        "dropped",
+        "elapsed",
+        "ended_mono",
+        "exit",
+        "exited",
+        "folder",
+        "grace",
+        "kill_at",
+        "killing",
+        "limit",
+        "lock_fd",
+        "main_over",
+        "main_seen",
+        "main_status",
+        "name",
+        "own",
+        "pause",
+        "pid",
+        "pidfd",
+        "rounds",
+        "run_dir",
+        "sight",
+        "sizes",
+        "started_at",
+        "started_mono",
+        "stop_reason",
+        "survivors",
+        "terminated",
+        "ticks",
+        "token",
     )
 
     def __init__(self, name: str, token: str, folder: str) -> None:
@@ -75,7 +108,8 @@ class Execution:
         self.stop_reason: str | None = None
         #: monotonic time from which on everything of it is killed
         self.kill_at: float | None = None
-        #: what was sent SIGTERM (pid, ticks, image), and what was killed after the main process had ended (pid, ticks)
+        #: what was sent SIGTERM (pid, ticks, image), and what was killed after the main process had
+        #: ended (pid, ticks)
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
         #: is it being killed; how often it was looked at since; and the pause until the next look
@@ -91,7 +125,9 @@ class Execution:
         return self.exit is not None
 
     def mark(self) -> dict[bytes, bytes]:
-        """Environment entries that every process of it inherits. The path is in there because a token is unique in one root only."""
+        """Environment entries that every process of it inherits. The path is in there because a
+        token is unique in one root only.
+        """
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
@@ -103,15 +139,29 @@ class Execution:
         began, ended = self.started_at, exit_.get("endedAt")
         self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
-        self.terminated, self.survivors, self.dropped, self.sizes, self.sight = set(), set(), {}, {}, Sight()
+        self.terminated, self.survivors, self.dropped, self.sizes, self.sight = (
+            set(),
+            set(),
+            {},
+            {},
+            Sight(),
+        )
 
     def said(self) -> dict[str, Any]:
-        """The form that the agent gets. One that runs and has an exit is ending: its main process is over, and something of it is left."""
+        """The form that the agent gets. One that runs and has an exit is ending: its main process
+        is over, and something of it is left.
+        """
         elapsed = self.elapsed
         if elapsed is None and self.started_mono is not None:
             elapsed = time.monotonic() - self.started_mono
         return {
-            "name": self.name, "token": self.token, "state": "ended" if self.ended else "running", "pid": self.pid,
-            "startTicks": self.ticks, "startedAt": self.started_at, "elapsed": elapsed, "runDir": self.run_dir,
+            "name": self.name,
+            "token": self.token,
+            "state": "ended" if self.ended else "running",
+            "pid": self.pid,
+            "startTicks": self.ticks,
+            "startedAt": self.started_at,
+            "elapsed": elapsed,
+            "runDir": self.run_dir,
             "exit": self.exit or self.exited,
         }

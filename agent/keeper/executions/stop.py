@@ -1,7 +1,9 @@
-"""The way to an end: an execution is over when its main process is over *and* nothing of it is left.
+"""The way to an end: an execution is over when its main process is over *and* nothing of it is
+left.
 
-What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace. Looking and signalling is
-repeated until nothing is found, because a job may fork while it is looked at. A zombie is nothing that is left.
+What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace.
+Looking and signalling is repeated until nothing is found, because a job may fork while it is looked
+at. A zombie is nothing that is left.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import resource
 import signal
 import time
 
-from ....runtime import failpoints as crashpoints, processes
+from ....runtime import failpoints as crashpoints
+from ....runtime import processes
 from ....runtime.execution.folder import EXIT, STOP, written_code
-from . import exit_facts as facts, exit_info as verdict
-from .start import close_lock
-from ..loop.log import say
 from ..linux.oom_detection import counted, died_killed, out_of_memory, rose
+from ..loop.log import say
+from . import exit_facts as facts
+from . import exit_info as verdict
+from .start import close_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,34 +30,50 @@ if TYPE_CHECKING:
     from ....runtime.execution.output_limit import OutputCap
     from ....runtime.processes import Process
     from ..linux.cgroups import Cgroup, Cgroups
-    from .state import Execution
     from ..linux.kernel_log import Kernel
-    from .process_tracker import Kin
     from ..loop.event_loop import Loop
     from ..loop.write_retry import Owed
+    from .process_tracker import Kin
+    from .state import Execution
 
-assert resource  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
+assert (
+    resource
+)  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
 
-#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is killed, and the longest.
+#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is
+#: killed, and the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
-#: What is left of an execution after its main process is mostly gone within this time (seconds); else its exit is told before its end.
+#: What is left of an execution after its main process is mostly gone within this time (seconds);
+#: else its exit is told before its end.
 _ENDING_SECS = 0.05
 #: A cgroup that cannot be taken away is tried again after this long at most.
 _SELDOM_SECS = 60.0
-#: Rounds of killing adopted children without a pause, for those that fork as fast as they are killed.
+#: Rounds of killing adopted children without a pause, for those that fork as fast as they are
+#: killed.
 _QUICK_ROUNDS = 50
 #: After so many looks it is said that something does not die.
 _SAY_AFTER = 50
 
 
 class Ending:
-    """`running`: executions that are not over, by name; this is who takes them out. `finished` is told of each.
+    """`running`: executions that are not over, by name; this is who takes them out. `finished` is
+    told of each.
 
     exited: told of one whose main process is over while something else of it takes its time to end.
     """
 
-    def __init__(self, loop: Loop, kin: Kin, cap: OutputCap, cgroups: Cgroups, owed: Owed, running: dict[str, Execution],
-                 finished: Callable[[Execution], None], exited: Callable[[Execution], None], kernel: Kernel) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        kin: Kin,
+        cap: OutputCap,
+        cgroups: Cgroups,
+        owed: Owed,
+        running: dict[str, Execution],
+        finished: Callable[[Execution], None],
+        exited: Callable[[Execution], None],
+        kernel: Kernel,
+    ) -> None:
         self._kernel, self._exited = kernel, exited
         self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
         self._running, self._finished = running, finished
@@ -71,7 +91,8 @@ class Ending:
 
     def _notice(self, e: Execution) -> None:
         """Has the main process of our own child ended?"""
-        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be another's
+        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be
+        # another's
         if e.own and not e.main_over:
             e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if e.main_seen is not None:
@@ -92,9 +113,11 @@ class Ending:
                 self._kin.kill_child(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the shortest grace counts.
+        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the
+        shortest grace counts.
 
-        A stop that comes after the exit is too late: what is left of it is killed as after any exit, and no reason is kept.
+        A stop that comes after the exit is too late: what is left of it is killed as after any
+        exit, and no reason is kept.
         """
         now = time.monotonic()
         if e.kill_at is None:
@@ -106,7 +129,9 @@ class Ending:
         self.step(e)
 
     def _noted(self, e: Execution, reason: str, grace: float) -> bool:
-        """Write down why it is stopped, and then that it gets a signal. False: its exit was there before, and it gets none."""
+        """Write down why it is stopped, and then that it gets a signal. False: its exit was there
+        before, and it gets none.
+        """
         path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
         self._owed.write(path, {**note, "signaled": False})
         crashpoints.reached("keeper.stopping")
@@ -142,7 +167,9 @@ class Ending:
         self._loop.at(("step", e.name), when, lambda: self.step(e))
 
     def _one_got_away(self, e: Execution) -> bool:
-        """A process that forks and ends all the time may be missed by who walks through /proc; as our child it is not."""
+        """A process that forks and ends all the time may be missed by who walks through /proc; as
+        our child it is not.
+        """
         if not e.own:
             return False
         self.look()
@@ -153,10 +180,12 @@ class Ending:
         return e.pause
 
     def _terminate(self, e: Execution, left: list[Process]) -> None:
-        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one has to wake up for it.
+        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one
+        has to wake up for it.
 
-        A program that was executed since is something new: between fork and exec a shell may have taken the signal for its own.
-        Parents come first: a shell that sees its command die first would call that an ordinary exit.
+        A program that was executed since is something new: between fork and exec a shell may have
+        taken the signal for its own. Parents come first: a shell that sees its command die first
+        would call that an ordinary exit.
         """
         for p in left:
             told = (p.pid, p.ticks, processes.image(p.pid))
@@ -180,10 +209,14 @@ class Ending:
             self._kill_orphans(e)
         e.rounds += 1
         if e.rounds == _SAY_AFTER:
-            say(f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying")
+            say(
+                f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying"
+            )
 
     def _kill_orphans(self, e: Execution) -> None:
-        """What is killed leaves its children to us, and so does what forks and exits to get away; that is met right here."""
+        """What is killed leaves its children to us, and so does what forks and exits to get away;
+        that is met right here.
+        """
         for _ in range(_QUICK_ROUNDS):
             orphans = self._orphans(e)
             if not orphans:
@@ -203,35 +236,59 @@ class Ending:
         return bool(self._orphans(e))
 
     def _is_last(self, e: Execution) -> bool:
-        """Is it the last one running? Then what belongs to nobody is its, or one's that is over already."""
+        """Is it the last one running? Then what belongs to nobody is its, or one's that is over
+        already.
+        """
         return len(self._running) == 1 and e.name in self._running
 
     def clear(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
-        """End what an earlier life left in it, if anything, and take it away; try again ever more seldom."""
+        """End what an earlier life left in it, if anything, and take it away; try again ever more
+        seldom.
+        """
         if cgroup.name in self._running:
             return
         if not cgroup.remove():
             left = cgroup.pids()
             if left:
-                say(f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed")
+                say(
+                    f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed"
+                )
                 cgroup.kill()
             longer = min(2 * pause, _SELDOM_SECS)
-            self._loop.at(("cgroup", cgroup.name), time.monotonic() + pause, lambda: self.clear(cgroup, longer))
+            self._loop.at(
+                ("cgroup", cgroup.name),
+                time.monotonic() + pause,
+                lambda: self.clear(cgroup, longer),
+            )
 
     def _leave(self, e: Execution) -> None:
         """Its cgroup is taken away; where a process is still on its way out, a little later."""
         cgroup, e.cgroup = e.cgroup, None
         if cgroup is not None and not cgroup.remove():
-            self._loop.at(("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup))
+            self._loop.at(
+                ("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup)
+            )
 
     def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
         """What is to be said of it."""
         now = counted(None)
-        if e.counted is not None and now["machine"] is not None and now["machine"] == e.counted.get("machine"):
-            return {"outOfMemory": False}  # nobody's process on the whole machine was killed for that: the usual case costs one read
+        if (
+            e.counted is not None
+            and now["machine"] is not None
+            and now["machine"] == e.counted.get("machine")
+        ):
+            return {
+                "outOfMemory": False
+            }  # nobody's process on the whole machine was killed for that: the usual case costs one read
         own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
         after = now if own is not None else counted(self._cgroups.around)
-        found = out_of_memory(e.counted, after, own, killed=died_killed(exit_, by_us=e.killing), alone=_enclosed() and e.alone)
+        found = out_of_memory(
+            e.counted,
+            after,
+            own,
+            killed=died_killed(exit_, by_us=e.killing),
+            alone=_enclosed() and e.alone,
+        )
         if found is None and _enclosed() and rose(e.counted, after, "around"):
             return {"detail": verdict.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
         return {"outOfMemory": found}
@@ -254,16 +311,24 @@ class Ending:
                 e.main_status = (status, usage)
             exit_ = verdict.from_parent(e)
         else:
-            exit_ = verdict.from_evidence(e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT)
+            exit_ = verdict.from_evidence(
+                e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT
+            )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
-                exit_ = {"source": "keeper", "startedAt": e.started_at, "signal": int(signal.SIGKILL)}
+                exit_ = {
+                    "source": "keeper",
+                    "startedAt": e.started_at,
+                    "signal": int(signal.SIGKILL),
+                }
         crashpoints.reached("keeper.reaped")
         self._cap.apply(e, last=True)
         exit_ |= self._out_of_memory(e, exit_)
         exit_ |= self._facts(e, exit_)
         exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
-            say(f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed")
+            say(
+                f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
+            )
         self._owed.write(f"{e.folder}/{EXIT}", exit_)
         crashpoints.reached("keeper.ended")
         e.over(exit_)
@@ -277,7 +342,9 @@ class Ending:
 
 
 def _enclosed() -> bool:
-    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the agent and executions."""
+    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the
+    agent and executions.
+    """
     return os.getpid() == 1
 
 

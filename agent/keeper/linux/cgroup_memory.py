@@ -1,4 +1,6 @@
-"""What control groups count of memory, and what they allow. Versions 1 and 2. Reads only; standard library only: the keeper asks."""
+"""What control groups count of memory, and what they allow. Versions 1 and 2. Reads only; standard
+library only: the keeper asks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _NO_LIMIT = 2**60
 
 
 def peak(folder: str | None) -> int | None:
-    """The most bytes that all in it took at once, files in memory included; None where nobody counts that (before Linux 5.19)."""
+    """The most bytes that all in it took at once, files in memory included; None where nobody
+    counts that (before Linux 5.19).
+    """
     for name in ("memory.peak", "memory.max_usage_in_bytes"):
         found = _number(folder, name)
         if found is not None:
@@ -20,7 +24,9 @@ def peak(folder: str | None) -> int | None:
 
 
 def limit(folder: str | None) -> int | None:
-    """The least of what it and those above it may have, in bytes; None where there is no limit, or none can be seen."""
+    """The least of what it and those above it may have, in bytes; None where there is no limit, or
+    none can be seen.
+    """
     words = _words(folder, "memory.stat")
     if b"hierarchical_memory_limit" in words:  # version 1 has looked above already
         return _limited(words[words.index(b"hierarchical_memory_limit") + 1])

@@ -1,4 +1,6 @@
-"""Where control groups are mounted, and which ones this process is in. Standard library only: the keeper lives on this."""
+"""Where control groups are mounted, and which ones this process is in. Standard library only: the
+keeper lives on this.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ class Mount:
     __slots__ = ("controllers", "point", "root", "version")
 
     def __init__(self, version: int, root: str, point: str, controllers: tuple[str, ...]) -> None:
-        self.version, self.root, self.point, self.controllers = version, root.rstrip("/"), point, controllers
+        self.version, self.root, self.point, self.controllers = (
+            version,
+            root.rstrip("/"),
+            point,
+            controllers,
+        )
 
     def folder(self, path: str | None) -> str | None:
         """Where this cgroup lies below the mount point; None where it is not to be seen from here."""
@@ -29,7 +36,14 @@ def mounts() -> list[Mount]:
         dash = fields.index("-")
         kind, options = fields[dash + 1], fields[dash + 3]
         if kind in ("cgroup", "cgroup2") and "\\" not in fields[4]:
-            out.append(Mount(1 if kind == "cgroup" else 2, fields[3], fields[4], tuple(options.split(",")) if kind == "cgroup" else ()))
+            out.append(
+                Mount(
+                    1 if kind == "cgroup" else 2,
+                    fields[3],
+                    fields[4],
+                    tuple(options.split(",")) if kind == "cgroup" else (),
+                )
+            )
     return out
 
 

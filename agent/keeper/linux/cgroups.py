@@ -1,10 +1,12 @@
-"""Control groups of executions: made before the job, asked who is in them, emptied, removed. Versions 1 and 2, no daemon, no tool.
+"""Control groups of executions: made before the job, asked who is in them, emptied, removed.
+Versions 1 and 2, no daemon, no tool.
 
-Each execution gets `<where the keeper is>/jobscribe-<device and inode of the agent's folder>/job-<name of the execution>`, so a
-later keeper knows them by name, and nothing outside a folder with both names is ever touched. Version 1 where its freezer may be
-used: the job's shell moves itself in, by `tasks`, which takes no lock and 0.1 ms. Else version 2: the shell is made right
-inside (see `keeping.spawning`), because moving in would cost up to 15 ms there. Where none may be made there are none.
-Standard library only: the keeper lives on this.
+Each execution gets `<where the keeper is>/jobscribe-<device and inode of the agent's
+folder>/job-<name of the execution>`, so a later keeper knows them by name, and nothing outside a
+folder with both names is ever touched. Version 1 where its freezer may be used: the job's shell
+moves itself in, by `tasks`, which takes no lock and 0.1 ms. Else version 2: the shell is made right
+inside (see `keeping.spawning`), because moving in would cost up to 15 ms there. Where none may be
+made there are none. Standard library only: the keeper lives on this.
 """
 
 from __future__ import annotations
@@ -26,16 +28,31 @@ AUTO, V1, V2, OFF = "auto", "v1", "v2", "off"
 
 
 class Cgroup:
-    """One execution's. `folder` tells who is in it and ends them; `memory` counts kills for want of memory, if there is such a one."""
+    """One execution's. `folder` tells who is in it and ends them; `memory` counts kills for want of
+    memory, if there is such a one.
+    """
 
     __slots__ = ("folder", "memory", "name", "others", "version")
 
-    def __init__(self, name: str, version: int, folder: str, memory: str | None, others: tuple[str, ...] = ()) -> None:
-        self.name, self.version, self.folder, self.memory, self.others = name, version, folder, memory, others
+    def __init__(
+        self, name: str, version: int, folder: str, memory: str | None, others: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.version, self.folder, self.memory, self.others = (
+            name,
+            version,
+            folder,
+            memory,
+            others,
+        )
 
     def said(self) -> dict[str, Any]:
         """The form in which the next keeper finds it."""
-        return {"version": self.version, "folder": self.folder, "memory": self.memory, "others": list(self.others)}
+        return {
+            "version": self.version,
+            "folder": self.folder,
+            "memory": self.memory,
+            "others": list(self.others),
+        }
 
     def pids(self) -> list[int]:
         """Who is in it. Raises OSError where that cannot be told though it is there."""
@@ -54,15 +71,24 @@ class Cgroup:
 
     def threads(self) -> list[int]:
         """Numbers of all threads in it itself, processes' own included. Raises OSError."""
-        return [int(n) for n in read(f"{self.folder}/{'tasks' if self.version == 1 else 'cgroup.threads'}").split()]
+        return [
+            int(n)
+            for n in read(
+                f"{self.folder}/{'tasks' if self.version == 1 else 'cgroup.threads'}"
+            ).split()
+        ]
 
     def entry(self) -> str:
-        """The line of sh with which the shell that reads it moves in; it does nothing where the cgroup is gone. No fork before it."""
+        """The line of sh with which the shell that reads it moves in; it does nothing where the
+        cgroup is gone. No fork before it.
+        """
         files = [f"{d}/{'tasks' if self.version == 1 else 'cgroup.procs'}" for d in self._folders()]
         return "{ " + " ".join(f"echo 0 >{_quoted(f)};" for f in files) + " } 2>/dev/null\n"
 
     def kill(self) -> bool:
-        """SIGKILL to all of it at once; False where it takes another look to be sure that nobody forked away."""
+        """SIGKILL to all of it at once; False where it takes another look to be sure that nobody
+        forked away.
+        """
         if self.version == 2:
             with contextlib.suppress(OSError):  # kernels before 5.14 have none
                 _write(f"{self.folder}/cgroup.kill", b"1")
@@ -82,18 +108,25 @@ class Cgroup:
         self._freeze(False)
 
     def out_of_memory_kills(self) -> int | None:
-        """How many processes of it the kernel killed for want of memory; None where nobody counts that."""
+        """How many processes of it the kernel killed for want of memory; None where nobody counts
+        that.
+        """
         if self.memory is None or self.version == 2:
             return oom_kills(self.memory)
-        counts = [oom_kills(folder) for folder in _tree(self.memory)]  # version 1 counts for each folder alone
+        counts = [
+            oom_kills(folder) for folder in _tree(self.memory)
+        ]  # version 1 counts for each folder alone
         return sum(c for c in counts if c is not None) if counts[:1] != [None] else None
 
     def limit_memory(self, size: int) -> bool:
-        """All of it together may have so many bytes, swapped ones included; False where nobody counts that. Raises OSError."""
+        """All of it together may have so many bytes, swapped ones included; False where nobody
+        counts that. Raises OSError.
+        """
         if self.memory is None:
             return False
         limit, swap, nothing = {
-            1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", size), 2: ("memory.max", "memory.swap.max", 0),
+            1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", size),
+            2: ("memory.max", "memory.swap.max", 0),
         }[self.version]
         _write(f"{self.memory}/{limit}", str(size).encode())
         with contextlib.suppress(OSError):  # not every kernel counts what is swapped
@@ -113,7 +146,9 @@ class Cgroup:
         return True
 
     def _folders(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.others, *([self.memory] if self.memory else []), self.folder)))
+        return tuple(
+            dict.fromkeys((*self.others, *([self.memory] if self.memory else []), self.folder))
+        )
 
     def _freeze(self, on: bool) -> None:
         with contextlib.suppress(OSError):  # gone, or there is no freezer: killing goes on without
@@ -126,11 +161,14 @@ class Cgroup:
 class Cgroups:
     """Makes them, if that may be done here; `state` says in words what is the case.
 
-    wanted: "auto", "v1", "v2" or "off". pids: how many processes (and threads) an execution may have; 0: as many as it likes.
-    earlier: `families` of an earlier keeper of the same agent, which may have been elsewhere; what it left is taken away, too.
+    wanted: "auto", "v1", "v2" or "off". pids: how many processes (and threads) an execution may
+    have; 0: as many as it likes. earlier: `families` of an earlier keeper of the same agent, which
+    may have been elsewhere; what it left is taken away, too.
     """
 
-    def __init__(self, folder: str, wanted: str = AUTO, pids: int = 0, earlier: object = None) -> None:
+    def __init__(
+        self, folder: str, wanted: str = AUTO, pids: int = 0, earlier: object = None
+    ) -> None:
         there = os.stat(folder)
         self._family = f"{_FAMILY}{there.st_dev:x}-{there.st_ino:x}"
         self._pids, self._wanted = pids, wanted
@@ -144,7 +182,9 @@ class Cgroups:
         self.state = "not wanted"
         with contextlib.suppress(OSError):
             self._look_around(wanted)
-        self._earlier = [p for p in _list(earlier) if self._is_family(p) and p not in self._families.values()]
+        self._earlier = [
+            p for p in _list(earlier) if self._is_family(p) and p not in self._families.values()
+        ]
 
     @property
     def families(self) -> list[str]:
@@ -152,13 +192,16 @@ class Cgroups:
         return [*dict.fromkeys(self._families.values()), *self._earlier]
 
     def make(self, name: str) -> Cgroup | None:
-        """One for this execution, empty; None where there are none. Raises OSError where making one fails all of a sudden."""
+        """One for this execution, empty; None where there are none. Raises OSError where making one
+        fails all of a sudden.
+        """
         if not self._families:
             return None
         try:
             return self._made(name)
         except FileNotFoundError:
-            # systemd takes what is empty below a unit's cgroup away when it starts the unit again, this keeper's families too
+            # systemd takes what is empty below a unit's cgroup away when it starts the unit again,
+            # this keeper's families too
             self._families = {}
             self._look_around(self._wanted)
             if not self._families:  # said by who asked; from now on there are none
@@ -166,14 +209,26 @@ class Cgroups:
             return self._made(name)
 
     def found(self, name: str, said: object) -> Cgroup | None:
-        """That of an execution which an earlier keeper started, from what that one noted, or by its name. None where it is gone.
+        """That of an execution which an earlier keeper started, from what that one noted, or by its
+        name. None where it is gone.
 
-        Notes can be a job's forgery: only what bears the names of this agent's and of this execution counts.
+        Notes can be a job's forgery: only what bears the names of this agent's and of this
+        execution counts.
         """
         if isinstance(said, dict):
             paths = [said.get("folder"), said.get("memory"), *_list(said.get("others"))]
-            if all(p is None or self._is_ours(p, name) for p in paths) and said.get("folder") and said.get("version") in (1, 2):
-                noted = Cgroup(name, said["version"], said["folder"], said.get("memory"), tuple(_list(said.get("others"))))
+            if (
+                all(p is None or self._is_ours(p, name) for p in paths)
+                and said.get("folder")
+                and said.get("version") in (1, 2)
+            ):
+                noted = Cgroup(
+                    name,
+                    said["version"],
+                    said["folder"],
+                    said.get("memory"),
+                    tuple(_list(said.get("others"))),
+                )
                 if os.path.isdir(noted.folder):
                     return noted
         if not self._families:
@@ -186,9 +241,18 @@ class Cgroups:
         names: dict[str, None] = {}
         for family in set(self._families.values()):
             with contextlib.suppress(OSError):
-                names |= {n.removeprefix(_JOB): None for n in os.listdir(family) if n.startswith(_JOB)}
-        strays = [Cgroup(n.removeprefix(_JOB), 1 if os.path.exists(f"{f}/{n}/tasks") else 2, f"{f}/{n}", None)
-                  for f in self._earlier if os.path.isdir(f) for n in os.listdir(f) if n.startswith(_JOB)]
+                names |= {
+                    n.removeprefix(_JOB): None for n in os.listdir(family) if n.startswith(_JOB)
+                }
+        strays = [
+            Cgroup(
+                n.removeprefix(_JOB), 1 if os.path.exists(f"{f}/{n}/tasks") else 2, f"{f}/{n}", None
+            )
+            for f in self._earlier
+            if os.path.isdir(f)
+            for n in os.listdir(f)
+            if n.startswith(_JOB)
+        ]
         return [*(self._named(name) for name in names), *strays]
 
     def name_of(self, pid: int) -> str | None:
@@ -228,7 +292,11 @@ class Cgroups:
         return Cgroup(name, self._version, where[""], where.get("memory"), others)
 
     def _is_ours(self, path: object, name: str) -> bool:
-        return isinstance(path, str) and os.path.basename(path) == _JOB + name and self._is_family(os.path.dirname(path))
+        return (
+            isinstance(path, str)
+            and os.path.basename(path) == _JOB + name
+            and self._is_family(os.path.dirname(path))
+        )
 
     def _is_family(self, path: object) -> bool:
         if not isinstance(path, str) or "/../" in path or os.path.basename(path) != self._family:
@@ -237,7 +305,13 @@ class Cgroups:
 
     def _look_around(self, wanted: str) -> None:
         own, all_ = own_paths(), mounts()
-        there = {c: d for m in all_ if m.version == 1 for c in m.controllers if (d := m.folder(own.get(c)))}
+        there = {
+            c: d
+            for m in all_
+            if m.version == 1
+            for c in m.controllers
+            if (d := m.folder(own.get(c)))
+        }
         unified = next((d for m in all_ if m.version == 2 and (d := m.folder(own.get("")))), None)
         self.around = there.get("memory") or unified
         if wanted == OFF:
@@ -248,19 +322,30 @@ class Cgroups:
                 continue
             try:
                 if usable is None:
-                    raise FileNotFoundError(errno.ENOENT, ("there is no freezer of version 1", "there is none of version 2")[version - 1])
-                self._families = self._version_1(there) if version == 1 else self._version_2(str(unified))
+                    raise FileNotFoundError(
+                        errno.ENOENT,
+                        ("there is no freezer of version 1", "there is none of version 2")[
+                            version - 1
+                        ],
+                    )
+                self._families = (
+                    self._version_1(there) if version == 1 else self._version_2(str(unified))
+                )
             except OSError as error:
                 reasons.append(f"v{version}: {error.strerror}")
                 continue
             self._version = version
             counted = "memory" in self._families
-            self.state = f"v{version}" + ("" if counted else ", without a count of memory of their own")
+            self.state = f"v{version}" + (
+                "" if counted else ", without a count of memory of their own"
+            )
             return
         self.state = "none may be made (" + "; ".join(reasons) + ")"
 
     def _version_1(self, there: dict[str, str]) -> dict[str, str]:
-        """The freezer, which tells who is in it; memory, which counts; pids, where a limit is wanted. More than the freezer is luck."""
+        """The freezer, which tells who is in it; memory, which counts; pids, where a limit is
+        wanted. More than the freezer is luck.
+        """
         families = {"": f"{there['freezer']}/{self._family}"}
         with contextlib.suppress(FileExistsError):
             os.mkdir(families[""])
@@ -274,7 +359,8 @@ class Cgroups:
         return families
 
     def _version_2(self, own: str) -> dict[str, str]:
-        """Below where this process is; beside it, where a unit was delegated with a subgroup for its service.
+        """Below where this process is; beside it, where a unit was delegated with a subgroup for
+        its service.
 
         Only beside it can memory be counted: where processes are, nothing below has controllers.
         """
@@ -304,13 +390,17 @@ def of_process(pid: int, name: str) -> Cgroup | None:
             family, inside, _ = f"{path}/".partition(f"/{_JOB}{name}/")
             for m in mounts() if inside and os.path.basename(family).startswith(_FAMILY) else []:
                 folder = m.folder(family + inside[:-1])
-                if folder is not None and (controllers.split(",")[0] in m.controllers if controllers else m.version == 2):
+                if folder is not None and (
+                    controllers.split(",")[0] in m.controllers if controllers else m.version == 2
+                ):
                     return Cgroup(name, m.version, folder, None)
     return None
 
 
 def oom_kills(folder: str | None) -> int | None:
-    """The kernel's counter in this cgroup (version 2: in those below as well); None where there is none."""
+    """The kernel's counter in this cgroup (version 2: in those below as well); None where there is
+    none.
+    """
     if folder is None:
         return None
     for file in ("memory.events", "memory.oom_control"):
@@ -336,12 +426,16 @@ def _counter(text: bytes) -> int | None:
 
 
 def _tree(folder: str) -> list[str]:
-    """It and all below it, parents first. (A folder of this file system has two links more than folders in it.)"""
+    """It and all below it, parents first. (A folder of this file system has two links more than
+    folders in it.)
+    """
     out = [folder]
     for there in out:  # grows while it is walked
         with contextlib.suppress(OSError):
             if os.stat(there).st_nlink > 2:
-                out += [entry.path for entry in os.scandir(there) if entry.is_dir(follow_symlinks=False)]
+                out += [
+                    entry.path for entry in os.scandir(there) if entry.is_dir(follow_symlinks=False)
+                ]
     return out
 
 

@@ -1,7 +1,8 @@
 """Reads the kernel's log beside everything else, so that nobody has to wait for it when a job ends.
 
-It stays open while the keeper lives, and what is new in it is read a little at a time; only lines that tell of some process's end are
-remembered. Many sites let nobody but root read it: then that is said in every end where it would have been of use.
+It stays open while the keeper lives, and what is new in it is read a little at a time; only lines
+that tell of some process's end are remembered. Many sites let nobody but root read it: then that is
+said in every end where it would have been of use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PATH = "/dev/kmsg"
 _DEVICE = os.makedev(1, 11)
 #: A record has no more bytes. So many lines are remembered.
 _RECORD_BYTES, _KEPT = 8192, 500
-#: Seconds for what is read beside the rest, at first, and at an end; and how long a line may come after the death that it tells of.
+#: Seconds for what is read beside the rest, at first, and at an end; and how long a line may come
+#: after the death that it tells of.
 BESIDE_SECS, AT_FIRST_SECS, AT_END_SECS, _LATE_SECS = 0.003, 0.03, 0.012, 0.004
 
 FORBIDDEN = "not permitted to read the kernel log"
@@ -55,7 +57,9 @@ class Kernel:
                 self._lose(error)
 
     def read(self, secs: float = BESIDE_SECS) -> bool:
-        """Take in what is new, for so long at most; False where more is left, or it cannot be read. Never raises."""
+        """Take in what is new, for so long at most; False where more is left, or it cannot be read.
+        Never raises.
+        """
         until = time.monotonic() + secs
         while self._fd >= 0:
             try:
@@ -63,7 +67,11 @@ class Kernel:
             except BlockingIOError:
                 return True
             except OSError as error:
-                if error.errno not in (errno.EPIPE, errno.EINTR, errno.EINVAL):  # overrun: it goes on with what is left
+                if error.errno not in (
+                    errno.EPIPE,
+                    errno.EINTR,
+                    errno.EINVAL,
+                ):  # overrun: it goes on with what is left
                     self._lose(error)
                 found = None
             if found is not None:
@@ -72,10 +80,14 @@ class Kernel:
                 return False
         return False
 
-    def about(self, pids: Collection[int], cgroup: str | None, since: float, *, expected: bool) -> tuple[tuple[str, ...], str | None]:
-        """(lines, why there may be more that was not read) of one that began at this moment and is over now. Never raises.
+    def about(
+        self, pids: Collection[int], cgroup: str | None, since: float, *, expected: bool
+    ) -> tuple[tuple[str, ...], str | None]:
+        """(lines, why there may be more that was not read) of one that began at this moment and is
+        over now. Never raises.
 
-        expected: the kernel is known to have killed a process of it, so there is a line, if not yet.
+        expected: the kernel is known to have killed a process of it, so there is a line, if not
+        yet.
         """
         complete = self.read(AT_END_SECS)
         lines = self._lines(pids, cgroup, since)
@@ -86,7 +98,9 @@ class Kernel:
         return lines, None if complete else self.unread or TOO_LONG
 
     def _lines(self, pids: Collection[int], cgroup: str | None, since: float) -> tuple[str, ...]:
-        return kernel_log.about(self._records, pids if self._same_pids else (), cgroup, since, time.monotonic())
+        return kernel_log.about(
+            self._records, pids if self._same_pids else (), cgroup, since, time.monotonic()
+        )
 
     def _lose(self, error: OSError) -> None:
         os.close(self._fd)

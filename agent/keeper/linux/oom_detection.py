@@ -1,7 +1,9 @@
-"""Was memory what an execution died of, as far as the kernel's own counters tell. And what a failing call means, for people.
+"""Was memory what an execution died of, as far as the kernel's own counters tell. And what a
+failing call means, for people.
 
-Three counters can be read: of the execution's own cgroup, of the one that everything of ours is in, and of the machine.
-Each rises *before* the process that is killed gets its signal, so what has not risen by the end has killed nothing.
+Three counters can be read: of the execution's own cgroup, of the one that everything of ours is in,
+and of the machine. Each rises *before* the process that is killed gets its signal, so what has not
+risen by the end has killed nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 _KILLED = 128 + signal.SIGKILL
 
 _WORDS = {
-    errno.EMFILE: ("noDescriptors", "the keeper has no descriptor left (ulimit -n is {descriptors})"),
+    errno.EMFILE: (
+        "noDescriptors",
+        "the keeper has no descriptor left (ulimit -n is {descriptors})",
+    ),
     errno.ENFILE: ("noDescriptors", "this machine has no descriptor left"),
     errno.ENOMEM: ("noMemory", "there is no memory left to start it"),
     errno.ENOSPC: ("diskFull", "the disk is full"),
@@ -36,15 +41,22 @@ def counted(around: str | None) -> dict[str, int | None]:
     return {"machine": machine, "around": cgroups.oom_kills(around)}
 
 
-def out_of_memory(before: dict[str, Any] | None, after: dict[str, int | None], own: int | None, *, killed: bool,
-                  alone: bool = False) -> bool | None:
+def out_of_memory(
+    before: dict[str, Any] | None,
+    after: dict[str, int | None],
+    own: int | None,
+    *,
+    killed: bool,
+    alone: bool = False,
+) -> bool | None:
     """before, after: see `counted`; own: the counter of its own cgroup, which began at 0.
 
-    killed: did it die by a SIGKILL that was not ours? alone: is nothing around it but what the kernel spares as long as there are
-    processes of jobs? So it is in a container, where they are the first to go, and no other execution ran meanwhile.
+    killed: did it die by a SIGKILL that was not ours? alone: is nothing around it but what the
+    kernel spares as long as there are processes of jobs? So it is in a container, where they are
+    the first to go, and no other execution ran meanwhile.
 
-    None where it cannot be known: others were killed in the same surroundings, and whether it was one of its processes, too,
-    nobody saw.
+    None where it cannot be known: others were killed in the same surroundings, and whether it was
+    one of its processes, too, nobody saw.
     """
     if own:
         return True
@@ -71,16 +83,28 @@ def rose(before: dict[str, Any] | None, after: dict[str, int | None], which: str
 
 
 def fault(error: OSError, *, spawning: bool = False) -> tuple[str | None, str]:
-    """(a word for programs, a sentence for people) of a start that failed. spawning: while the process was made."""
+    """(a word for programs, a sentence for people) of a start that failed. spawning: while the
+    process was made.
+    """
     if spawning and error.errno == errno.EAGAIN:
         most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         limit = "no limit of the user" if most == resource.RLIM_INFINITY else f"ulimit -u is {most}"
-        return "noProcesses", f"no further process can be made: the user, its cgroup or the machine is at its limit ({limit})"
-    if spawning and error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC) and not os.access("/bin/sh", os.X_OK):
+        return (
+            "noProcesses",
+            f"no further process can be made: the user, its cgroup or the machine is at its limit ({limit})",
+        )
+    if (
+        spawning
+        and error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
+        and not os.access("/bin/sh", os.X_OK)
+    ):
         return "noShell", f"there is no shell to run its script with: {error.strerror}: /bin/sh"
     where = f": {error.filename}" if error.filename else ""
     if error.errno in _WORDS:
         word, sentence = _WORDS[error.errno]
         sentence = sentence.format(descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         return word, f"{sentence}: {error.strerror}{where}"
-    return "notWritable" if error.errno in (errno.EACCES, errno.EPERM) else None, f"{error.strerror or error}{where}"
+    return "notWritable" if error.errno in (
+        errno.EACCES,
+        errno.EPERM,
+    ) else None, f"{error.strerror or error}{where}"

@@ -1,8 +1,9 @@
 """Making the shell of an execution: by posix_spawn, or right inside a cgroup of version 2.
 
-What is made inside one is never outside it, not even for its first instruction, and nothing has to be moved: that would take
-a lock of the whole machine. No C library offers it everywhere, so the kernel is called by number, and the child does by hand
-what posix_spawn does: between here and `execve` there is nothing but that.
+What is made inside one is never outside it, not even for its first instruction, and nothing has to
+be moved: that would take a lock of the whole machine. No C library offers it everywhere, so the
+kernel is called by number, and the child does by hand what posix_spawn does: between here and
+`execve` there is nothing but that.
 """
 
 from __future__ import annotations
@@ -36,16 +37,39 @@ class NotInside(Exception):
     """This kernel, or who guards it, makes no process inside a cgroup; nothing was made."""
 
 
-def spawned(program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened], lock_fd: int, lock_as: int,
-            ignored: Sequence[int]) -> int:
+def spawned(
+    program: str,
+    arguments: list[str],
+    environment: Mapping[bytes, bytes],
+    opened: Sequence[Opened],
+    lock_fd: int,
+    lock_as: int,
+    ignored: Sequence[int],
+) -> int:
     """The pid of a new session's leader with these files and default signals. Raises OSError."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, *file) for file in opened]
     actions.append((os.POSIX_SPAWN_DUP2, lock_fd, lock_as))
-    return os.posix_spawn(program, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=ignored)
+    return os.posix_spawn(
+        program,
+        arguments,
+        environment,
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=ignored,
+    )
 
 
-def spawned_inside(cgroup: str, program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened],
-                   lock_fd: int, lock_as: int, ignored: Sequence[int]) -> int:
+def spawned_inside(
+    cgroup: str,
+    program: str,
+    arguments: list[str],
+    environment: Mapping[bytes, bytes],
+    opened: Sequence[Opened],
+    lock_fd: int,
+    lock_as: int,
+    ignored: Sequence[int],
+) -> int:
     """The same, born in this cgroup's folder. Raises OSError as `spawned` does, and NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     failed, fails = os.pipe2(os.O_CLOEXEC)
@@ -71,19 +95,31 @@ def spawned_inside(cgroup: str, program: str, arguments: list[str], environment:
 
 
 def _cloned(folder: int) -> int:
-    arguments = _ARGUMENTS.pack(_CLONE_VFORK | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, folder)
+    arguments = _ARGUMENTS.pack(
+        _CLONE_VFORK | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, folder
+    )
     pid = int(_syscall(_SYS_CLONE3, arguments, len(arguments)))
     if pid >= 0:
         return pid
     number = ctypes.get_errno()
     error = OSError(number, os.strerror(number))
-    if isinstance(error, BlockingIOError) or number == 12:  # no processes or no memory left: moving in would not help
+    if (
+        isinstance(error, BlockingIOError) or number == 12
+    ):  # no processes or no memory left: moving in would not help
         raise error
     raise NotInside(error.strerror)
 
 
-def _become(fails: int, program: str, arguments: list[str], environment: Mapping[bytes, bytes], opened: Sequence[Opened],
-            lock_fd: int, lock_as: int, ignored: Sequence[int]) -> None:
+def _become(
+    fails: int,
+    program: str,
+    arguments: list[str],
+    environment: Mapping[bytes, bytes],
+    opened: Sequence[Opened],
+    lock_fd: int,
+    lock_as: int,
+    ignored: Sequence[int],
+) -> None:
     """In the child. Never returns."""
     try:
         os.setsid()

@@ -1,7 +1,9 @@
-"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the monotonic clock.
+"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the
+monotonic clock.
 
-What goes wrong in one callback ends nothing: it is said, and a signal's or a timer's callback is called again a little later.
-A keeper that is short of descriptors or memory must still tell the end of its jobs when the shortage is over.
+What goes wrong in one callback ends nothing: it is said, and a signal's or a timer's callback is
+called again a little later. A keeper that is short of descriptors or memory must still tell the end
+of its jobs when the shortage is over.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 
 _AGAIN_SECS = 0.2
-#: What goes wrong in the same way again and again is said the first time and then every so many times.
+#: What goes wrong in the same way again and again is said the first time and then every so many
+#: times.
 _SAY_EVERY = 300
 #: So many different failures are told apart.
 _FAILURES_KEPT = 100
@@ -36,7 +39,8 @@ class Loop:
         self._signals: dict[int, Callable[[], None]] = {}
         self._failures: dict[str, int] = {}
         self._over: int | None = None
-        #: monotonic: what is noticed in this turn happened after this moment, for the turn before this one began then
+        #: monotonic: what is noticed in this turn happened after this moment, for the turn before
+        #: this one began then
         self.since = self._turn = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -45,7 +49,9 @@ class Loop:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        """Call `callback(events)` whenever `fd` is ready for some of these events; replaces an earlier watch."""
+        """Call `callback(events)` whenever `fd` is ready for some of these events; replaces an
+        earlier watch.
+        """
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, callback)
         else:
@@ -76,7 +82,9 @@ class Loop:
             self.since, self._turn = self._turn, time.monotonic()
             timeout = None
             if self._timers:
-                timeout = max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
+                timeout = max(
+                    0.0, min(when for when, _ in self._timers.values()) - time.monotonic()
+                )
             for key, events in self._selector.select(timeout):
                 self._call(key.data, events)
             self._run_timers()
@@ -123,6 +131,8 @@ class Loop:
         now = time.monotonic()
         for key in [k for k, (when, _) in self._timers.items() if when <= now]:
             timer = self._timers.get(key)
-            if timer is not None and timer[0] <= now:  # an earlier one may have moved or canceled it
+            if (
+                timer is not None and timer[0] <= now
+            ):  # an earlier one may have moved or canceled it
                 del self._timers[key]
                 self._call_until_it_works(key, timer[1])

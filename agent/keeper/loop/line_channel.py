@@ -1,4 +1,6 @@
-"""JSON lines over one end of a socket pair, without ever waiting and without growing while the other end does not read."""
+"""JSON lines over one end of a socket pair, without ever waiting and without growing while the
+other end does not read.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,18 @@ _LINE_BYTES = 32 << 20
 
 
 class Channel:
-    """`on_message(dict)` for every line, `on_eof()` once, `on_room()` when a full channel can take messages again."""
+    """`on_message(dict)` for every line, `on_eof()` once, `on_room()` when a full channel can take
+    messages again.
+    """
 
-    def __init__(self, sock: socket.socket, loop: Loop, on_message: Callable[[dict[str, Any]], None], on_eof: Callable[[], None],
-                 on_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: Loop,
+        on_message: Callable[[dict[str, Any]], None],
+        on_eof: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
         self._sock, self._loop = sock, loop
         self._on_message, self._on_eof, self._on_room = on_message, on_eof, on_room
         self._in, self._out = bytearray(), bytearray()
@@ -93,7 +103,11 @@ class Channel:
     def _want_to_write(self, wanted: bool) -> None:
         if wanted != self._writing:
             self._writing = wanted
-            self._loop.watch(self._sock.fileno(), selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0), self._ready)
+            self._loop.watch(
+                self._sock.fileno(),
+                selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0),
+                self._ready,
+            )
 
     def _read(self) -> bool:
         """False where nothing lay there."""
@@ -123,7 +137,9 @@ class Channel:
 
 
 def _parsed(line: bytes | bytearray) -> dict[str, Any]:
-    """The message; an empty one where the line is none, which then is refused like any other unknown order."""
+    """The message; an empty one where the line is none, which then is refused like any other
+    unknown order.
+    """
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,6 +1,7 @@
 """Notes of what happened that the disk did not take: kept in memory and written as soon as it does.
 
-What the agent is told does not wait for that. Only when the keeper itself ends first is such a note lost.
+What the agent is told does not wait for that. Only when the keeper itself ends first is such a note
+lost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _MOST = 10_000
 
 
 class Owed:
-    """`write` is tried at once, and again until it works. A newer value for the same path takes the older one's place."""
+    """`write` is tried at once, and again until it works. A newer value for the same path takes the
+    older one's place.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

@@ -1,4 +1,6 @@
-"""What is kept of an agent's container that ended: first the evidence, into the log and the agent's folder, then it is removed."""
+"""What is kept of an agent's container that ended: first the evidence, into the log and the agent's
+folder, then it is removed.
+"""
 
 import asyncio
 import json
@@ -11,7 +13,8 @@ from ....protocol.ids import AgentKey, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files as evidence_files
-from ..containers import exit_status as endings, names
+from ..containers import exit_status as endings
+from ..containers import names
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 
@@ -27,7 +30,9 @@ _DYING_LOOKS, _DYING_SECS = 10, 0.1
 
 
 class Remains:
-    """Of agents of one deployment, on all hosts. Nothing of another deployment's is looked at or removed."""
+    """Of agents of one deployment, on all hosts. Nothing of another deployment's is looked at or
+    removed.
+    """
 
     def __init__(self, root: Path, deployment: str, log: Log, redactor: Redactor) -> None:
         self._root, self._deployment, self._log, self._redactor = root, deployment, log, redactor
@@ -47,13 +52,18 @@ class Remains:
         _bound(self._stopped)
 
     async def settle(self, engine: HostEngine, id_: str, key: AgentKey | None = None) -> str | None:
-        """Why this one is not running, as a sentence, with nothing left of it but the evidence; None: it runs. Raises EngineError.
+        """Why this one is not running, as a sentence, with nothing left of it but the evidence;
+        None: it runs. Raises EngineError.
 
         key: of whom it was, where that is known.
         """
         task = self._under_way.get(id_)
-        if task is None or task.done():  # what is over is not waited for: who asks in a loop would never let the loop go on
-            task = self._under_way[id_] = asyncio.get_running_loop().create_task(self._settle(engine, id_, key))
+        if (
+            task is None or task.done()
+        ):  # what is over is not waited for: who asks in a loop would never let the loop go on
+            task = self._under_way[id_] = asyncio.get_running_loop().create_task(
+                self._settle(engine, id_, key)
+            )
             task.add_done_callback(lambda t: self._settled(id_, t))
         return await asyncio.shield(task)
 
@@ -74,10 +84,16 @@ class Remains:
         for _ in range(_DYING_LOOKS):
             if said is None or said["State"].get("Status") != "dead":
                 break
-            await asyncio.sleep(_DYING_SECS)  # somebody removes it just now, or its engine cannot: the next looks tell
+            await asyncio.sleep(
+                _DYING_SECS
+            )  # somebody removes it just now, or its engine cannot: the next looks tell
             said = await inspect(engine, id_)
         if said is None or not names.is_ours(said["Config"]["Labels"], self._deployment):
-            return self._told.get(id_) or await asyncio.to_thread(self._written, id_, key) or self._unseen(id_)
+            return (
+                self._told.get(id_)
+                or await asyncio.to_thread(self._written, id_, key)
+                or self._unseen(id_)
+            )
         if endings.running(said["State"]):
             return None
         if id_ not in self._told:
@@ -86,37 +102,77 @@ class Remains:
         try:
             await remove(engine, id_)
         except EngineError as e:  # it has ended all the same; whoever comes by next takes it away
-            self._log("container {} on host {} has ended and could not be removed: {}", said["Name"].lstrip("/"), engine.name, e.sentence)
+            self._log(
+                "container {} on host {} has ended and could not be removed: {}",
+                said["Name"].lstrip("/"),
+                engine.name,
+                e.sentence,
+            )
         return self._told.get(id_) or endings.REMOVED
 
     async def _keep(self, engine: HostEngine, id_: str, said: dict[str, Any]) -> str:
         """The evidence: all that an engine knows of the end."""
-        state, name, key = said["State"], said["Name"].lstrip("/"), str(said["Config"]["Labels"].get(names.KEY, ""))
-        lines, unread = ([], None) if endings.never_started(state) else await self._last_lines(engine, id_)
+        state, name, key = (
+            said["State"],
+            said["Name"].lstrip("/"),
+            str(said["Config"]["Labels"].get(names.KEY, "")),
+        )
+        lines, unread = (
+            ([], None) if endings.never_started(state) else await self._last_lines(engine, id_)
+        )
         stopped, ooms = id_ in self._stopped, self._ooms.get(id_, 0)
-        sentence = endings.of_agent(state, ooms=ooms, stopped=stopped, last_line=lines[-1] if lines else "")
+        sentence = endings.of_agent(
+            state, ooms=ooms, stopped=stopped, last_line=lines[-1] if lines else ""
+        )
         record = {
-            "at": round(time.time(), 3), "id": id_, "name": name, "host": engine.name, "sentence": sentence, "stopped": stopped,
-            "exitCode": state.get("ExitCode"), "signal": endings.signal_of(state), "oomKilled": bool(state.get("OOMKilled")),
-            "oomEvents": ooms, "error": state.get("Error") or None, "startedAt": state.get("StartedAt"),
-            "finishedAt": state.get("FinishedAt"), "lastLines": lines,
+            "at": round(time.time(), 3),
+            "id": id_,
+            "name": name,
+            "host": engine.name,
+            "sentence": sentence,
+            "stopped": stopped,
+            "exitCode": state.get("ExitCode"),
+            "signal": endings.signal_of(state),
+            "oomKilled": bool(state.get("OOMKilled")),
+            "oomEvents": ooms,
+            "error": state.get("Error") or None,
+            "startedAt": state.get("StartedAt"),
+            "finishedAt": state.get("FinishedAt"),
+            "lastLines": lines,
             "unread": unread,
         }
-        self._log("container {} on host {} ended: {} (exit code {}, OOMKilled {}, memory ran out {} times{})", name, engine.name, sentence,
-                  state.get("ExitCode"), bool(state.get("OOMKilled")), ooms, f", error {state['Error']}" if state.get("Error") else "")
+        self._log(
+            "container {} on host {} ended: {} (exit code {}, OOMKilled {}, memory ran out {} times{})",
+            name,
+            engine.name,
+            sentence,
+            state.get("ExitCode"),
+            bool(state.get("OOMKilled")),
+            ooms,
+            f", error {state['Error']}" if state.get("Error") else "",
+        )
         try:
             await asyncio.to_thread(self._write, key, record)
         except (OSError, ValueError) as e:
-            self._log("the end of container {} could not be written into its agent's folder: {}", name, str(e))
+            self._log(
+                "the end of container {} could not be written into its agent's folder: {}",
+                name,
+                str(e),
+            )
         return sentence
 
     async def _last_lines(self, engine: HostEngine, id_: str) -> tuple[list[str], str | None]:
         """And why there are none to be had."""
         try:
-            raw: bytes = await engine.call(f"the last lines of container {id_[:12]}", lambda c: c.logs(id_, tail=LINES))
+            raw: bytes = await engine.call(
+                f"the last lines of container {id_[:12]}", lambda c: c.logs(id_, tail=LINES)
+            )
         except EngineError as e:
             return [], e.sentence
-        return [self._redactor.text(line)[:_LINE_CHARS] for line in raw.decode("utf-8", "replace").splitlines()[-LINES:]], None
+        return [
+            self._redactor.text(line)[:_LINE_CHARS]
+            for line in raw.decode("utf-8", "replace").splitlines()[-LINES:]
+        ], None
 
     def _write(self, key: str, record: dict[str, Any]) -> None:
         folder = self._root / "agent" / str(parse_agent_key(key))

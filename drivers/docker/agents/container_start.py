@@ -1,4 +1,6 @@
-"""Starting an agent's container: what of an earlier start is there, the container, and its configuration by its stdin."""
+"""Starting an agent's container: what of an earlier start is there, the container, and its
+configuration by its stdin.
+"""
 
 import asyncio
 import contextlib
@@ -9,20 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, short_agent, short_uid
-from ....protocol.clusters.container_pool import Pool
 from ....runtime.log.logger import Log
 from ...contracts import AgentSpec, Handle
-from ..containers import specifications as containers, names
+from ..containers import names
+from ..containers import specifications as containers
+from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..host.errors import FOREIGN
-from ..images.image_store import Images
 from ..host.log_drivers import LogDrivers
-from .relay_container import Relay
+from ..images.image_store import Images
 from .container_reaper import Remains
-from ..containers.uid_allocation import UnixUsers
+from .relay_container import Relay
 
 #: Where agents in containers read the supervisor's address; their relay writes it.
 ADDRESS_FILE = f"{containers.LINKS}/agents.json"
@@ -36,21 +39,41 @@ class AgentStarts:
     """Of one host."""
 
     def __init__(
-        self, engine: HostEngine, images: Images, relay: Relay, pool: Pool, root: Path, user_root: str, *, deployment: str,
-        unix_users: UnixUsers, log_drivers: LogDrivers, remains: Remains, agent_settings: dict[str, Any],
-        keeper_settings: dict[str, Any], log: Log,
+        self,
+        engine: HostEngine,
+        images: Images,
+        relay: Relay,
+        pool: Pool,
+        root: Path,
+        user_root: str,
+        *,
+        deployment: str,
+        unix_users: UnixUsers,
+        log_drivers: LogDrivers,
+        remains: Remains,
+        agent_settings: dict[str, Any],
+        keeper_settings: dict[str, Any],
+        log: Log,
     ) -> None:
         self._engine, self._images, self._relay, self._pool = engine, images, relay, pool
-        self._root, self._user_root, self._deployment, self._unix_users = root, user_root, deployment, unix_users
+        self._root, self._user_root, self._deployment, self._unix_users = (
+            root,
+            user_root,
+            deployment,
+            unix_users,
+        )
         self._log_drivers, self._remains = log_drivers, remains
         self._agent_settings, self._keeper_settings = agent_settings, keeper_settings
         self._log = log
 
     async def start(self, spec: AgentSpec) -> Handle:
         """One start of a key at a time. Raises Refusal, EngineError, ImageFault and OSError."""
-        # at once: none of them depends on another, and each takes a round trip or a write to the disk
+        # at once: none of them depends on another, and each takes a round trip or a write to the
+        # disk
         running, user, image = await asyncio.gather(
-            self._of_earlier_start(spec.key), asyncio.to_thread(self._folders, spec.key), self._images.have(self._pool.image),
+            self._of_earlier_start(spec.key),
+            asyncio.to_thread(self._folders, spec.key),
+            self._images.have(self._pool.image),
             return_exceptions=True,
         )
         if isinstance(running, dict):
@@ -68,20 +91,34 @@ class AgentStarts:
             return await self._made(spec, image, user)
 
     async def _of_earlier_start(self, key: AgentKey) -> Handle | None:
-        """One that runs is of a start whose outcome nobody heard of: its agent has one of the tokens that are still accepted."""
+        """One that runs is of a start whose outcome nobody heard of: its agent has one of the
+        tokens that are still accepted.
+        """
         filters = names.filters(self._deployment, "agent", key=str(key))
-        there: list[dict[str, Any]] = await self._engine.call(f"look for {key}", lambda c: c.containers(all=True, filters=filters))
+        there: list[dict[str, Any]] = await self._engine.call(
+            f"look for {key}", lambda c: c.containers(all=True, filters=filters)
+        )
         for summary in there:
             if await self._settled(summary["Id"], key) is None:
                 said = await inspect(self._engine, summary["Id"])
                 if said is not None:
-                    return _handle(key, said["Id"], said["Name"].lstrip("/"), int(said["Config"]["Labels"].get(names.STARTED, 0)))
+                    return _handle(
+                        key,
+                        said["Id"],
+                        said["Name"].lstrip("/"),
+                        int(said["Config"]["Labels"].get(names.STARTED, 0)),
+                    )
         return None
 
     async def _settled(self, id_: str, key: AgentKey) -> str | None:
         sentence = await self._remains.settle(self._engine, id_, key)
         if sentence is not None:
-            self._log("{}: what was left of an earlier container was removed: {}", str(key), sentence, uid=key.uid)
+            self._log(
+                "{}: what was left of an earlier container was removed: {}",
+                str(key),
+                sentence,
+                uid=key.uid,
+            )
         return sentence
 
     def _folders(self, key: AgentKey) -> containers.User:
@@ -93,7 +130,13 @@ class AgentStarts:
         started = time.time()
         creation, made = await self._create(spec, image, user, started)
         driver = f"DockerDriver(a={short_agent(spec.agent_id)} k={spec.key.kind} u={short_uid(spec.key.uid)} [])"
-        self._log("{} running: {}", driver, containers.docker_run(creation, self._engine.host), uid=spec.key.uid, agent=spec.agent_id)
+        self._log(
+            "{} running: {}",
+            driver,
+            containers.docker_run(creation, self._engine.host),
+            uid=spec.key.uid,
+            agent=spec.agent_id,
+        )
         line = json.dumps(self._configuration(spec)).encode() + b"\n"
         try:
             await self._engine.call(f"start {creation.name}", lambda c: _begin(c, made, line))
@@ -104,7 +147,9 @@ class AgentStarts:
             raise
         return _handle(spec.key, made, creation.name, int(started))
 
-    async def _create(self, spec: AgentSpec, image: str, user: containers.User, started: float) -> tuple[containers.Creation, str]:
+    async def _create(
+        self, spec: AgentSpec, image: str, user: containers.User, started: float
+    ) -> tuple[containers.Creation, str]:
         """With the plain name, or, where another deployment has it, with ours behind it."""
         suffix: str | None = None
         for n in range(_NAME_TRIES):
@@ -119,7 +164,10 @@ class AgentStarts:
                 suffix = await self._name_taken(spec.key, creation.name, suffix)
                 continue
             return creation, made
-        raise Refusal("agentUnavailable", f"host {self._engine.name}: the name {creation.name} did not become free; look who has it")
+        raise Refusal(
+            "agentUnavailable",
+            f"host {self._engine.name}: the name {creation.name} did not become free; look who has it",
+        )
 
     async def _name_taken(self, key: AgentKey, name: str, suffix: str | None) -> str | None:
         """What to put behind the name for the next try."""
@@ -133,17 +181,33 @@ class AgentStarts:
                 raise Refusal("agentUnavailable", sentence)
             return suffix
         if suffix is not None:
-            raise Refusal("agentUnavailable", f"host {self._engine.name}: the name {name} is taken by somebody else's container: remove it")
-        self._log("{}: the name {} is taken by another deployment's container", str(key), name, uid=key.uid)
+            raise Refusal(
+                "agentUnavailable",
+                f"host {self._engine.name}: the name {name} is taken by somebody else's container: remove it",
+            )
+        self._log(
+            "{}: the name {} is taken by another deployment's container",
+            str(key),
+            name,
+            uid=key.uid,
+        )
         return self._deployment
 
-    def _creation(self, spec: AgentSpec, image: str, user: containers.User, started: float, suffix: str | None) -> containers.Creation:
+    def _creation(
+        self, spec: AgentSpec, image: str, user: containers.User, started: float, suffix: str | None
+    ) -> containers.Creation:
         key = spec.key
         return containers.agent_container(
-            name=names.agent(key, suffix), image=image, command=["keeper", "--root", str(self._root), "--folder", self._folder(key)],
-            labels=names.agent_labels(self._deployment, key, spec.agent_id, started), user=user,
-            limits=self._pool.sequential if key.kind == "sequential" else self._pool.parallel, network=self._pool.network,
-            folder=self._folder(key), user_dir=self._user_dir(key), links=names.links(self._deployment),
+            name=names.agent(key, suffix),
+            image=image,
+            command=["keeper", "--root", str(self._root), "--folder", self._folder(key)],
+            labels=names.agent_labels(self._deployment, key, spec.agent_id, started),
+            user=user,
+            limits=self._pool.sequential if key.kind == "sequential" else self._pool.parallel,
+            network=self._pool.network,
+            folder=self._folder(key),
+            user_dir=self._user_dir(key),
+            links=names.links(self._deployment),
             log_driver=self._log_drivers.of(self._engine.name),
         )
 
@@ -151,10 +215,17 @@ class AgentStarts:
         """What the keeper is told on stdin. The only place that the token goes to."""
         folder = self._folder(spec.key)
         return {
-            **self._keeper_settings, "root": str(self._root), "folder": folder,
+            **self._keeper_settings,
+            "root": str(self._root),
+            "folder": folder,
             "agent": {
-                **self._agent_settings, "agentKey": str(spec.key), "agentId": spec.agent_id, "token": spec.token,
-                "addressFile": ADDRESS_FILE, "cacheDir": folder, "home": self._user_dir(spec.key),
+                **self._agent_settings,
+                "agentKey": str(spec.key),
+                "agentId": spec.agent_id,
+                "token": spec.token,
+                "addressFile": ADDRESS_FILE,
+                "cacheDir": folder,
+                "home": self._user_dir(spec.key),
             },
         }
 
@@ -165,27 +236,42 @@ class AgentStarts:
         return os.path.join(self._user_root, key.uid)
 
 
-
 async def make(engine: HostEngine, creation: containers.Creation) -> str:
-    """The id of the new container. Raises EngineError, with code `conflict` where the name is taken."""
-    made = await engine.call(f"make {creation.name}", lambda c: c.create_container_from_config(creation.config, creation.name))
+    """The id of the new container. Raises EngineError, with code `conflict` where the name is
+    taken.
+    """
+    made = await engine.call(
+        f"make {creation.name}",
+        lambda c: c.create_container_from_config(creation.config, creation.name),
+    )
     return str(made["Id"])
 
 
 def _handle(key: AgentKey, id_: str, name: str, started: int) -> Handle:
-    return {"host": key.host, "id": id_, "name": name, "startedAt": started, "kind": key.kind, "key": str(key)}
+    return {
+        "host": key.host,
+        "id": id_,
+        "name": name,
+        "startedAt": started,
+        "kind": key.kind,
+        "key": str(key),
+    }
 
 
 def _begin(client: Any, id_: str, line: bytes) -> None:
-    """In one go, and attached before it starts: so no keeper ever waits for a line that nobody writes.
+    """In one go, and attached before it starts: so no keeper ever waits for a line that nobody
+    writes.
 
-    The connection that this takes is made anew at once: the next one who starts an agent would have to wait for that.
+    The connection that this takes is made anew at once: the next one who starts an agent would have
+    to wait for that.
     """
     attached = client.attach_socket(id_, params={"stdin": 1, "stream": 1})
     connection = getattr(attached, "_sock", attached)  # with TLS it is the connection itself
     try:
         client.start(id_)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: that is found out, with its reason
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it has ended already: that is found out, with its reason
             connection.sendall(line)
             connection.shutdown(socket.SHUT_WR)
     finally:

@@ -1,8 +1,9 @@
 """Agents in containers on a pool of hosts: the `docker` AgentDriver.
 
-A container for each (uid, kind), from the pool's image, with the keeper as PID 1. They outlive the supervisor and its hosts' daemons,
-and are found again by id and label; when one ends, its reason is kept before it is removed. Places of kind `container` are no process:
-whoever launches tasks in containers of their own answers for them.
+A container for each (uid, kind), from the pool's image, with the keeper as PID 1. They outlive the
+supervisor and its hosts' daemons, and are found again by id and label; when one ends, its reason is
+kept before it is removed. Places of kind `container` are no process: whoever launches tasks in
+containers of their own answers for them.
 """
 
 import asyncio
@@ -12,23 +13,24 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, parse_agent_key
-from ....protocol.clusters.container_pool import Pool
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files as evidence_files
 from ...contracts import AgentSpec, Capabilities, Capacity, Found, Handle, Spokesman
-from ..containers import exit_status as endings, names
-from .container_start import AgentStarts
+from ..containers import exit_status as endings
+from ..containers import names
+from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect
 from ..host.engine import EngineError, HostEngine
-from ..images.image_store import ImageFault, Images
 from ..host.log_drivers import LogDrivers
-from .relay_container import Relay
+from ..images.image_store import ImageFault, Images
 from .container_reaper import Remains
+from .container_start import AgentStarts
+from .relay_container import Relay
 from .subnet_check import in_the_way
-from ..containers.uid_allocation import UnixUsers
 
 #: A keeper that was told to end has this long beyond its grace (seconds).
 _KEEPER_SECS = 5.0
@@ -38,7 +40,8 @@ _LOOK_FIRST, _LOOK_SECS = 0.02, 0.25
 #: SIGTERM is sent again after so long, then after twice as long.
 _AGAIN_SECS = 0.25
 UNIX_USERS = "unix-users.json"
-#: Of one host. More of them would get in each other's way: each would take so long that it is given up, and be started again.
+#: Of one host. More of them would get in each other's way: each would take so long that it is given
+#: up, and be started again.
 STARTS_AT_ONCE = 4
 
 
@@ -63,19 +66,38 @@ class Listener(Protocol):
 
 
 class DockerDriver:
-    """See drivers.driver for what its methods promise. `watch` is called once the loop runs; before, every host is down."""
+    """See drivers.driver for what its methods promise. `watch` is called once the loop runs;
+    before, every host is down.
+    """
 
     name = "docker"
 
     def __init__(
-        self, pool: Pool, root: Path, user_root: str, *, deployment: str, address: Callable[[], Mapping[str, Any]], log: Log,
-        redactor: Redactor, spokesman: Spokesman, agent_settings: dict[str, Any] | None = None,
+        self,
+        pool: Pool,
+        root: Path,
+        user_root: str,
+        *,
+        deployment: str,
+        address: Callable[[], Mapping[str, Any]],
+        log: Log,
+        redactor: Redactor,
+        spokesman: Spokesman,
+        agent_settings: dict[str, Any] | None = None,
         keeper_settings: dict[str, Any] | None = None,
     ) -> None:
         """address: what the supervisor's agents.json says. Raises Refusal("badConfig")."""
-        self.pool, self.root, self.user_root, self.deployment, self.log = pool, root, user_root, deployment, log
+        self.pool, self.root, self.user_root, self.deployment, self.log = (
+            pool,
+            root,
+            user_root,
+            deployment,
+            log,
+        )
         self.spokesman = spokesman
-        self.capabilities = Capabilities(tasks="keeper", same_machine=False, containers=True, volumes=tuple(pool.volumes))
+        self.capabilities = Capabilities(
+            tasks="keeper", same_machine=False, containers=True, volumes=tuple(pool.volumes)
+        )
         self.unix_users = UnixUsers(root / UNIX_USERS, pool.unix_users)
         self.log_drivers = LogDrivers(pool.log_driver, log)
         self.remains = Remains(root, deployment, log, redactor)
@@ -93,15 +115,32 @@ class DockerDriver:
         self._closed = False
         for host in pool.hosts:
             engine = self.engines[host.name] = HostEngine(
-                host, deployment=deployment, log=log, call_secs=pool.call_secs, on_state=self._state, on_event=self._event,
+                host,
+                deployment=deployment,
+                log=log,
+                call_secs=pool.call_secs,
+                on_state=self._state,
+                on_event=self._event,
                 on_sync=self._sync,
             )
             images = self.images[host.name] = Images(engine, pool, log)
-            relay = self.relays[host.name] = Relay(engine, images, pool, deployment, address, self.log_drivers, log)
+            relay = self.relays[host.name] = Relay(
+                engine, images, pool, deployment, address, self.log_drivers, log
+            )
             self._starts[host.name] = AgentStarts(
-                engine, images, relay, pool, root, user_root, deployment=deployment, unix_users=self.unix_users,
-                log_drivers=self.log_drivers, remains=self.remains, agent_settings=agent_settings or {},
-                keeper_settings=keeper_settings or {}, log=log,
+                engine,
+                images,
+                relay,
+                pool,
+                root,
+                user_root,
+                deployment=deployment,
+                unix_users=self.unix_users,
+                log_drivers=self.log_drivers,
+                remains=self.remains,
+                agent_settings=agent_settings or {},
+                keeper_settings=keeper_settings or {},
+                log=log,
             )
 
     def listen(self, listener: Listener) -> None:
@@ -122,14 +161,22 @@ class DockerDriver:
             if key.kind == "container":
                 if self.places is None:
                     raise Refusal("agentUnavailable", "nobody launches tasks in containers here")
-                return {**await self.places.open(key), "host": key.host, "kind": key.kind, "key": str(key)}
+                return {
+                    **await self.places.open(key),
+                    "host": key.host,
+                    "kind": key.kind,
+                    "key": str(key),
+                }
             with self._turn(key) as turn:
                 async with turn, self._at_once[engine.name]:
                     return await self._starts[engine.name].start(spec)
         except (EngineError, ImageFault) as e:
             raise Refusal("agentUnavailable", self._of_host(key.host, e.sentence)) from None
         except OSError as e:
-            raise Refusal("agentUnavailable", f"the folders of {key} cannot be made: {e.filename}: {e.strerror}") from None
+            raise Refusal(
+                "agentUnavailable",
+                f"the folders of {key} cannot be made: {e.filename}: {e.strerror}",
+            ) from None
 
     async def find(self, handle: Handle) -> Found:
         key = _key(handle)
@@ -139,7 +186,10 @@ class DockerDriver:
             return await self.places.find(key, handle)
         engine, id_ = self.engines.get(str(handle.get("host"))), handle.get("id")
         if engine is None or not isinstance(id_, str) or not id_:
-            return Found(state="unknown", detail="its handle does not say which container it is, on a host of the pool")
+            return Found(
+                state="unknown",
+                detail="its handle does not say which container it is, on a host of the pool",
+            )
         if self._known[engine.name].is_set() and not engine.up:
             return Found(state="unknown", detail=self._of_host(engine.name, engine.detail))
         try:
@@ -148,7 +198,9 @@ class DockerDriver:
             return Found(state="unknown", detail=self._of_host(engine.name, e.sentence))
         if sentence is not None:
             return Found(state="gone", detail=sentence)
-        return Found(state="alive", detail=f"container {handle.get('name', id_[:12])} on host {engine.name}")
+        return Found(
+            state="alive", detail=f"container {handle.get('name', id_[:12])} on host {engine.name}"
+        )
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         """Raises Refusal where nobody can tell whether anything of it is left."""
@@ -161,21 +213,39 @@ class DockerDriver:
         if not isinstance(id_, str) or not id_:
             return
         if engine is None:
-            raise Refusal("agentUnavailable", f"host {handle.get('host')!a} is not in the pool any more: nobody can tell what is there")
+            raise Refusal(
+                "agentUnavailable",
+                f"host {handle.get('host')!a} is not in the pool any more: nobody can tell what is there",
+            )
         try:
             await self._stop(engine, id_, grace_secs, key)
         except EngineError as e:
             raise Refusal("agentUnavailable", self._of_host(engine.name, e.sentence)) from None
 
-    async def evidence(self, key: AgentKey, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        return await asyncio.to_thread(evidence_files.read, self.root / "agent" / str(key), ("run", *name.split("/")), offset, limit)
+    async def evidence(
+        self, key: AgentKey, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
+        return await asyncio.to_thread(
+            evidence_files.read,
+            self.root / "agent" / str(key),
+            ("run", *name.split("/")),
+            offset,
+            limit,
+        )
 
     def capacity(self) -> Capacity:
-        return Capacity(sequential=sum(h.sequential for h in self.pool.hosts), parallel=sum(h.parallel for h in self.pool.hosts))
+        return Capacity(
+            sequential=sum(h.sequential for h in self.pool.hosts),
+            parallel=sum(h.parallel for h in self.pool.hosts),
+        )
 
     async def check(self) -> list[str]:
         said = await asyncio.gather(*(self._check(name) for name in self.engines))
-        return [self._of_host(name, s) for name, sentences in zip(self.engines, said, strict=True) for s in sentences]
+        return [
+            self._of_host(name, s)
+            for name, sentences in zip(self.engines, said, strict=True)
+            for s in sentences
+        ]
 
     async def close(self) -> None:
         self._closed = True
@@ -208,7 +278,9 @@ class DockerDriver:
             raise Refusal("agentUnavailable", self._of_host(host, engine.detail))
         return engine
 
-    async def _stop(self, engine: HostEngine, id_: str, grace_secs: float, key: AgentKey | None) -> None:
+    async def _stop(
+        self, engine: HostEngine, id_: str, grace_secs: float, key: AgentKey | None
+    ) -> None:
         said = await inspect(engine, id_)
         if said is not None and not names.is_ours(said["Config"]["Labels"], self.deployment):
             return
@@ -274,11 +346,15 @@ class DockerDriver:
         self._spawn(self._reconcile(host))
 
     async def _reconcile(self, host: str) -> None:
-        """Events may have been missed: who has ended meanwhile, and what was made and never started? Who runs is left alone."""
+        """Events may have been missed: who has ended meanwhile, and what was made and never
+        started? Who runs is left alone.
+        """
         engine, running = self.engines[host], False
         try:
             filters = names.filters(self.deployment, "agent")
-            there: list[dict[str, Any]] = await engine.call("list its agents", lambda c: c.containers(all=True, filters=filters))
+            there: list[dict[str, Any]] = await engine.call(
+                "list its agents", lambda c: c.containers(all=True, filters=filters)
+            )
             for summary in there:
                 key = _parsed(summary.get("Labels", {}).get(names.KEY))
                 if key in self._starting:
@@ -295,13 +371,23 @@ class DockerDriver:
         try:
             await self.relays[host].ensure()
         except (EngineError, ImageFault, Refusal) as e:
-            self.log("{}", self._of_host(host, f"its relay is not there, so its agents cannot be reached: {e.sentence}"))
+            self.log(
+                "{}",
+                self._of_host(
+                    host, f"its relay is not there, so its agents cannot be reached: {e.sentence}"
+                ),
+            )
 
     async def _bury(self, host: str, id_: str) -> None:
         try:
             await self.remains.settle(self.engines[host], id_)
         except EngineError as e:
-            self.log("{}", self._of_host(host, f"why container {id_[:12]} ended could not be asked: {e.sentence}"))
+            self.log(
+                "{}",
+                self._of_host(
+                    host, f"why container {id_[:12]} ended could not be asked: {e.sentence}"
+                ),
+            )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:
@@ -318,7 +404,9 @@ class DockerDriver:
 
 
 async def _end(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) -> None:
-    """SIGTERM, again and again, for a first process that has just started is spared it; after `secs` SIGKILL. Raises EngineError."""
+    """SIGTERM, again and again, for a first process that has just started is spared it; after
+    `secs` SIGKILL. Raises EngineError.
+    """
     deadline, pause = asyncio.get_running_loop().time() + secs, _AGAIN_SECS
     while (left := deadline - asyncio.get_running_loop().time()) > 0:
         await _signal(engine, id_, signal.SIGTERM)
@@ -327,12 +415,17 @@ async def _end(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) 
         pause *= 2
     await _signal(engine, id_, signal.SIGKILL)
     if not await _over(engine, id_, ended, _KILLED_SECS):
-        raise EngineError("timeout", f"host {engine.name}: container {id_[:12]} was killed and does not end")
+        raise EngineError(
+            "timeout", f"host {engine.name}: container {id_[:12]} was killed and does not end"
+        )
 
 
 async def _signal(engine: HostEngine, id_: str, number: int) -> None:
     try:
-        await engine.call(f"send {signal.Signals(number).name} to container {id_[:12]}", lambda c: c.kill(id_, int(number)))
+        await engine.call(
+            f"send {signal.Signals(number).name} to container {id_[:12]}",
+            lambda c: c.kill(id_, int(number)),
+        )
     except EngineError as e:
         if e.code not in ("notFound", "conflict"):  # it has ended already
             raise

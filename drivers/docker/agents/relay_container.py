@@ -1,6 +1,8 @@
-"""The relay of a host: one container of ours that carries on what its agents say, and the volume with the socket between them.
+"""The relay of a host: one container of ours that carries on what its agents say, and the volume
+with the socket between them.
 
-It outlives supervisors. One that was made with another image, or that would tell agents another address, is replaced; they dial again.
+It outlives supervisors. One that was made with another image, or that would tell agents another
+address, is replaced; they dial again.
 """
 
 import asyncio
@@ -9,14 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ....protocol.errors import Refusal
 from ....protocol.clusters.container_pool import Pool
+from ....protocol.errors import Refusal
 from ....runtime.log.logger import Log
-from ..containers import specifications as containers, exit_status as endings, names
+from ..containers import exit_status as endings
+from ..containers import names
+from ..containers import specifications as containers
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
-from ..images.image_store import Images
 from ..host.log_drivers import LogDrivers
+from ..images.image_store import Images
 
 Address = Callable[[], Mapping[str, Any]]
 _PORTS = {"ws": 80, "wss": 443}
@@ -25,12 +29,21 @@ _PORTS = {"ws": 80, "wss": 443}
 class Relay:
     """Of one host. address: what the supervisor's own agents.json says."""
 
-    def __init__(self, engine: HostEngine, images: Images, pool: Pool, deployment: str, address: Address, log_drivers: LogDrivers,
-                 log: Log) -> None:
+    def __init__(
+        self,
+        engine: HostEngine,
+        images: Images,
+        pool: Pool,
+        deployment: str,
+        address: Address,
+        log_drivers: LogDrivers,
+        log: Log,
+    ) -> None:
         self._engine, self._images, self._pool, self._deployment = engine, images, pool, deployment
         self._address, self._log_drivers, self._log = address, log_drivers, log
         self._lock = asyncio.Lock()
-        #: of which image it is, and what it was told, as long as nothing is known to have happened to it
+        #: of which image it is, and what it was told, as long as nothing is known to have happened
+        #: to it
         self._running: tuple[str, dict[str, Any]] | None = None
         self._image: str | None = None
         #: did anybody need it? Only then it is looked after
@@ -41,9 +54,11 @@ class Relay:
         self._running = None
 
     async def ensure(self, image: str | None = None) -> None:
-        """It runs, and tells agents the supervisor's address. Raises EngineError, ImageFault and Refusal.
+        """It runs, and tells agents the supervisor's address. Raises EngineError, ImageFault and
+        Refusal.
 
-        image: the id that it must be of; None: as the last time, for who looks after it now and then must not pull each time.
+        image: the id that it must be of; None: as the last time, for who looks after it now and
+        then must not pull each time.
         """
         self.wanted = True
         async with self._lock:
@@ -66,13 +81,23 @@ class Relay:
         if there is None:
             return False
         if not names.is_ours(there["Config"]["Labels"], self._deployment, "relay"):
-            raise Refusal("agentUnavailable", f"host {self._engine.name}: {there['Name']} is no relay of ours: rename or remove it")
+            raise Refusal(
+                "agentUnavailable",
+                f"host {self._engine.name}: {there['Name']} is no relay of ours: rename or remove it",
+            )
         wanted = self._creation(image, said).config
-        if there["Image"] == image and there["Config"]["Cmd"] == wanted["Cmd"] and not endings.never_started(there["State"]):
+        if (
+            there["Image"] == image
+            and there["Config"]["Cmd"] == wanted["Cmd"]
+            and not endings.never_started(there["State"])
+        ):
             if endings.running(there["State"]) or await self._started_again(there["Id"]):
                 return True
         else:
-            self._log("host {}: its relay is replaced: it is of another image or for another address", self._engine.name)
+            self._log(
+                "host {}: its relay is replaced: it is of another image or for another address",
+                self._engine.name,
+            )
         await remove(self._engine, there["Id"], force=True)
         return False
 
@@ -82,8 +107,13 @@ class Relay:
         except EngineError as e:
             if e.code != "refused":
                 raise
-            # after a crash of the daemon, containerd may hold the id of what ran before for taken, until it is another container's
-            self._log("host {}: its relay stood still, cannot be started again and is replaced: {}", self._engine.name, e.sentence)
+            # after a crash of the daemon, containerd may hold the id of what ran before for taken,
+            # until it is another container's
+            self._log(
+                "host {}: its relay stood still, cannot be started again and is replaced: {}",
+                self._engine.name,
+                e.sentence,
+            )
             return False
         self._log("host {}: its relay stood still and was started again", self._engine.name)
         return True
@@ -91,8 +121,13 @@ class Relay:
     async def _make(self, image: str, said: Mapping[str, Any]) -> None:
         creation, links = self._creation(image, said), names.links(self._deployment)
         labels = {names.DEPLOYMENT: self._deployment}
-        await self._engine.call(f"make volume {links}", lambda c: c.create_volume(links, labels=labels))
-        made = await self._engine.call(f"make {creation.name}", lambda c: c.create_container_from_config(creation.config, creation.name))
+        await self._engine.call(
+            f"make volume {links}", lambda c: c.create_volume(links, labels=labels)
+        )
+        made = await self._engine.call(
+            f"make {creation.name}",
+            lambda c: c.create_container_from_config(creation.config, creation.name),
+        )
         try:
             self._log("running: {}", containers.docker_run(creation, self._engine.host))
             await self._engine.call(f"start {creation.name}", lambda c: c.start(made["Id"]))
@@ -102,13 +137,20 @@ class Relay:
 
     def _creation(self, image: str, said: Mapping[str, Any]) -> containers.Creation:
         return containers.relay_container(
-            name=names.relay(self._deployment), image=image, said=said, labels=names.labels(self._deployment, "relay"),
-            network=self._pool.relay_network, links=names.links(self._deployment), log_driver=self._log_drivers.of(self._engine.name),
+            name=names.relay(self._deployment),
+            image=image,
+            said=said,
+            labels=names.labels(self._deployment, "relay"),
+            network=self._pool.relay_network,
+            links=names.links(self._deployment),
+            log_driver=self._log_drivers.of(self._engine.name),
         )
 
 
 def told(address: Mapping[str, Any], supervisor: str | None) -> dict[str, Any]:
-    """What a relay is told. supervisor: `host:port`, where that is not in the address of its listener."""
+    """What a relay is told. supervisor: `host:port`, where that is not in the address of its
+    listener.
+    """
     url = str(address["agentsUrl"])
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
@@ -116,8 +158,12 @@ def told(address: Mapping[str, Any], supervisor: str | None) -> dict[str, Any]:
     try:
         pem = Path(ca).read_text() if ca else None
     except OSError as e:
-        raise Refusal("agentUnavailable", f"the agents' CA {ca} cannot be read: {e.strerror}") from None
+        raise Refusal(
+            "agentUnavailable", f"the agents' CA {ca} cannot be read: {e.strerror}"
+        ) from None
     return {
-        "url": url, "connect": supervisor or f"{host}:{parts.port or _PORTS.get(parts.scheme, 443)}", "ca": pem,
+        "url": url,
+        "connect": supervisor or f"{host}:{parts.port or _PORTS.get(parts.scheme, 443)}",
+        "ca": pem,
         **{k: address[k] for k in ("pingSecs", "pingTimeoutSecs") if k in address},
     }

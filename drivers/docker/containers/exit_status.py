@@ -1,7 +1,9 @@
-"""How a container ended: what its engine says, what was seen while it ran, and what the job wrote itself, put together. Pure.
+"""How a container ended: what its engine says, what was seen while it ran, and what the job wrote
+itself, put together. Pure.
 
-None of them is enough alone. An engine reports signal n as 128+n, as a program may exit by itself; it says "OOMKilled" though
-only a child was killed and the job succeeded, and may not say it where it was not there itself when it happened.
+None of them is enough alone. An engine reports signal n as 128+n, as a program may exit by itself;
+it says "OOMKilled" though only a child was killed and the job succeeded, and may not say it where
+it was not there itself when it happened.
 """
 
 from collections.abc import Mapping
@@ -10,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from ....protocol.jobs.exit_info import OF_THE_KERNEL, OUT_OF_MEMORY, ExitFacts, ExitInfo, number_of_signal, signal_name
+from ....protocol.jobs.exit_info import (
+    OF_THE_KERNEL,
+    OUT_OF_MEMORY,
+    ExitFacts,
+    ExitInfo,
+    number_of_signal,
+    signal_name,
+)
 
 State = Mapping[str, Any]
 
@@ -22,7 +31,8 @@ ENGINE_LOST_IT = "its engine or host went down while it ran, and nobody saw its 
 #: What an engine gives to a container that was not there any more when it came back.
 _LOST_CODE = 255
 _SIGTERM, _SIGKILL = 15, 9
-#: Signals that can end the first process of a container. The kernel drops others, so a code of 128+n says nothing of them.
+#: Signals that can end the first process of a container. The kernel drops others, so a code of
+#: 128+n says nothing of them.
 _END_THE_FIRST = frozenset((4, 5, 6, 7, 8, _SIGKILL, 11, _SIGTERM, 31))
 #: Of a container whose command cannot be executed, or is not there.
 _NO_PROGRAM = (126, 127)
@@ -38,7 +48,9 @@ _KEEPERS_WORDS = {
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's own wrapper wrote about the end of the command: a code, or the signal that its shell told of."""
+    """What a task's own wrapper wrote about the end of the command: a code, or the signal that its
+    shell told of.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -55,7 +67,9 @@ def never_started(state: State) -> bool:
 
 
 def runtime_failed(state: State) -> bool:
-    """Did what makes containers fail before there was a process in it, and not for what it was to execute? It may have been killed."""
+    """Did what makes containers fail before there was a process in it, and not for what it was to
+    execute? It may have been killed.
+    """
     return "OCI runtime" in str(state.get("Error")) and state.get("ExitCode") not in _NO_PROGRAM
 
 
@@ -70,19 +84,33 @@ def signal_of(state: State) -> int | None:
 
 
 def _there(state: State | None) -> State | None:
-    """One that is being removed is as good as gone: how far its engine has come with that decides nothing."""
+    """One that is being removed is as good as gone: how far its engine has come with that decides
+    nothing.
+    """
     return None if state is not None and state.get("Status") == "removing" else state
 
 
-def of_task(state: State | None, *, ooms: int = 0, written: Written | None = None, stop_reason: str | None = None) -> ExitInfo:
-    """state: `State` of inspect, None where the container is gone. ooms: events of memory that ran out in it, counted while it ran."""
+def of_task(
+    state: State | None,
+    *,
+    ooms: int = 0,
+    written: Written | None = None,
+    stop_reason: str | None = None,
+) -> ExitInfo:
+    """state: `State` of inspect, None where the container is gone. ooms: events of memory that ran
+    out in it, counted while it ran.
+    """
     if state is not None and running(state):
         raise ValueError("it has not ended")
     state = _there(state)
     memory = None if state is None and not ooms else bool(ooms or (state or {}).get("OOMKilled"))
     began, ended = (_unix((state or {}).get(name)) for name in ("StartedAt", "FinishedAt"))
-    known = ExitInfo(stop_reason=stop_reason, out_of_memory=memory, started_at=began, ended_at=ended)
-    if written is not None:  # the shell is still there when its command has ended: whatever hit it then does not matter
+    known = ExitInfo(
+        stop_reason=stop_reason, out_of_memory=memory, started_at=began, ended_at=ended
+    )
+    if (
+        written is not None
+    ):  # the shell is still there when its command has ended: whatever hit it then does not matter
         return as_written(known, written)
     if state is None:
         return _replace(known, source="lost", detail=REMOVED)
@@ -101,29 +129,50 @@ def of_task(state: State | None, *, ooms: int = 0, written: Written | None = Non
 
 
 def as_written(known: ExitInfo, written: Written) -> ExitInfo:
-    return _replace(known, source="script", code=written.code, signal=written.signal, core_dumped=written.core_dumped)
+    return _replace(
+        known,
+        source="script",
+        code=written.code,
+        signal=written.signal,
+        core_dumped=written.core_dumped,
+    )
 
 
 def facts_of(
-    exit_: ExitInfo, *, peak: int | None, limit: int | None, ooms: int, said: Mapping[str, Any],
+    exit_: ExitInfo,
+    *,
+    peak: int | None,
+    limit: int | None,
+    ooms: int,
+    said: Mapping[str, Any],
 ) -> ExitFacts | msgspec.UnsetType:
-    """What was seen around this end: the most memory in its samples, its container's limit, events of memory that ran out in it.
+    """What was seen around this end: the most memory in its samples, its container's limit, events
+    of memory that ran out in it.
 
     said: what its own files tell, in the words of ExitFacts.
     """
     if exit_.code == 0 or exit_.source == "start":
         return msgspec.UNSET
-    # that it was none can be believed of an engine that was asked and watched; that there were some it may say without having counted
+    # that it was none can be believed of an engine that was asked and watched; that there were some
+    # it may say without having counted
     kills = ooms or (0 if exit_.out_of_memory is False else None)
-    asked = exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
+    asked = (
+        exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
+    )
     return ExitFacts(
-        memory_peak_bytes=peak, memory_limit_bytes=limit, memory_kills=kills, kernel_unread=NOT_FROM_HERE if asked else None,
-        via_shell=said.get("viaShell"), ulimits=tuple(said["ulimits"]) if "ulimits" in said else msgspec.UNSET,
+        memory_peak_bytes=peak,
+        memory_limit_bytes=limit,
+        memory_kills=kills,
+        kernel_unread=NOT_FROM_HERE if asked else None,
+        via_shell=said.get("viaShell"),
+        ulimits=tuple(said["ulimits"]) if "ulimits" in said else msgspec.UNSET,
         calls_timeout=said.get("callsTimeout", msgspec.UNSET),
     )
 
 
-def of_agent(state: State | None, *, ooms: int = 0, stopped: bool = False, last_line: str = "") -> str:
+def of_agent(
+    state: State | None, *, ooms: int = 0, stopped: bool = False, last_line: str = ""
+) -> str:
     """One sentence: why this agent's container is not running. stopped: by us."""
     memory = bool(ooms or (state or {}).get("OOMKilled"))
     state = _there(state)
@@ -131,8 +180,14 @@ def of_agent(state: State | None, *, ooms: int = 0, stopped: bool = False, last_
     if memory and OUT_OF_MEMORY not in sentence:
         sentence += f"; {OUT_OF_MEMORY}"
     # who was killed had no time to say why
-    killed = state is not None and not memory and _signal(int(state.get("ExitCode") or 0)) is not None
-    return f"{sentence}; its last line: {_cut(last_line)}" if last_line and not stopped and not killed else sentence
+    killed = (
+        state is not None and not memory and _signal(int(state.get("ExitCode") or 0)) is not None
+    )
+    return (
+        f"{sentence}; its last line: {_cut(last_line)}"
+        if last_line and not stopped and not killed
+        else sentence
+    )
 
 
 def _why(state: State | None, memory: bool, stopped: bool) -> str:
@@ -141,13 +196,19 @@ def _why(state: State | None, memory: bool, stopped: bool) -> str:
     if running(state):
         raise ValueError("it has not ended")
     if never_started(state):
-        return f"its container could not be started: {_said(state)}" if state.get("Error") else NEVER_STARTED
+        return (
+            f"its container could not be started: {_said(state)}"
+            if state.get("Error")
+            else NEVER_STARTED
+        )
     if state.get("Status") == "dead":
         return _dead(state)
     code = int(state.get("ExitCode") or 0)
     number = _signal(code)
     if stopped:
-        return "it was stopped" + (f", by signal {number} ({signal_name(number)})" if number else "")
+        return "it was stopped" + (
+            f", by signal {number} ({signal_name(number)})" if number else ""
+        )
     if number == _SIGKILL and memory:
         return OUT_OF_MEMORY + ": its keeper was hit"
     if code == _LOST_CODE:
@@ -161,8 +222,18 @@ def _not_started(state: State, known: ExitInfo) -> ExitInfo:
     if not state.get("Error"):
         return _replace(known, source="start", detail=NEVER_STARTED, out_of_memory=None)
     no_shell = state.get("ExitCode") in _NO_PROGRAM
-    detail = f"{NO_SHELL} ({_said(state)})" if no_shell else f"its container could not be started: {_said(state)}"
-    return _replace(known, source="start", detail=detail, fault="noShell" if no_shell else None, out_of_memory=None)
+    detail = (
+        f"{NO_SHELL} ({_said(state)})"
+        if no_shell
+        else f"its container could not be started: {_said(state)}"
+    )
+    return _replace(
+        known,
+        source="start",
+        detail=detail,
+        fault="noShell" if no_shell else None,
+        out_of_memory=None,
+    )
 
 
 def _killed(number: int) -> str:
@@ -188,19 +259,25 @@ def _cut(text: str) -> str:
 
 
 def _signal(code: int) -> int | None:
-    """PID 1 that died of a signal is reported so; the wrapper and the keeper never exit with such a code themselves."""
+    """PID 1 that died of a signal is reported so; the wrapper and the keeper never exit with such a
+    code themselves.
+    """
     return code - 128 if 128 < code <= 128 + 64 else None
 
 
 def _unix(text: object) -> float | None:
-    """Of an engine's time, which has nine digits after the second; None for the year 1, which it says instead of nothing."""
+    """Of an engine's time, which has nine digits after the second; None for the year 1, which it
+    says instead of nothing.
+    """
     if not isinstance(text, str) or text.startswith("0001-"):
         return None
     head, _, rest = text.partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
     zone = rest[len(digits) :] if rest else ""
     try:
-        return datetime.fromisoformat(f"{head}.{(digits + '000000')[:6]}{zone}" if rest else head).timestamp()
+        return datetime.fromisoformat(
+            f"{head}.{(digits + '000000')[:6]}{zone}" if rest else head
+        ).timestamp()
     except ValueError:
         return None
 

@@ -1,6 +1,8 @@
-"""How our containers, volumes and networks are called on a host, and the labels they are found again by. Pure.
+"""How our containers, volumes and networks are called on a host, and the labels they are found
+again by. Pure.
 
-Two deployments may share a host: what is not labelled with our deployment is never touched, whatever it is called.
+Two deployments may share a host: what is not labelled with our deployment is never touched,
+whatever it is called.
 """
 
 import hashlib
@@ -63,9 +65,15 @@ def agent_labels(of: str, key: AgentKey, agent_id: str, started: float) -> dict[
     return labels(of, "agent") | _of_key(key, started) | {AGENT: short_agent(agent_id)}
 
 
-def task_labels(of: str, place: AgentKey, token: Token, op_id: str, started: float) -> dict[str, str]:
+def task_labels(
+    of: str, place: AgentKey, token: Token, op_id: str, started: float
+) -> dict[str, str]:
     # of what is not said here an image may say what it likes
-    return labels(of, "task") | _of_key(place, started) | {JID: token.jid, TOKEN: str(token), OP: short_op(op_id), AGENT: ""}
+    return (
+        labels(of, "task")
+        | _of_key(place, started)
+        | {JID: token.jid, TOKEN: str(token), OP: short_op(op_id), AGENT: ""}
+    )
 
 
 def network_labels(of: str, place: AgentKey, token: Token, started: float) -> dict[str, str]:
@@ -93,7 +101,9 @@ def is_ours(labels: Mapping[str, str] | None, of: str, part: Part = "agent") -> 
 
 
 def filters(of: str, part: Part, **more: str) -> dict[str, list[str]]:
-    """For the engine's lists: what has these labels; `more` by the last part of their names, as `key`."""
+    """For the engine's lists: what has these labels; `more` by the last part of their names, as
+    `key`.
+    """
     wanted = {**labels(of, part), **{f"jobscribe.{k}": v for k, v in more.items()}}
     return {"label": [f"{k}={v}" for k, v in wanted.items()]}
 

@@ -1,7 +1,9 @@
-"""What each of our containers is made with: the whole body of POST /containers/create, and the same as a `docker run` line. Pure.
+"""What each of our containers is made with: the whole body of POST /containers/create, and the same
+as a `docker run` line. Pure.
 
-What keeps a user's code in its container stands in one place, `_boxed`. Nothing secret is in here: `docker inspect` shows all of
-it. Paths are bound as mounts, not as "binds": one that is not there is an error, where the engine would make it as root.
+What keeps a user's code in its container stands in one place, `_boxed`. Nothing secret is in here:
+`docker inspect` shows all of it. Paths are bound as mounts, not as "binds": one that is not there
+is an error, where the engine would make it as root.
 """
 
 import csv
@@ -14,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ....protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.wire.messages import Box
-from ....protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from . import names
 
 #: Where the socket to the relay is, in relays and agents.
@@ -25,7 +27,8 @@ LINKS: Final = "/run/jobscribe"
 #: Who relays run as: root without a single capability would still be root to the host's sockets.
 RELAY_USER: Final = (65534, 65534)
 RELAY_LIMITS: Final = Limits(cpus=1, memory_mb=256, shm_mb=1, tmp_mb=1, pids=64, nofile=4096)
-#: Output that an engine keeps itself, where there is no journald: of keepers and agents a few lines a day.
+#: Output that an engine keeps itself, where there is no journald: of keepers and agents a few lines
+#: a day.
 _LOG_BYTES, _LOG_FILES = "8m", "2"
 _MIB = 2**20
 
@@ -33,80 +36,184 @@ User = tuple[int, int]
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True):
-    """config: the body of the request; it has Image, HostConfig and, where there is a bridge of a gang, NetworkingConfig."""
+    """config: the body of the request; it has Image, HostConfig and, where there is a bridge of a
+    gang, NetworkingConfig.
+    """
 
     name: str
     config: dict[str, Any]
 
 
 def agent_container(
-    *, name: str, image: str, command: Sequence[str], labels: Mapping[str, str], user: User, limits: Limits, network: str, folder: str,
-    user_dir: str, links: str, log_driver: str,
+    *,
+    name: str,
+    image: str,
+    command: Sequence[str],
+    labels: Mapping[str, str],
+    user: User,
+    limits: Limits,
+    network: str,
+    folder: str,
+    user_dir: str,
+    links: str,
+    log_driver: str,
 ) -> Creation:
-    """A keeper as PID 1, told its configuration on stdin. folder: the agent's own. links: the volume of the relay's socket."""
-    mounts = [_bound(folder, folder), _bound(user_dir, user_dir), _volume(links, LINKS, read_only=True)]
+    """A keeper as PID 1, told its configuration on stdin. folder: the agent's own. links: the
+    volume of the relay's socket.
+    """
+    mounts = [
+        _bound(folder, folder),
+        _bound(user_dir, user_dir),
+        _volume(links, LINKS, read_only=True),
+    ]
     config = {
-        "Image": image, "Cmd": list(command), "Env": [f"HOME={user_dir}"], "WorkingDir": "/", "Labels": dict(labels), "User": _user(user),
-        "AttachStdin": True, "OpenStdin": True, "StdinOnce": True, "Tty": False, "Healthcheck": {"Test": ["NONE"]},
+        "Image": image,
+        "Cmd": list(command),
+        "Env": [f"HOME={user_dir}"],
+        "WorkingDir": "/",
+        "Labels": dict(labels),
+        "User": _user(user),
+        "AttachStdin": True,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _boxed(limits, mounts, network, log_driver),
     }
     return Creation(name=name, config=config)
 
 
-def relay_container(*, name: str, image: str, said: Mapping[str, Any], labels: Mapping[str, str], network: str, links: str,
-                    log_driver: str) -> Creation:
-    """Carries the socket of a host's agents on to the supervisor. said: what it is told, as JSON in its command: nothing secret."""
+def relay_container(
+    *,
+    name: str,
+    image: str,
+    said: Mapping[str, Any],
+    labels: Mapping[str, str],
+    network: str,
+    links: str,
+    log_driver: str,
+) -> Creation:
+    """Carries the socket of a host's agents on to the supervisor. said: what it is told, as JSON in
+    its command: nothing secret.
+    """
     host = _boxed(RELAY_LIMITS, [_volume(links, LINKS, read_only=False)], network, log_driver)
     config = {
-        "Image": image, "Cmd": ["relay", json.dumps(said, sort_keys=True, separators=(",", ":"))], "Env": [], "WorkingDir": "/",
-        "Labels": dict(labels), "User": _user(RELAY_USER), "AttachStdin": False, "OpenStdin": False, "StdinOnce": False, "Tty": False,
-        "Healthcheck": {"Test": ["NONE"]}, "HostConfig": host | {"RestartPolicy": {"Name": "unless-stopped", "MaximumRetryCount": 0}},
+        "Image": image,
+        "Cmd": ["relay", json.dumps(said, sort_keys=True, separators=(",", ":"))],
+        "Env": [],
+        "WorkingDir": "/",
+        "Labels": dict(labels),
+        "User": _user(RELAY_USER),
+        "AttachStdin": False,
+        "OpenStdin": False,
+        "StdinOnce": False,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": host | {"RestartPolicy": {"Name": "unless-stopped", "MaximumRetryCount": 0}},
     }
     return Creation(name=name, config=config)
 
 
 def task_container(
-    pool: Pool, *, name: str, image: str, box: Box, token: Token, labels: Mapping[str, str], user: User, evidence: str, user_dir: str,
-    log_driver: str, network: str | None = None, declared: Sequence[str] = (),
+    pool: Pool,
+    *,
+    name: str,
+    image: str,
+    box: Box,
+    token: Token,
+    labels: Mapping[str, str],
+    user: User,
+    evidence: str,
+    user_dir: str,
+    log_driver: str,
+    network: str | None = None,
+    declared: Sequence[str] = (),
 ) -> Creation:
-    """One task. image: the id to create from. evidence: its folder, with wrapper.sh in it. network: the bridge of its gang.
+    """One task. image: the id to create from. evidence: its folder, with wrapper.sh in it. network:
+    the bridge of its gang.
 
-    declared: volumes that its image wants. They are in memory, and end with it: an engine would make them on its own disk, without a limit.
+    declared: volumes that its image wants. They are in memory, and end with it: an engine would
+    make them on its own disk, without a limit.
 
     Raises Refusal("badRequest") for a volume that the pool does not have.
     """
-    limits = msgspec.structs.replace(pool.tasks, cpus=box.cpu, memory_mb=box.memory_mb, shm_mb=box.shm_mb)
-    mounts = [_bound(evidence, evidence), _bound(user_dir, user_dir), *_named(box.volumes, pool.volumes, user_dir)]
+    limits = msgspec.structs.replace(
+        pool.tasks, cpus=box.cpu, memory_mb=box.memory_mb, shm_mb=box.shm_mb
+    )
+    mounts = [
+        _bound(evidence, evidence),
+        _bound(user_dir, user_dir),
+        *_named(box.volumes, pool.volumes, user_dir),
+    ]
     taken = {m["Target"] for m in mounts} | {"/tmp"}
-    mounts += [_in_memory(path, limits.tmp_mb) for path in dict.fromkeys(map(os.path.normpath, declared)) if path not in taken]
+    mounts += [
+        _in_memory(path, limits.tmp_mb)
+        for path in dict.fromkeys(map(os.path.normpath, declared))
+        if path not in taken
+    ]
     host = _boxed(limits, mounts, network or pool.network, log_driver)
-    if network is not None:  # names of its gang are known; what else it asks, nobody outside is asked for it
+    if (
+        network is not None
+    ):  # names of its gang are known; what else it asks, nobody outside is asked for it
         host["Dns"] = ["127.0.0.1"]
     if box.gpus:
-        host["DeviceRequests"] = [{"Driver": "", "Count": 0, "DeviceIDs": list(box.gpus), "Capabilities": [["gpu"]], "Options": {}}]
+        host["DeviceRequests"] = [
+            {
+                "Driver": "",
+                "Count": 0,
+                "DeviceIDs": list(box.gpus),
+                "Capabilities": [["gpu"]],
+                "Options": {},
+            }
+        ]
     known_as = f"{token.role}-{token.index}".replace("_", "-").lower()
     config: dict[str, Any] = {
-        "Image": image, "Entrypoint": ["/bin/sh"], "Cmd": [f"{evidence}/wrapper.sh"], "Env": [f"HOME={user_dir}"], "WorkingDir": "/",
-        "Hostname": known_as, "Labels": dict(labels), "User": _user(user), "AttachStdin": False, "OpenStdin": False, "StdinOnce": False,
-        "Tty": False, "Healthcheck": {"Test": ["NONE"]}, "HostConfig": host,
+        "Image": image,
+        "Entrypoint": ["/bin/sh"],
+        "Cmd": [f"{evidence}/wrapper.sh"],
+        "Env": [f"HOME={user_dir}"],
+        "WorkingDir": "/",
+        "Hostname": known_as,
+        "Labels": dict(labels),
+        "User": _user(user),
+        "AttachStdin": False,
+        "OpenStdin": False,
+        "StdinOnce": False,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": host,
     }
     if network is not None:
         address = {"IPAMConfig": {"IPv4Address": box.address}} if box.address is not None else {}
-        config["NetworkingConfig"] = {"EndpointsConfig": {network: {**address, "Aliases": [known_as]}}}
+        config["NetworkingConfig"] = {
+            "EndpointsConfig": {network: {**address, "Aliases": [known_as]}}
+        }
     return Creation(name=name, config=config)
 
 
 def network_body(*, name: str, subnet: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The body of POST /networks/create for the bridge of a gang: no way out of it, not even to its host, which has no address there."""
+    """The body of POST /networks/create for the bridge of a gang: no way out of it, not even to its
+    host, which has no address there.
+    """
     return {
-        "Name": name, "CheckDuplicate": True, "Driver": "bridge", "Internal": True, "EnableIPv6": False, "Attachable": False,
-        "IPAM": {"Driver": "default", "Config": [{"Subnet": subnet}]}, "Labels": dict(labels),
+        "Name": name,
+        "CheckDuplicate": True,
+        "Driver": "bridge",
+        "Internal": True,
+        "EnableIPv6": False,
+        "Attachable": False,
+        "IPAM": {"Driver": "default", "Config": [{"Subnet": subnet}]},
+        "Labels": dict(labels),
         "Options": {"com.docker.network.bridge.inhibit_ipv4": "true"},
     }
 
 
-def _boxed(limits: Limits, mounts: Iterable[dict[str, Any]], network: str, log_driver: str) -> dict[str, Any]:
-    """The HostConfig of everything we start. Seccomp is the engine's own default: it is on where nothing is said."""
+def _boxed(
+    limits: Limits, mounts: Iterable[dict[str, Any]], network: str, log_driver: str
+) -> dict[str, Any]:
+    """The HostConfig of everything we start. Seccomp is the engine's own default: it is on where
+    nothing is said.
+    """
     memory = limits.memory_mb * _MIB
     return {
         "AutoRemove": False,
@@ -132,7 +239,10 @@ def _boxed(limits: Limits, mounts: Iterable[dict[str, Any]], network: str, log_d
         "ShmSize": limits.shm_mb * _MIB,
         # a program that a job compiles there may be run there
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_mb}m,mode=1777"},
-        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": limits.nofile, "Hard": limits.nofile}],
+        "Ulimits": [
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "nofile", "Soft": limits.nofile, "Hard": limits.nofile},
+        ],
     }
 
 
@@ -159,11 +269,19 @@ def _volume(name: str, target: str, *, read_only: bool) -> dict[str, Any]:
 
 
 def _in_memory(target: str, size_mb: int) -> dict[str, Any]:
-    return {"Type": "tmpfs", "Target": target, "TmpfsOptions": {"SizeBytes": size_mb * _MIB, "Mode": 0o1777}}
+    return {
+        "Type": "tmpfs",
+        "Target": target,
+        "TmpfsOptions": {"SizeBytes": size_mb * _MIB, "Mode": 0o1777},
+    }
 
 
-def _named(wanted: Iterable[str], offered: Mapping[str, Volume], user_dir: str) -> list[dict[str, Any]]:
-    """The volumes of a role. A path of the user's own directory is there anyway; any other path of the host is nobody's to name."""
+def _named(
+    wanted: Iterable[str], offered: Mapping[str, Volume], user_dir: str
+) -> list[dict[str, Any]]:
+    """The volumes of a role. A path of the user's own directory is there anyway; any other path of
+    the host is nobody's to name.
+    """
     out = []
     for name in dict.fromkeys(wanted):
         if name in offered:
@@ -171,21 +289,38 @@ def _named(wanted: Iterable[str], offered: Mapping[str, Volume], user_dir: str) 
             out.append(_bound(volume.source, volume.target, read_only=volume.read_only))
         elif not _is_below(name, user_dir):
             known = ", ".join(sorted(offered)) or "none"
-            raise Refusal("badRequest", f"volume {name!a} is neither one of the pool's ({known}) nor a path of the user's own directory")
+            raise Refusal(
+                "badRequest",
+                f"volume {name!a} is neither one of the pool's ({known}) nor a path of the user's own directory",
+            )
     return out
 
 
 def _is_below(path: str, folder: str) -> bool:
-    return path.startswith("/") and os.path.commonpath([os.path.normpath(path), os.path.normpath(folder)]) == os.path.normpath(folder)
+    return path.startswith("/") and os.path.commonpath(
+        [os.path.normpath(path), os.path.normpath(folder)]
+    ) == os.path.normpath(folder)
 
 
 # ---- the same by hand
 
 
 def docker_run(creation: Creation, host: PoolHost) -> str:
-    """The line that starts the same container by hand. An agent's would wait for its configuration on stdin."""
+    """The line that starts the same container by hand. An agent's would wait for its configuration
+    on stdin.
+    """
     config = creation.config
-    words = ["docker", "--host", host.address, *_tls(host), "run", "-d", "--name", creation.name, *_of_host(config["HostConfig"])]
+    words = [
+        "docker",
+        "--host",
+        host.address,
+        *_tls(host),
+        "run",
+        "-d",
+        "--name",
+        creation.name,
+        *_of_host(config["HostConfig"]),
+    ]
     words += [*_of_network(config), "--user", config["User"], "--workdir", config["WorkingDir"]]
     if config.get("Hostname"):
         words += ["--hostname", config["Hostname"]]
@@ -200,14 +335,36 @@ def docker_run(creation: Creation, host: PoolHost) -> str:
 def _tls(host: PoolHost) -> list[str]:
     if host.tls is None:
         return []
-    return ["--tlsverify", "--tlscacert", f"{host.tls}/cacert.pem", "--tlscert", f"{host.tls}/cert.pem", "--tlskey", f"{host.tls}/key.pem"]
+    return [
+        "--tlsverify",
+        "--tlscacert",
+        f"{host.tls}/cacert.pem",
+        "--tlscert",
+        f"{host.tls}/cert.pem",
+        "--tlskey",
+        f"{host.tls}/key.pem",
+    ]
 
 
 def _of_host(c: Mapping[str, Any]) -> list[str]:
-    words = [f"--cap-drop={name}" for name in c["CapDrop"]] + [f"--security-opt={o}" for o in c["SecurityOpt"]]
+    words = [f"--cap-drop={name}" for name in c["CapDrop"]] + [
+        f"--security-opt={o}" for o in c["SecurityOpt"]
+    ]
     words += [
-        "--pids-limit", str(c["PidsLimit"]), "--memory", str(c["Memory"]), "--memory-swap", str(c["MemorySwap"]),
-        "--cpus", f"{c['NanoCpus'] / 10**9:g}", "--shm-size", str(c["ShmSize"]), "--ipc", c["IpcMode"], "--cgroupns", c["CgroupnsMode"],
+        "--pids-limit",
+        str(c["PidsLimit"]),
+        "--memory",
+        str(c["Memory"]),
+        "--memory-swap",
+        str(c["MemorySwap"]),
+        "--cpus",
+        f"{c['NanoCpus'] / 10**9:g}",
+        "--shm-size",
+        str(c["ShmSize"]),
+        "--ipc",
+        c["IpcMode"],
+        "--cgroupns",
+        c["CgroupnsMode"],
     ]
     words += [w for u in c["Ulimits"] for w in ("--ulimit", f"{u['Name']}={u['Soft']}:{u['Hard']}")]
     words += ["--read-only"] if c["ReadonlyRootfs"] else []
@@ -221,7 +378,11 @@ def _of_host(c: Mapping[str, Any]) -> list[str]:
 
 
 def _of_network(config: Mapping[str, Any]) -> list[str]:
-    words = ["--network", config["HostConfig"]["NetworkMode"], *(w for a in config["HostConfig"].get("Dns", ()) for w in ("--dns", a))]
+    words = [
+        "--network",
+        config["HostConfig"]["NetworkMode"],
+        *(w for a in config["HostConfig"].get("Dns", ()) for w in ("--dns", a)),
+    ]
     for endpoint in config.get("NetworkingConfig", {}).get("EndpointsConfig", {}).values():
         if "IPAMConfig" in endpoint:
             words += ["--ip", endpoint["IPAMConfig"]["IPv4Address"]]
@@ -232,7 +393,14 @@ def _of_network(config: Mapping[str, Any]) -> list[str]:
 def _mount(mount: Mapping[str, Any]) -> str:
     if mount["Type"] == "tmpfs":
         said = mount["TmpfsOptions"]
-        return _csv(["type=tmpfs", f"target={mount['Target']}", f"tmpfs-size={said['SizeBytes']}", f"tmpfs-mode={said['Mode']:o}"])
+        return _csv(
+            [
+                "type=tmpfs",
+                f"target={mount['Target']}",
+                f"tmpfs-size={said['SizeBytes']}",
+                f"tmpfs-mode={said['Mode']:o}",
+            ]
+        )
     fields = [f"type={mount['Type']}", f"source={mount['Source']}", f"target={mount['Target']}"]
     return _csv([*fields, "readonly"] if mount["ReadOnly"] else fields)
 

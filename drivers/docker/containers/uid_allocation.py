@@ -1,6 +1,8 @@
-"""Which unix user of the hosts each of our users is: one number each, from a span that nobody else uses. Never given to a second one.
+"""Which unix user of the hosts each of our users is: one number each, from a span that nobody else
+uses. Never given to a second one.
 
-The numbers stand in a file, for files of users belong to them: whoever loses it has to give every tree to its user again.
+The numbers stand in a file, for files of users belong to them: whoever loses it has to give every
+tree to its user again.
 """
 
 import os
@@ -32,21 +34,34 @@ class UnixUsers:
         self._users: dict[str, int] | None = None
         if span is None:
             if os.geteuid() == 0:
-                raise Refusal("badConfig", "as root, containers need unix users of their own: set unix_users in the pool's file")
+                raise Refusal(
+                    "badConfig",
+                    "as root, containers need unix users of their own: set unix_users in the pool's file",
+                )
         elif os.geteuid() != 0:
-            raise Refusal("badConfig", f"unix_users is {_said(span)}, but only root can give files to others: leave it out, or run as root")
+            raise Refusal(
+                "badConfig",
+                f"unix_users is {_said(span)}, but only root can give files to others: leave it out, or run as root",
+            )
         elif not LEAST <= span[0] <= span[1] <= _MOST:
-            raise Refusal("badConfig", f"unix_users is {_said(span)}: it must be a first and a last number, of {LEAST} to {_MOST}")
+            raise Refusal(
+                "badConfig",
+                f"unix_users is {_said(span)}: it must be a first and a last number, of {LEAST} to {_MOST}",
+            )
 
     def of(self, uid: str) -> tuple[int, int]:
-        """The numbers of user and group. Raises Refusal, and OSError where the file cannot be written."""
+        """The numbers of user and group. Raises Refusal, and OSError where the file cannot be
+        written.
+        """
         if self._span is None:
             return os.geteuid(), os.getegid()
         with self._lock:
             users = self._read()
             if uid not in users:
                 users = {**users, uid: self._free(users)}
-                write_atomically(str(self._file), msgspec.json.encode(_Known(users=users)), 0o600, sync=True)
+                write_atomically(
+                    str(self._file), msgspec.json.encode(_Known(users=users)), 0o600, sync=True
+                )
                 self._users = users
             return users[uid], users[uid]
 
@@ -56,7 +71,9 @@ class UnixUsers:
             os.chown(path, *self.of(uid), follow_symlinks=False)
 
     def own_folder(self, path: str, uid: str) -> None:
-        """Make a folder that is the user's alone. What this process made in it before it was the user's is given away, too."""
+        """Make a folder that is the user's alone. What this process made in it before it was the
+        user's is given away, too.
+        """
         number, group = self.of(uid)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         try:
@@ -81,9 +98,15 @@ class UnixUsers:
             except FileNotFoundError:
                 known = {}
             except msgspec.DecodeError as e:
-                raise Refusal("badConfig", f"{self._file} does not say any more which unix users there are ({e}): restore it") from None
+                raise Refusal(
+                    "badConfig",
+                    f"{self._file} does not say any more which unix users there are ({e}): restore it",
+                ) from None
             if len(set(known.values())) != len(known) or min(known.values(), default=LEAST) < LEAST:
-                raise Refusal("badConfig", f"{self._file} gives one number to two users, or one below {LEAST}: restore it")
+                raise Refusal(
+                    "badConfig",
+                    f"{self._file} gives one number to two users, or one below {LEAST}: restore it",
+                )
             self._users = known
         return self._users
 
@@ -103,7 +126,9 @@ def _said(span: tuple[int, int]) -> str:
 
 
 def _within(path: str) -> Iterator[tuple[str, int]]:
-    """Everything below, each as a name and the descriptor of the folder that it is in; no link is followed."""
+    """Everything below, each as a name and the descriptor of the folder that it is in; no link is
+    followed.
+    """
     for _, folders, files, fd in os.fwalk(path, follow_symlinks=False):
         for name in (*folders, *files):
             yield name, fd

@@ -8,7 +8,9 @@ from .engine import EngineError, HostEngine
 async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
     """None: there is none. Raises EngineError."""
     try:
-        said: dict[str, Any] = await engine.call(f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id))
+        said: dict[str, Any] = await engine.call(
+            f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id)
+        )
     except EngineError as e:
         if e.code != "notFound":
             raise
@@ -17,9 +19,13 @@ async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
 
 
 async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:
-    """With what volumes its image made for it. One that is gone, or that somebody removes already, is no error."""
+    """With what volumes its image made for it. One that is gone, or that somebody removes already,
+    is no error.
+    """
     try:
-        await engine.call(f"remove container {id_[:12]}", lambda c: c.remove_container(id_, v=True, force=force))
+        await engine.call(
+            f"remove container {id_[:12]}", lambda c: c.remove_container(id_, v=True, force=force)
+        )
     except EngineError as e:
         if e.code not in ("notFound", "conflict"):
             raise

@@ -1,4 +1,5 @@
-"""One Docker host: every call to it goes through here, in a few threads and with deadlines, and somebody watches whether it is there.
+"""One Docker host: every call to it goes through here, in a few threads and with deadlines, and
+somebody watches whether it is there.
 
 Nothing about containers stands here; callers bring what is to be done as a function of the client.
 """
@@ -11,18 +12,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ....protocol.clusters.container_pool import PoolHost
-from ....runtime.log.logger import Log
 from ....runtime.latency_histogram import Timings
-from .event_stream import Events, Position, api_error, clock_of
-from .errors import FOREIGN, LEAST_API, EngineError, engine_error, timed_out, too_old
+from ....runtime.log.logger import Log
 from ....runtime.thread_pool import Closed, Stuck, Threads
 from .client import address_of, certificate_problems, knock, missing_files, new_client, probe
+from .errors import FOREIGN, LEAST_API, EngineError, engine_error, timed_out, too_old
+from .event_stream import Events, Position, api_error, clock_of
 
 __all__ = ["EngineError", "HostEngine"]
 
 T = TypeVar("T")
 
-#: calls at once; pulls and other long ones have threads of their own, as have the watch and the events
+#: calls at once; pulls and other long ones have threads of their own, as have the watch and the
+#: events
 CALLS, LONG_CALLS, WATCHES = 8, 32, 2
 #: a host that is there is asked so often, and has so long to answer
 PING_SECS, PING_TIMEOUT_SECS = 3.0, 5.0
@@ -30,20 +32,30 @@ PING_SECS, PING_TIMEOUT_SECS = 3.0, 5.0
 FIRST_RETRY_SECS, LAST_RETRY_SECS = 0.5, 10.0
 #: what happened is compared with what should be so often, whether or not anything was missed
 RECONCILE_SECS = 30.0
-#: a connection that nobody used for so long is not used again: something between may have forgotten it without a word
+#: a connection that nobody used for so long is not used again: something between may have forgotten
+#: it without a word
 IDLE_SECS = 60.0
 CLOSE_SECS = 3.0
 
 
 class HostEngine:
-    """All but `call`'s work runs on the loop. on_state comes at edges only; on_sync after each time that events may have been missed.
+    """All but `call`'s work runs on the loop. on_state comes at edges only; on_sync after each time
+    that events may have been missed.
 
-    on_event: the daemon's events in their order, each once; the first stream begins with those of the second before, too.
+    on_event: the daemon's events in their order, each once; the first stream begins with those of
+    the second before, too.
     """
 
     def __init__(
-        self, host: PoolHost, *, deployment: str, log: Log, call_secs: float, on_state: Callable[[str, bool, str], None],
-        on_event: Callable[[str, dict[str, Any]], None], on_sync: Callable[[str], None],
+        self,
+        host: PoolHost,
+        *,
+        deployment: str,
+        log: Log,
+        call_secs: float,
+        on_state: Callable[[str, bool, str], None],
+        on_event: Callable[[str, dict[str, Any]], None],
+        on_sync: Callable[[str], None],
     ) -> None:
         self.host, self.name = host, host.name
         self.up, self.detail = False, "not asked yet"
@@ -55,7 +67,8 @@ class HostEngine:
         self._deployment, self._log, self._call_secs = deployment, log, call_secs
         self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync
         self._api = LEAST_API
-        #: of each thread: for what version of the interface, the client, and when it was used last (monotonic)
+        #: of each thread: for what version of the interface, the client, and when it was used last
+        #: (monotonic)
         self._clients: dict[int, tuple[str, Any, float]] = {}
         self._calls = Threads(f"docker-{host.name}", CALLS)
         self._long = Threads(f"docker-long-{host.name}", LONG_CALLS)
@@ -69,10 +82,13 @@ class HostEngine:
     def start(self) -> None:
         """Begins to watch. Never raises: what is wrong comes by on_state."""
         if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._watching(), name=f"docker-watch-{self.name}")
+            self._watch = asyncio.get_running_loop().create_task(
+                self._watching(), name=f"docker-watch-{self.name}"
+            )
 
     async def call(self, what: str, work: Callable[[Any], T], secs: float | None = None) -> T:
-        """What `work` makes of a client, in a thread. Raises EngineError; what: for its sentence, e.g. "start srj-p-joe".
+        """What `work` makes of a client, in a thread. Raises EngineError; what: for its sentence,
+        e.g. "start srj-p-joe".
 
         A call that ended in `timeout` or `unreachable` may have been carried out all the same.
         """
@@ -90,8 +106,12 @@ class HostEngine:
             problems = await self._own.run(lambda: missing_files(self.host), PING_TIMEOUT_SECS)
             if problems:
                 return problems
-            problems = await self._own.run(lambda: certificate_problems(self.host, time.time()), PING_TIMEOUT_SECS)
-            wrong = await self._own.run(lambda: probe(self.host, PING_TIMEOUT_SECS), 2 * PING_TIMEOUT_SECS)
+            problems = await self._own.run(
+                lambda: certificate_problems(self.host, time.time()), PING_TIMEOUT_SECS
+            )
+            wrong = await self._own.run(
+                lambda: probe(self.host, PING_TIMEOUT_SECS), 2 * PING_TIMEOUT_SECS
+            )
             if wrong is not None:
                 return [*problems, wrong.sentence]
             await self._ask_version()
@@ -104,14 +124,18 @@ class HostEngine:
         return problems
 
     async def close(self) -> None:
-        """Ends the watch and the threads that can be ended. Takes 3 s at most: a daemon that hangs keeps nobody here."""
+        """Ends the watch and the threads that can be ended. Takes 3 s at most: a daemon that hangs
+        keeps nobody here.
+        """
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch], timeout=1)
         events, self._events = self._events, None
         if events is not None:
             events.close()
-        await asyncio.gather(*(t.close(CLOSE_SECS / 2) for t in (self._calls, self._long, self._own)))
+        await asyncio.gather(
+            *(t.close(CLOSE_SECS / 2) for t in (self._calls, self._long, self._own))
+        )
         if events is not None:
             events.join(0.2)
         # of threads that hang, too: closing a session takes no lock of theirs
@@ -135,11 +159,14 @@ class HostEngine:
         except Stuck as e:
             error = "stuck"
             raise EngineError(
-                "timeout", f"all {e.calls} calls to host {self.name} are waiting for an answer since {e.since:.0f} s; "
+                "timeout",
+                f"all {e.calls} calls to host {self.name} are waiting for an answer since {e.since:.0f} s; "
                 f"not sent: {what}; look whether its dockerd hangs",
             ) from None
         except Closed:
-            raise EngineError("unreachable", f"host {self.name} is not used any more: {what}") from None
+            raise EngineError(
+                "unreachable", f"host {self.name} is not used any more: {what}"
+            ) from None
         except EngineError as e:
             error = e.code
             if e.code in ("timeout", "unreachable", "badTls"):
@@ -149,7 +176,9 @@ class HostEngine:
             self.timings.took(time.monotonic() - began, error or None)
 
     def _with_client(self, what: str, work: Callable[[Any], T], secs: float) -> T:
-        """In a thread, which has a client to itself: so each call has its own deadline, and no connection is shared."""
+        """In a thread, which has a client to itself: so each call has its own deadline, and no
+        connection is shared.
+        """
         me = threading.get_ident()
         try:
             client = self._client(me, secs)
@@ -221,7 +250,12 @@ class HostEngine:
         """The date that the daemon says it is."""
         if not self.up:
             return await self._ask_version()
-        return await self._run(self._own, "a ping", lambda c: _answer(c, "/_ping").headers.get("Date"), PING_TIMEOUT_SECS)
+        return await self._run(
+            self._own,
+            "a ping",
+            lambda c: _answer(c, "/_ping").headers.get("Date"),
+            PING_TIMEOUT_SECS,
+        )
 
     async def _ask_version(self) -> str | None:
         """Finds the version of the interface that both sides speak. Raises EngineError("tooOld")."""
@@ -234,7 +268,12 @@ class HostEngine:
 
     def _is_up(self) -> None:
         if not self.up or not self._known:
-            self.up, self._known, self.detail, self.since = True, True, f"host {self.name} answers", time.time()
+            self.up, self._known, self.detail, self.since = (
+                True,
+                True,
+                f"host {self.name} answers",
+                time.time(),
+            )
             self._log("docker host {} answers", self.name)
             self._tell(self._on_state, self.name, True, self.detail)
 
@@ -262,8 +301,13 @@ class HostEngine:
                 return  # the loop is closed
 
         events = self._events = Events(
-            self.host, self._events_client, self._deployment, self._position.since(daemons_clock),
-            on_open=lambda: on_loop(self._sync), on_event=lambda e: on_loop(self._happened, e), on_end=lambda e: on_loop(self._ended, e),
+            self.host,
+            self._events_client,
+            self._deployment,
+            self._position.since(daemons_clock),
+            on_open=lambda: on_loop(self._sync),
+            on_event=lambda e: on_loop(self._happened, e),
+            on_end=lambda e: on_loop(self._ended, e),
         )
 
     def _events_client(self) -> Any:
@@ -277,7 +321,8 @@ class HostEngine:
     def _ended(self, error: EngineError | None) -> None:
         self._events = None
         if time.monotonic() - self._followed > PING_SECS:
-            # else the next ping is soon enough, and a daemon that always ends them is not asked all the time
+            # else the next ping is soon enough, and a daemon that always ends them is not asked all
+            # the time
             self._wake.set()
         self._log.trace("docker host {}: events ended: {}", self.name, error)
 

@@ -1,4 +1,5 @@
-"""Streams of a Docker host: lines of JSON that come for as long as somebody wants them, and the stream of its containers' events.
+"""Streams of a Docker host: lines of JSON that come for as long as somebody wants them, and the
+stream of its containers' events.
 
 A stream blocks its thread, and can be ended from any other one.
 """
@@ -16,7 +17,8 @@ import docker.types
 from ....protocol.clusters.container_pool import PoolHost
 from .errors import FOREIGN, EngineError, engine_error
 
-#: An event stream on which nothing comes for so long is opened again: the connection may be dead without anybody having said so.
+#: An event stream on which nothing comes for so long is opened again: the connection may be dead
+#: without anybody having said so.
 IDLE_SECS = 60.0
 
 
@@ -29,7 +31,9 @@ class Stream:
         self.closed = False
 
     def lines(self, response: Any) -> Iterator[dict[str, Any]]:
-        """The objects of this answer. Raises docker's APIError if the daemon said no, and what requests raises."""
+        """The objects of this answer. Raises docker's APIError if the daemon said no, and what
+        requests raises.
+        """
         with self._lock:
             self._handle = docker.types.CancellableStream(iter(()), response)
             if self.closed:
@@ -40,7 +44,11 @@ class Stream:
         rest = b""
         # chunk by chunk as they come: an event must not wait for the next one
         raw = response.raw
-        for chunk in raw.read_chunked(decode_content=True) if raw.chunked else raw.stream(1, decode_content=True):
+        for chunk in (
+            raw.read_chunked(decode_content=True)
+            if raw.chunked
+            else raw.stream(1, decode_content=True)
+        ):
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 if line.strip():
@@ -72,20 +80,30 @@ def _shut(handle: Any) -> None:
 
 
 class Events:
-    """One event stream of one host, in a thread of its own. All three callbacks come in that thread.
+    """One event stream of one host, in a thread of its own. All three callbacks come in that
+    thread.
 
-    on_open: the daemon sends events from now on. on_end: it does not any more; None where `close` was called.
-    since: events from there on (nanoseconds, the daemon's clock).
+    on_open: the daemon sends events from now on. on_end: it does not any more; None where `close`
+    was called. since: events from there on (nanoseconds, the daemon's clock).
     """
 
     def __init__(
-        self, host: PoolHost, client: Callable[[], Any], deployment: str, since: int, *, on_open: Callable[[], None],
-        on_event: Callable[[dict[str, Any]], None], on_end: Callable[[EngineError | None], None],
+        self,
+        host: PoolHost,
+        client: Callable[[], Any],
+        deployment: str,
+        since: int,
+        *,
+        on_open: Callable[[], None],
+        on_event: Callable[[dict[str, Any]], None],
+        on_end: Callable[[EngineError | None], None],
     ) -> None:
         self._host, self._client, self._deployment, self._since = host, client, deployment, since
         self._on_open, self._on_event, self._on_end = on_open, on_event, on_end
         self._stream = Stream()
-        self._thread = threading.Thread(target=self._follow, name=f"docker-events-{host.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._follow, name=f"docker-events-{host.name}", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -109,13 +127,24 @@ class Events:
             if self._stream.closed:
                 self._on_end(None)
             else:
-                self._on_end(error or EngineError("unreachable", f"host {self._host.name} ended its stream of events"))
+                self._on_end(
+                    error
+                    or EngineError(
+                        "unreachable", f"host {self._host.name} ended its stream of events"
+                    )
+                )
 
     def _read(self, client: Any) -> None:
         filters = {"type": ["container"], "label": [f"jobscribe.deployment={self._deployment}"]}
-        params = {"filters": json.dumps(filters), "since": f"{self._since // 10**9}.{self._since % 10**9:09d}"}
+        params = {
+            "filters": json.dumps(filters),
+            "since": f"{self._since // 10**9}.{self._since % 10**9:09d}",
+        }
         with client.get(
-            f"{client.base_url}/v{client.api_version}/events", params=params, stream=True, timeout=(client.timeout, IDLE_SECS),
+            f"{client.base_url}/v{client.api_version}/events",
+            params=params,
+            stream=True,
+            timeout=(client.timeout, IDLE_SECS),
         ) as response:
             lines = self._stream.lines(response)
             if response.status_code < 400:
@@ -125,14 +154,18 @@ class Events:
 
 
 class Position:
-    """How far the events of a host were read; survives reconnections, knows which event of the same instant came already."""
+    """How far the events of a host were read; survives reconnections, knows which event of the same
+    instant came already.
+    """
 
     def __init__(self) -> None:
         self._at = 0
         self._seen: set[tuple[str, str]] = set()
 
     def since(self, daemons_clock: float) -> int:
-        """Where to go on, given what time it is there. A clock that was set back must not make us wait for the future."""
+        """Where to go on, given what time it is there. A clock that was set back must not make us
+        wait for the future.
+        """
         now = int(daemons_clock) * 10**9
         return min(self._at, now) if self._at else now
 

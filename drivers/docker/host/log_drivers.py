@@ -1,4 +1,6 @@
-"""Where containers' output goes on each host: to journald where the host has one, else to files of the engine's own."""
+"""Where containers' output goes on each host: to journald where the host has one, else to files of
+the engine's own.
+"""
 
 from typing import Final
 
@@ -22,10 +24,16 @@ class LogDrivers:
         return OTHERWISE if host in self._without else JOURNALD
 
     def refused(self, host: str, sentence: str) -> bool:
-        """The engine's answer to a start. True: it has no journald; make the container again, with what `of` says now."""
+        """The engine's answer to a start. True: it has no journald; make the container again, with
+        what `of` says now.
+        """
         if self._wanted != AUTO or not all(word in sentence for word in _WORDS):
             return False
         if host not in self._without:
             self._without.add(host)
-            self._log("host {}: no journald there, so the output of containers goes to files of the engine: {}", host, sentence)
+            self._log(
+                "host {}: no journald there, so the output of containers goes to files of the engine: {}",
+                host,
+                sentence,
+            )
         return True

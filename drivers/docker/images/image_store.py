@@ -1,4 +1,6 @@
-"""Images on one Docker host: found there, or pulled by the pool's policy, each at most once at a time and never without an end."""
+"""Images on one Docker host: found there, or pulled by the pool's policy, each at most once at a
+time and never without an end.
+"""
 
 import asyncio
 import json
@@ -8,27 +10,45 @@ from typing import Any, Literal
 
 from ....protocol.clusters.container_pool import Pool
 from ....runtime.log.logger import Log
-from . import registry_credentials as registries
 from ..host.engine import HostEngine
-from ..host.event_stream import Stream, api_error
 from ..host.errors import EngineError, words
+from ..host.event_stream import Stream, api_error
+from . import registry_credentials as registries
 
 Fault = Literal["imageMissing", "pullDenied", "registryUnreachable", "pullTimeout"]
 #: what daemons say when a pull fails, in the order in which they are looked for
 _SAID: tuple[tuple[Fault, re.Pattern[str]], ...] = (
-    ("pullDenied", re.compile(r"unauthorized|denied|no basic auth credentials|authentication required|\b40[13]\b|forbidden", re.I)),
-    ("imageMissing", re.compile(
-        r"manifest unknown|manifest for .* not found|name unknown|no such image|repository .* not found|not found: |"
-        r"does not exist|invalid reference|invalid repository|must be lowercase|no matching manifest|invalid digest", re.I)),
-    ("registryUnreachable", re.compile(
-        r"connection refused|no such host|timeout|timed out|deadline exceeded|no route to host|unreachable|tls|x509|certificate|"
-        r"server misbehaving|name resolution|connection reset|EOF|server gave HTTP response|\b50[0234]\b|toomanyrequests|\b429\b|"
-        r"internal server error|bad gateway|service unavailable|request canceled", re.I)),
+    (
+        "pullDenied",
+        re.compile(
+            r"unauthorized|denied|no basic auth credentials|authentication required|\b40[13]\b|forbidden",
+            re.I,
+        ),
+    ),
+    (
+        "imageMissing",
+        re.compile(
+            r"manifest unknown|manifest for .* not found|name unknown|no such image|repository .* not found|not found: |"
+            r"does not exist|invalid reference|invalid repository|must be lowercase|no matching manifest|invalid digest",
+            re.I,
+        ),
+    ),
+    (
+        "registryUnreachable",
+        re.compile(
+            r"connection refused|no such host|timeout|timed out|deadline exceeded|no route to host|unreachable|tls|x509|certificate|"
+            r"server misbehaving|name resolution|connection reset|EOF|server gave HTTP response|\b50[0234]\b|toomanyrequests|\b429\b|"
+            r"internal server error|bad gateway|service unavailable|request canceled",
+            re.I,
+        ),
+    ),
 )
 
 
 class ImageFault(Exception):
-    """An image that containers cannot be made from. fault: what policies and people sort by; sentence: why, and what to do."""
+    """An image that containers cannot be made from. fault: what policies and people sort by;
+    sentence: why, and what to do.
+    """
 
     def __init__(self, fault: Fault, sentence: str) -> None:
         super().__init__(f"{fault}: {sentence}")
@@ -46,17 +66,22 @@ class Images:
         self.volumes: dict[str, tuple[str, ...]] = {}
 
     async def have(self, image: str) -> str:
-        """The id to make containers from. Raises ImageFault, and EngineError where it is the host that fails.
+        """The id to make containers from. Raises ImageFault, and EngineError where it is the host
+        that fails.
 
-        Who asks while somebody else's pull of it is under way gets what comes of that; who goes away does not end it.
+        Who asks while somebody else's pull of it is under way gets what comes of that; who goes
+        away does not end it.
         """
         task = self._pulls.get(image)
         if task is None:
             if self._pool.pull != "always" and (known := await self._there(image)) is not None:
                 return known
             if self._pool.pull == "never":
-                raise ImageFault("imageMissing", f"image {image} is not on host {self._engine.name}, and the pool says to pull `never`; "
-                                 f"load it there ('docker load' or 'docker pull {image}'), or set `pull` to `missing`")
+                raise ImageFault(
+                    "imageMissing",
+                    f"image {image} is not on host {self._engine.name}, and the pool says to pull `never`; "
+                    f"load it there ('docker load' or 'docker pull {image}'), or set `pull` to `missing`",
+                )
             # again: somebody may have begun while we looked
             task = self._pulls.get(image)
         if task is None:
@@ -71,30 +96,49 @@ class Images:
 
     async def _there(self, image: str) -> str | None:
         try:
-            said: dict[str, Any] = await self._engine.call(f"look for image {image}", lambda c: c.inspect_image(image))
+            said: dict[str, Any] = await self._engine.call(
+                f"look for image {image}", lambda c: c.inspect_image(image)
+            )
         except EngineError as e:
             if e.code == "notFound":
                 return None
             if e.code == "refused" and "invalid reference" in e.sentence:
-                raise ImageFault("imageMissing", f"{image} is no name of an image; correct it") from None
+                raise ImageFault(
+                    "imageMissing", f"{image} is no name of an image; correct it"
+                ) from None
             raise
-        self.volumes[str(said["Id"])] = tuple(sorted((said.get("Config") or {}).get("Volumes") or ()))
+        self.volumes[str(said["Id"])] = tuple(
+            sorted((said.get("Config") or {}).get("Volumes") or ())
+        )
         return str(said["Id"])
 
     async def _pull(self, image: str) -> str:
         name, began = registries.parse_image(image), time.monotonic()
         if name is None:
-            raise ImageFault("imageMissing", f"image {image} is not on host {self._engine.name}, and no name in a registry; correct it")
+            raise ImageFault(
+                "imageMissing",
+                f"image {image} is not on host {self._engine.name}, and no name in a registry; correct it",
+            )
         try:
-            auth = registries.auth_header(self._pool.registries, name.registry, self._log.redactor.add)
+            auth = registries.auth_header(
+                self._pool.registries, name.registry, self._log.redactor.add
+            )
         except registries.BadCredentials as e:
             raise ImageFault("pullDenied", e.sentence) from None
         self._log("docker host {}: pulling {}", self._engine.name, image)
         await self._ask_for(image, name, auth)
         known = await self._there(image)
         if known is None:
-            raise ImageFault("imageMissing", f"image {image} was pulled and is gone from host {self._engine.name}; find out who removes it")
-        self._log("docker host {}: pulled {} in {} s", self._engine.name, image, round(time.monotonic() - began, 1))
+            raise ImageFault(
+                "imageMissing",
+                f"image {image} was pulled and is gone from host {self._engine.name}; find out who removes it",
+            )
+        self._log(
+            "docker host {}: pulled {} in {} s",
+            self._engine.name,
+            image,
+            round(time.monotonic() - began, 1),
+        )
         return known
 
     async def _ask_for(self, image: str, name: registries.ImageName, auth: str | None) -> None:
@@ -103,8 +147,11 @@ class Images:
 
         def work(client: Any) -> str | None:
             with client.post(
-                f"{client.base_url}/v{client.api_version}/images/create", params={"fromImage": name.repository, "tag": name.wanted},
-                headers=headers, stream=True, timeout=(min(client.timeout, 10.0), client.timeout),
+                f"{client.base_url}/v{client.api_version}/images/create",
+                params={"fromImage": name.repository, "tag": name.wanted},
+                headers=headers,
+                stream=True,
+                timeout=(min(client.timeout, 10.0), client.timeout),
             ) as response:
                 if response.status_code >= 400:
                     return str(api_error(response).explanation)
@@ -117,7 +164,10 @@ class Images:
         except TimeoutError:
             raise self._too_slow(image, name) from None
         except json.JSONDecodeError:
-            raise EngineError("refused", f"host {self._engine.name}: pull {image}: no answer of a daemon; look at dockerd's log") from None
+            raise EngineError(
+                "refused",
+                f"host {self._engine.name}: pull {image}: no answer of a daemon; look at dockerd's log",
+            ) from None
         finally:
             # the daemon ends a pull that nobody listens to
             stream.close()
@@ -126,7 +176,8 @@ class Images:
 
     def _too_slow(self, image: str, name: registries.ImageName) -> ImageFault:
         return ImageFault(
-            "pullTimeout", f"image {image} did not come from {name.registry} to host {self._engine.name} in {self._pool.pull_secs:g} s; "
+            "pullTimeout",
+            f"image {image} did not come from {name.registry} to host {self._engine.name} in {self._pool.pull_secs:g} s; "
             "look at the network between, pull it there by hand, or set `pullSecs` higher",
         )
 
@@ -135,13 +186,22 @@ class Images:
         host, quoted = self._engine.name, words(self._log.redactor.text(said))
         match fault:
             case "pullDenied":
-                return ImageFault(fault, f"registry {name.registry} does not give image {image} to host {host} ({quoted}); "
-                                  "check the name, and the credentials in the file that `registries` of the pool file names")
+                return ImageFault(
+                    fault,
+                    f"registry {name.registry} does not give image {image} to host {host} ({quoted}); "
+                    "check the name, and the credentials in the file that `registries` of the pool file names",
+                )
             case "imageMissing":
-                return ImageFault(fault, f"registry {name.registry} has no image {image} ({quoted}); "
-                                  "check its name, tag or digest, or push it there")
+                return ImageFault(
+                    fault,
+                    f"registry {name.registry} has no image {image} ({quoted}); "
+                    "check its name, tag or digest, or push it there",
+                )
             case "registryUnreachable":
-                return ImageFault(fault, f"host {host} cannot reach registry {name.registry} for image {image} ({quoted}); "
-                                  "look at the registry, and at the network, proxy and certificates of that host")
+                return ImageFault(
+                    fault,
+                    f"host {host} cannot reach registry {name.registry} for image {image} ({quoted}); "
+                    "look at the registry, and at the network, proxy and certificates of that host",
+                )
             case _:
                 return EngineError("refused", f"host {host}: pull {image}: {quoted}")

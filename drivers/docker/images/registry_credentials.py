@@ -1,6 +1,8 @@
-"""Who we are to the registries of images: the names of images taken apart, and the file with the credentials.
+"""Who we are to the registries of images: the names of images taken apart, and the file with the
+credentials.
 
-The file is read each time it is needed. What is in it goes to the daemon that pulls and to the log's redactor, and nowhere else.
+The file is read each time it is needed. What is in it goes to the daemon that pulls and to the
+log's redactor, and nowhere else.
 """
 
 import base64
@@ -25,7 +27,9 @@ class BadCredentials(Exception):
 
 @dataclass(frozen=True)
 class ImageName:
-    """registry: host or host:port. repository: as the daemon wants it, with the registry. wanted: its tag or, after the @, its digest."""
+    """registry: host or host:port. repository: as the daemon wants it, with the registry. wanted:
+    its tag or, after the @, its digest.
+    """
 
     registry: str
     repository: str
@@ -46,7 +50,9 @@ def parse_image(image: str) -> ImageName | None:
 
 
 def problems(file: str | None) -> list[str]:
-    """What is wrong with the file of credentials, for a person; none: it can be used, or none is needed."""
+    """What is wrong with the file of credentials, for a person; none: it can be used, or none is
+    needed.
+    """
     try:
         _read(file)
     except BadCredentials as e:
@@ -55,7 +61,8 @@ def problems(file: str | None) -> list[str]:
 
 
 def auth_header(file: str | None, registry: str, secret: Callable[[str], object]) -> str | None:
-    """The value of X-Registry-Auth for this registry; None: nobody in particular. secret: is told what must never be shown.
+    """The value of X-Registry-Auth for this registry; None: nobody in particular. secret: is told
+    what must never be shown.
 
     Raises BadCredentials.
     """
@@ -77,14 +84,22 @@ def _read(file: str | None) -> dict[str, dict[str, str]]:
         with open(fd, "rb") as f:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise BadCredentials(f"the credentials of registries, {file}, are no file; name one in `registries` of the pool file")
+                raise BadCredentials(
+                    f"the credentials of registries, {file}, are no file; name one in `registries` of the pool file"
+                )
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise BadCredentials(f"others can read {file}, where passwords of registries are; 'chmod 600' it, and change them")
+                raise BadCredentials(
+                    f"others can read {file}, where passwords of registries are; 'chmod 600' it, and change them"
+                )
             if status.st_uid not in (os.geteuid(), 0):
-                raise BadCredentials(f"{file}, where passwords of registries are, belongs to another user; 'chown' it to the supervisor's")
+                raise BadCredentials(
+                    f"{file}, where passwords of registries are, belongs to another user; 'chown' it to the supervisor's"
+                )
             content = f.read(1 << 20)
     except OSError as e:
-        raise BadCredentials(f"{file} with the passwords of registries cannot be read ({e.strerror}); correct `registries`") from None
+        raise BadCredentials(
+            f"{file} with the passwords of registries cannot be read ({e.strerror}); correct `registries`"
+        ) from None
     return _parsed(file, content)
 
 
@@ -96,9 +111,15 @@ def _parsed(file: str, content: bytes) -> dict[str, dict[str, str]]:
         said = None
     if not isinstance(said, dict) or not all(_is_login(v) for v in said.values()):
         # not a word of what stands there: it may be a password with a quote forgotten
-        raise BadCredentials(f"the credentials of registries in {file} are not of the form {form}; correct the file")
+        raise BadCredentials(
+            f"the credentials of registries in {file} are not of the form {form}; correct the file"
+        )
     return said
 
 
 def _is_login(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"username", "password"} and all(isinstance(v, str) for v in value.values())
+    return (
+        isinstance(value, dict)
+        and set(value) == {"username", "password"}
+        and all(isinstance(v, str) for v in value.values())
+    )

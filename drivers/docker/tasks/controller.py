@@ -1,7 +1,9 @@
-"""Tasks in containers of their own: the TaskDriver of places of kind `container`, which no agent speaks for but this.
+"""Tasks in containers of their own: the TaskDriver of places of kind `container`, which no agent
+speaks for but this.
 
-What is known is in memory and in the ledger of each place (see places); what is on a host is asked for when it comes up, at each
-event, and now and then. Nothing is called gone because a host cannot be asked.
+What is known is in memory and in the ledger of each place (see places); what is on a host is asked
+for when it comes up, at each event, and now and then. Nothing is called gone because a host cannot
+be asked.
 """
 
 import asyncio
@@ -11,44 +13,65 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ....protocol.errors import Refusal
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import AgentKey, OpId, Token
-from ....protocol.wire.messages import PortsProbed, RunStatusUpdate, Shared, TaskRun, TaskSpec, ToSupervisor
-from ....runtime.log.logger import Log
+from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.wire.messages import (
+    PortsProbed,
+    RunStatusUpdate,
+    Shared,
+    TaskRun,
+    TaskSpec,
+    ToSupervisor,
+)
 from ....runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
+from ....runtime.log.logger import Log
 from ... import untrusted_files as evidence_files
 from ...contracts import Found, Handle
-from ..containers import names
 from ..agents.driver import DockerDriver
+from ..containers import names
 from ..host.engine import EngineError, HostEngine
-from .state import Place, TaskState
-from .start import Launching, Refused
-from .observer import Looking
-from .networks import Networks
 from .ledger import PlaceFiles, Stop
-from .recovery import Recovery
-from .stop import Stopping
+from .networks import Networks
+from .observer import Looking
 from .poll_loop import Upkeep
+from .recovery import Recovery
+from .start import Launching, Refused
+from .state import Place, TaskState
+from .stop import Stopping
 
 #: A place that is closed: what runs there has so long.
 CLOSE_GRACE_SECS, CLOSE_SECS = 3.0, 30.0
 
 
 class DockerTasks:
-    """A TaskDriver, and who answers for the driver's places; see drivers.driver for what its methods promise. Made on the loop."""
+    """A TaskDriver, and who answers for the driver's places; see drivers.driver for what its
+    methods promise. Made on the loop.
+    """
 
-    def __init__(self, driver: DockerDriver, log: Log, *, head: int = DEFAULT_HEAD, tail: int = DEFAULT_TAIL) -> None:
+    def __init__(
+        self, driver: DockerDriver, log: Log, *, head: int = DEFAULT_HEAD, tail: int = DEFAULT_TAIL
+    ) -> None:
         """head, tail: bytes of a task's output that stay."""
         self._driver, self._log = driver, log
         self._places: dict[AgentKey, Place] = {}
         self._work: set[asyncio.Task[None]] = set()
-        self._looking = Looking(OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs)
+        self._looking = Looking(
+            OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs
+        )
         networks = Networks(driver.deployment, log)
         self._launching = Launching(driver, log, networks, self._ended, self._began)
         self._stopping = Stopping(driver, self._look)
         self._recovery = Recovery(driver, log)
-        self._upkeep = Upkeep(driver, log, networks, self._places, self._looking, self._say, lambda t: self._stop(t, "timeLimit", t.grace),
-                               lambda t: self._spawn(self._stopping.clear(t)))
+        self._upkeep = Upkeep(
+            driver,
+            log,
+            networks,
+            self._places,
+            self._looking,
+            self._say,
+            lambda t: self._stop(t, "timeLimit", t.grace),
+            lambda t: self._spawn(self._stopping.clear(t)),
+        )
         driver.places = _Doors(self)
         driver.listen(self)
 
@@ -102,14 +125,20 @@ class DockerTasks:
         else:
             self._spawn(self._upkeep.release(place, token))
 
-    async def evidence(self, place: AgentKey, token: Token, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+    async def evidence(
+        self, place: AgentKey, token: Token, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
         folder = self._driver.root / "agent" / str(place)
-        return await asyncio.to_thread(evidence_files.read, folder, ("run", token.name, *name.split("/")), offset, limit)
+        return await asyncio.to_thread(
+            evidence_files.read, folder, ("run", token.name, *name.split("/")), offset, limit
+        )
 
     # ---- the driver's Places
 
     async def open(self, key: AgentKey) -> Handle:
-        """Answer for this place from now on. Raises Refusal("agentUnavailable") where it cannot be asked now."""
+        """Answer for this place from now on. Raises Refusal("agentUnavailable") where it cannot be
+        asked now.
+        """
         place = self._place(key)
         try:
             await self._answer_for(place)
@@ -121,13 +150,20 @@ class DockerTasks:
         place = self._place(key)
         engine = self._driver.engines.get(key.host)
         if engine is None:
-            return Found(state="unknown", detail=f"host {key.host} is not in the pool any more: nobody can tell what is there")
+            return Found(
+                state="unknown",
+                detail=f"host {key.host} is not in the pool any more: nobody can tell what is there",
+            )
         if not place.up and engine.up:
             try:
                 await self._answer_for(place)
             except (EngineError, OSError) as e:
-                return Found(state="unknown", detail=e.sentence if isinstance(e, EngineError) else str(e))
-        return Found(state="alive" if place.up else "unknown", detail=f"host {key.host}: {engine.detail}")
+                return Found(
+                    state="unknown", detail=e.sentence if isinstance(e, EngineError) else str(e)
+                )
+        return Found(
+            state="alive" if place.up else "unknown", detail=f"host {key.host}: {engine.detail}"
+        )
 
     async def close_place(self, key: AgentKey) -> None:
         place = self._places.get(key)
@@ -178,7 +214,9 @@ class DockerTasks:
     def _place(self, key: AgentKey) -> Place:
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = Place(key, PlaceFiles(str(self._driver.root / "agent" / str(key))))
+            place = self._places[key] = Place(
+                key, PlaceFiles(str(self._driver.root / "agent" / str(key)))
+            )
         return place
 
     def _up(self, key: AgentKey) -> Place | None:
@@ -210,24 +248,39 @@ class DockerTasks:
             self._driver.spokesman.down(place.key)
 
     async def _reconcile(self, host: str) -> None:
-        """Events may have been missed: whoever does not run any more, for all that the engine says, is looked at."""
+        """Events may have been missed: whoever does not run any more, for all that the engine says,
+        is looked at.
+        """
         engine = self._driver.engines[host]
         filters = names.filters(self._driver.deployment, "task")
         try:
             for place in [p for p in self._of_host(host) if not p.up and engine.up]:
                 await self._answer_for(place)
-            running = {c["Id"] for c in await engine.call("list tasks that run", lambda c: c.containers(filters=filters))}
+            running = {
+                c["Id"]
+                for c in await engine.call(
+                    "list tasks that run", lambda c: c.containers(filters=filters)
+                )
+            }
         except (EngineError, OSError) as e:
-            self._log("tasks on host {} could not be looked at: {}", host, e.sentence if isinstance(e, EngineError) else str(e))
+            self._log(
+                "tasks on host {} could not be looked at: {}",
+                host,
+                e.sentence if isinstance(e, EngineError) else str(e),
+            )
             return
-        for task in [t for p in self._of_host(host) for t in p.tasks.values() if t.begun and t.exit is None]:
+        for task in [
+            t for p in self._of_host(host) for t in p.tasks.values() if t.begun and t.exit is None
+        ]:
             if task.pid is None or task.container not in running:
                 await self._look(task)
         await self._upkeep.sweep(engine)
 
     # ---- inside: tasks
 
-    def _launch(self, key: AgentKey, shared: Shared | None, wanted: Sequence[tuple[Token, TaskSpec]]) -> None:
+    def _launch(
+        self, key: AgentKey, shared: Shared | None, wanted: Sequence[tuple[Token, TaskSpec]]
+    ) -> None:
         place = self._up(key)
         if place is None:
             return
@@ -245,9 +298,17 @@ class DockerTasks:
         try:
             await self._launching.begin(place, tasks, shared)
         except Exception as e:
-            self._log.exception("tasks of {} could not be launched", tasks[0].token.jid, error=e, jid=tasks[0].token.jid)
+            self._log.exception(
+                "tasks of {} could not be launched",
+                tasks[0].token.jid,
+                error=e,
+                jid=tasks[0].token.jid,
+            )
             for task in [t for t in tasks if not t.begun]:
-                await self._launching.refuse(task, Refused("the supervisor failed while it was starting it; its log says how"))
+                await self._launching.refuse(
+                    task,
+                    Refused("the supervisor failed while it was starting it; its log says how"),
+                )
 
     def _go_on(self, task: TaskState) -> None:
         """With what was under way when it was looked at last."""
@@ -280,7 +341,12 @@ class DockerTasks:
         self._spawn(self._look(task))
 
     def _runs(self, task: TaskState) -> None:
-        self._log("{} runs in container {}", str(task.token), (task.container or "")[:12], jid=task.token.jid)
+        self._log(
+            "{} runs in container {}",
+            str(task.token),
+            (task.container or "")[:12],
+            jid=task.token.jid,
+        )
         self._tell(task)
 
     def _ended(self, task: TaskState, exit_: ExitInfo) -> None:
@@ -300,7 +366,11 @@ class DockerTasks:
         except EngineError as e:
             self._log.trace("{} could not be looked at: {}", str(task.token), e.sentence)
         except OSError as e:
-            self._log("the end of {} cannot be written down: {}; it is tried again", str(task.token), e.strerror or str(e))
+            self._log(
+                "the end of {} cannot be written down: {}; it is tried again",
+                str(task.token),
+                e.strerror or str(e),
+            )
 
     # ---- inside: saying
 

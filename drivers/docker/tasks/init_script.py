@@ -1,9 +1,12 @@
-"""The sh script that is process 1 of a task's container: it runs the task's own script, hands on signals, and leaves nothing behind. Pure.
+"""The sh script that is process 1 of a task's container: it runs the task's own script, hands on
+signals, and leaves nothing behind. Pure.
 
-A shell as process 1 has to say what it does with a signal, or the kernel drops it. So the task runs beside it, and it waits. What
-is started beside a shell ignores SIGINT and SIGQUIT, which a program cannot know; where the image has a way to undo that, it is
-undone. To the container's own output it says when that begins and how it ended, and nothing else: what the task writes is in its
-evidence. Nothing but /bin/sh is needed; without `sleep` there is no time limit from within, and the driver's holds alone.
+A shell as process 1 has to say what it does with a signal, or the kernel drops it. So the task runs
+beside it, and it waits. What is started beside a shell ignores SIGINT and SIGQUIT, which a program
+cannot know; where the image has a way to undo that, it is undone. To the container's own output it
+says when that begins and how it ended, and nothing else: what the task writes is in its evidence.
+Nothing but /bin/sh is needed; without `sleep` there is no time limit from within, and the driver's
+holds alone.
 """
 
 import math
@@ -12,7 +15,8 @@ import posixpath
 from ....runtime.execution.folder import EXIT_CODE, JOB, SCRIPT, SIGNAL, STDERR, STDOUT
 
 WRAPPER = "wrapper.sh"
-#: Is there when it is to be stopped, before it is told so: a signal that comes before the trap is dropped.
+#: Is there when it is to be stopped, before it is told so: a signal that comes before the trap is
+#: dropped.
 STOP_MARK = "stop"
 STARTED_MARK = "started"
 #: What the wrapper leaves: that the limit ended it, and how many processes outlived the main one.
@@ -22,8 +26,9 @@ LIMIT_SLACK_SECS = 2
 #: Python itself ignores two more, SIGPIPE and SIGXFSZ.
 _BY_PYTHON = f'import os, signal as s; [s.signal(n, s.SIG_DFL) for n in (2, 3, 13, 25)]; os.execv("/bin/sh", ["/bin/sh", "./{SCRIPT}"])'
 _BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}"'
-#: pass: everything gets SIGTERM once; a program that was executed or made since is something new, for between fork and exec a shell
-#: may have taken the signal for its own. each: the variables of one line of the process table; `n` of `others` counts what is left.
+#: pass: everything gets SIGTERM once; a program that was executed or made since is something new,
+#: for between fork and exec a shell may have taken the signal for its own. each: the variables of
+#: one line of the process table; `n` of `others` counts what is left.
 _FUNCTIONS = (
     "each() {",
     "  pid=${1#/proc/}; parent=; line=",
@@ -54,7 +59,11 @@ _FUNCTIONS = (
 
 def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs: float) -> str:
     """evidence, run_dir: absolute paths."""
-    limit = [] if limit_secs is None else _limit(math.ceil(limit_secs) + LIMIT_SLACK_SECS, math.ceil(grace_secs))
+    limit = (
+        []
+        if limit_secs is None
+        else _limit(math.ceil(limit_secs) + LIMIT_SLACK_SECS, math.ceil(grace_secs))
+    )
     lines = [
         "#!/bin/sh",
         "# Process 1 of a task's container. What the task does is in script.sh; run that by hand to repeat it.",
@@ -107,7 +116,9 @@ def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs
 
 
 def _given(run_dir: str) -> list[str]:
-    """What the task finds in its run directory, made as its user: what all tasks are told, and the way to its evidence."""
+    """What the task finds in its run directory, made as its user: what all tasks are told, and the
+    way to its evidence.
+    """
     to = _quoted(run_dir)
     return [
         f"if [ -e ./{JOB} ]; then",

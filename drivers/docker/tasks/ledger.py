@@ -1,12 +1,13 @@
-"""What is on disk of a user's tasks on one host: who was launched, what is owed, how each ended. Everything here blocks.
+"""What is on disk of a user's tasks on one host: who was launched, what is owed, how each ended.
+Everything here blocks.
 
     <root>/agent/<place>/ledger/<name>/   ours alone: one folder per task that is not settled, or whose container is kept
         task.json, container.json         what it was asked for; the id of its container, written before that is started
         stop.json, exit.json, settled     that it is to end, and why; how it ended; that this is durable elsewhere
     <root>/agent/<place>/run/<name>/      its evidence (see runtime.evidence), the user's; making it consumes the fencing token
 
-A user's code can write to the evidence, so that is written anew and never through what lies there, and nothing is believed that is
-only there, but the exit code and what the task says of itself.
+A user's code can write to the evidence, so that is written anew and never through what lies there,
+and nothing is believed that is only there, but the exit code and what the task says of itself.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from typing import Any
 import msgspec
 
 from ....protocol.errors import Refusal
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import Token, parse_token
+from ....protocol.jobs.exit_info import ExitInfo
 from ....runtime.execution.folder import EXIT, STOP, read_json
 from ....runtime.filesystems import sync_folder, write_atomically
 
@@ -48,7 +49,9 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One folder of the ledger. settled: the container may go at that time (unix seconds); None: it is not settled."""
+    """One folder of the ledger. settled: the container may go at that time (unix seconds); None: it
+    is not settled.
+    """
 
     token: Token
     asked: Asked
@@ -59,7 +62,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlaceFiles:
-    """Of one place. Its folder is the supervisor's; nothing in it but a task's own evidence is seen by a container."""
+    """Of one place. Its folder is the supervisor's; nothing in it but a task's own evidence is seen
+    by a container.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.realpath(folder)
@@ -73,7 +78,9 @@ class PlaceFiles:
         return f"{self.runs}/{token.name}"
 
     def take(self, asked: Asked, token: Token) -> bool:
-        """From here on this token counts as launched; False: it was before. Raises OSError. Call `sync` before its container is made."""
+        """From here on this token counts as launched; False: it was before. Raises OSError. Call
+        `sync` before its container is made.
+        """
         entry = f"{self.ledger}/{token.name}"
         try:
             os.mkdir(entry, 0o700)
@@ -97,7 +104,9 @@ class PlaceFiles:
         self._write(token, CONTAINER, {"id": id_}, sync=True)
 
     def note_stop(self, token: Token, stop: Stop, mark: str | None = None) -> None:
-        """With the mark for its wrapper before the first signal. Of its evidence nothing is left where it wants that."""
+        """With the mark for its wrapper before the first signal. Of its evidence nothing is left
+        where it wants that.
+        """
         self._write(token, STOP, msgspec.to_builtins(stop), sync=True)
         if mark is not None:
             with contextlib.suppress(OSError):
@@ -133,7 +142,9 @@ class PlaceFiles:
         self.strike(token)
 
     def entries(self) -> list[Entry]:
-        """All of the ledger, in order of names. One that was not finished was never launched: it is taken away."""
+        """All of the ledger, in order of names. One that was not finished was never launched: it is
+        taken away.
+        """
         out = []
         for name in sorted(os.listdir(self.ledger)):
             entry = self._entry(name)
@@ -149,11 +160,16 @@ class PlaceFiles:
         except (msgspec.ValidationError, Refusal):
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        os.makedirs(self.evidence(token), mode=0o700, exist_ok=True)  # it is used, whatever became of it
+        os.makedirs(
+            self.evidence(token), mode=0o700, exist_ok=True
+        )  # it is used, whatever became of it
         stop, exit_, settled = (read_json(f"{folder}/{n}") for n in (STOP, EXIT, SETTLED))
         return Entry(
-            token=token, asked=asked, container=(read_json(f"{folder}/{CONTAINER}") or {}).get("id"),
-            stop=None if stop is None else msgspec.convert(stop, Stop), exit=None if exit_ is None else msgspec.convert(exit_, ExitInfo),
+            token=token,
+            asked=asked,
+            container=(read_json(f"{folder}/{CONTAINER}") or {}).get("id"),
+            stop=None if stop is None else msgspec.convert(stop, Stop),
+            exit=None if exit_ is None else msgspec.convert(exit_, ExitInfo),
             settled=None if settled is None else float(settled["until"]),
         )
 
@@ -162,11 +178,18 @@ class PlaceFiles:
 
 
 def put(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
-    """Create or replace a file in a folder that belongs to a user: whatever is there is neither followed nor waited for. Raises OSError."""
+    """Create or replace a file in a folder that belongs to a user: whatever is there is neither
+    followed nor waited for. Raises OSError.
+    """
     above = os.open(folder, _FOLDER)
     try:
         temporary = f".{name}.{secrets.token_hex(8)}"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=above)
+        fd = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            mode,
+            dir_fd=above,
+        )
         try:
             owner = os.fstat(above)
             if owner.st_uid != os.geteuid():
@@ -189,7 +212,9 @@ def put(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def make_below(top: str, path: str, owner: tuple[int, int]) -> None:
-    """Make the folders from `top` (which is there) to `path`, each the owner's. Raises OSError, also where a link is in the way."""
+    """Make the folders from `top` (which is there) to `path`, each the owner's. Raises OSError,
+    also where a link is in the way.
+    """
     fd = os.open(top, _FOLDER)
     try:
         for part in os.path.relpath(path, top).split("/"):

@@ -1,4 +1,6 @@
-"""What became of a task's container: it runs, it has ended (then the evidence is put together, once), or it is gone."""
+"""What became of a task's container: it runs, it has ended (then the evidence is put together,
+once), or it is gone.
+"""
 
 import asyncio
 import contextlib
@@ -10,15 +12,24 @@ from typing import Any
 import msgspec
 
 from ....protocol.jobs.exit_info import ExitInfo
-from ....runtime.execution.folder import EXIT_CODE, STDERR, STDOUT, from_code, read, with_words, written_code
+from ....runtime.execution.folder import (
+    EXIT_CODE,
+    STDERR,
+    STDOUT,
+    from_code,
+    read,
+    with_words,
+    written_code,
+)
 from ....runtime.execution.output_limit import OutputCap
 from ..containers import exit_status as endings
 from ..host.container_calls import inspect
 from ..host.engine import HostEngine
-from .state import TaskState
 from .init_script import LIMIT_MARK, SURVIVORS
+from .state import TaskState
 
-#: A container goes with its command mostly within this time (seconds); else the exit is told before the end.
+#: A container goes with its command mostly within this time (seconds); else the exit is told before
+#: the end.
 ENDING_SECS = 0.4
 #: Nobody can have more processes.
 _MOST = 2**22
@@ -29,11 +40,18 @@ _UNSEEN_PID = 1
 class Looking:
     """ended(task, exit), runs(task): what is new."""
 
-    def __init__(self, cap: OutputCap, ended: Callable[[TaskState, ExitInfo], Any], runs: Callable[[TaskState], Any]) -> None:
+    def __init__(
+        self,
+        cap: OutputCap,
+        ended: Callable[[TaskState, ExitInfo], Any],
+        runs: Callable[[TaskState], Any],
+    ) -> None:
         self._cap, self._ended, self._runs = cap, ended, runs
 
     async def look(self, task: TaskState, engine: HostEngine) -> None:
-        """Ask the engine, and tell what is new. Raises EngineError and OSError: then nothing is known, and nothing is told."""
+        """Ask the engine, and tell what is new. Raises EngineError and OSError: then nothing is
+        known, and nothing is told.
+        """
         async with task.looking:
             if task.exit is not None or task.container is None or not task.begun:
                 return
@@ -55,10 +73,14 @@ class Looking:
         for task in tasks:
             self._cap.apply(task)
 
-    def _written_down(self, task: TaskState, state: dict[str, Any] | None, limit: int | None) -> ExitInfo:
+    def _written_down(
+        self, task: TaskState, state: dict[str, Any] | None, limit: int | None
+    ) -> ExitInfo:
         """Blocks. Raises OSError."""
         folder = task.folder
-        exit_ = endings.of_task(state, ooms=task.ooms, written=_written(folder), stop_reason=_stop_reason(task))
+        exit_ = endings.of_task(
+            state, ooms=task.ooms, written=_written(folder), stop_reason=_stop_reason(task)
+        )
         self._cap.remember(task)
         self._cap.apply(task, last=True)
         words = with_words(folder, {"code": exit_.code})
@@ -66,28 +88,49 @@ class Looking:
         # an engine notes a start when it has happened, which can be after a short task has ended
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
-            exit_, facts=endings.facts_of(
-                exit_, peak=task.memory_peak, limit=limit or None, ooms=task.ooms, said=words.get("facts") or {},
-            ), survivors_killed=_survivors(folder), termination_message=words.get("terminationMessage"),
-            last_lines=words.get("lastLines"), report=words.get("report"),
-            stdout_bytes=task.sizes.get(STDOUT), stderr_bytes=task.sizes.get(STDERR),
-            dropped_bytes=self._cap.dropped_bytes(task), started_at=began, ended_at=ended,
+            exit_,
+            facts=endings.facts_of(
+                exit_,
+                peak=task.memory_peak,
+                limit=limit or None,
+                ooms=task.ooms,
+                said=words.get("facts") or {},
+            ),
+            survivors_killed=_survivors(folder),
+            termination_message=words.get("terminationMessage"),
+            last_lines=words.get("lastLines"),
+            report=words.get("report"),
+            stdout_bytes=task.sizes.get(STDOUT),
+            stderr_bytes=task.sizes.get(STDERR),
+            dropped_bytes=self._cap.dropped_bytes(task),
+            started_at=began,
+            ended_at=ended,
         )
         task.place.files.note_exit(task.token, exit_)
         return exit_
 
 
 def exits(tasks: list[TaskState], now: float) -> list[TaskState]:
-    """Those whose command has ended for some time while their container has not: `exited` is set. Blocks. now: monotonic seconds."""
+    """Those whose command has ended for some time while their container has not: `exited` is set.
+    Blocks. now: monotonic seconds.
+    """
     out = []
     for task in tasks:
         with contextlib.suppress(OSError):  # the next look tells
             written = _written(task.folder)
             if written is not None and task.exit_seen is None:
                 task.exit_seen = now
-            elif written is not None and task.exit_seen is not None and now - task.exit_seen >= ENDING_SECS:
+            elif (
+                written is not None
+                and task.exit_seen is not None
+                and now - task.exit_seen >= ENDING_SECS
+            ):
                 ended = min(os.stat(f"{task.folder}/{EXIT_CODE}").st_mtime, time.time())
-                known = ExitInfo(stop_reason=_stop_reason(task), started_at=task.began, ended_at=max(ended, task.began or 0.0))
+                known = ExitInfo(
+                    stop_reason=_stop_reason(task),
+                    started_at=task.began,
+                    ended_at=max(ended, task.began or 0.0),
+                )
                 task.exited = endings.as_written(known, written)
                 out.append(task)
     return out
@@ -99,7 +142,9 @@ def _written(folder: str) -> endings.Written | None:
     if code is None:
         return None
     said = from_code(folder, code)
-    return endings.Written(code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False))
+    return endings.Written(
+        code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False)
+    )
 
 
 def _stop_reason(task: TaskState) -> str | None:

@@ -1,4 +1,6 @@
-"""What running tasks take of their hosts, asked of the engines every few seconds. Volatile: the newest counts, none is owed."""
+"""What running tasks take of their hosts, asked of the engines every few seconds. Volatile: the
+newest counts, none is owed.
+"""
 
 import asyncio
 import time
@@ -21,7 +23,9 @@ class Sampling:
     def __init__(self) -> None:
         self._last: dict[Token, tuple[float, float]] = {}
 
-    async def look(self, engine: HostEngine, tasks: Sequence[TaskState]) -> list[tuple[TaskState, Sample]]:
+    async def look(
+        self, engine: HostEngine, tasks: Sequence[TaskState]
+    ) -> list[tuple[TaskState, Sample]]:
         """What could be found out."""
         turns = asyncio.Semaphore(AT_ONCE)
 
@@ -39,7 +43,11 @@ class Sampling:
         if id_ is None or not engine.up:
             return None
         try:
-            said = await engine.call("what a task takes", lambda c: c.stats(id_, decode=None, stream=False, one_shot=True), CALL_SECS)
+            said = await engine.call(
+                "what a task takes",
+                lambda c: c.stats(id_, decode=None, stream=False, one_shot=True),
+                CALL_SECS,
+            )
         except EngineError:
             return None
         if task.state != "running" or not said.get("cpu_stats", {}).get("cpu_usage"):
@@ -47,9 +55,15 @@ class Sampling:
         task.memory_peak = max(task.memory_peak or 0, memory_peak(said) or 0) or None
         mono, cpu = time.monotonic(), cpu_secs(said)
         # at its start it had taken nothing
-        before = self._last.get(task.token) or (None if task.began_mono is None else (task.began_mono, 0.0))
+        before = self._last.get(task.token) or (
+            None if task.began_mono is None else (task.began_mono, 0.0)
+        )
         self._last[task.token] = mono, cpu
-        percent = None if before is None or mono <= before[0] else 100 * max(0.0, cpu - before[1]) / (mono - before[0])
+        percent = (
+            None
+            if before is None or mono <= before[0]
+            else 100 * max(0.0, cpu - before[1]) / (mono - before[0])
+        )
         return task, sample(task.token, said, percent)
 
 
@@ -58,22 +72,34 @@ def cpu_secs(said: Mapping[str, Any]) -> float:
 
 
 def sample(token: Token, said: Mapping[str, Any], percent: float | None) -> Sample:
-    """said: of the engine's `stats`. processes are what the kernel counts towards the limit, threads among them."""
+    """said: of the engine's `stats`. processes are what the kernel counts towards the limit,
+    threads among them.
+    """
     read, written = (_moved(said, word) for word in ("read", "write"))
     return Sample(
-        token=token, at=max(0.0, time.time()), cpu_percent=None if percent is None else round(percent, 1),
+        token=token,
+        at=max(0.0, time.time()),
+        cpu_percent=None if percent is None else round(percent, 1),
         cpu_secs=round(cpu_secs(said), 2),
-        memory_bytes=_memory(said.get("memory_stats") or {}), read_bytes=read, written_bytes=written,
-        processes=(said.get("pids_stats") or {}).get("current"), gpu_percent=None, gpu_memory_bytes=None,
+        memory_bytes=_memory(said.get("memory_stats") or {}),
+        read_bytes=read,
+        written_bytes=written,
+        processes=(said.get("pids_stats") or {}).get("current"),
+        gpu_percent=None,
+        gpu_memory_bytes=None,
     )
 
 
 def _memory(said: Mapping[str, Any]) -> int | None:
-    """Without files that are only kept in memory as long as nobody needs it: as `docker stats` shows it."""
+    """Without files that are only kept in memory as long as nobody needs it: as `docker stats`
+    shows it.
+    """
     if "usage" not in said:
         return None
     details = said.get("stats") or {}
-    spare = details.get("total_inactive_file", details.get("inactive_file", 0))  # the first with cgroups of version 1
+    spare = details.get(
+        "total_inactive_file", details.get("inactive_file", 0)
+    )  # the first with cgroups of version 1
     return max(0, int(said["usage"]) - int(spare))
 
 
@@ -85,4 +111,8 @@ def memory_peak(said: Mapping[str, Any]) -> int | None:
 
 def _moved(said: Mapping[str, Any], word: str) -> int | None:
     rows = (said.get("blkio_stats") or {}).get("io_service_bytes_recursive")
-    return None if rows is None else sum(int(r["value"]) for r in rows if str(r.get("op", "")).lower() == word)
+    return (
+        None
+        if rows is None
+        else sum(int(r["value"]) for r in rows if str(r.get("op", "")).lower() == word)
+    )

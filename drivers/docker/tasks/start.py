@@ -1,7 +1,9 @@
-"""From a task as it was asked for to a container that runs it: images first, then its token is used, then network, container, start.
+"""From a task as it was asked for to a container that runs it: images first, then its token is
+used, then network, container, start.
 
-Until the token is used nothing is on disk, and who asks again begins anew. After that every step can be done again: a container is
-made under a name that is the token's alone, its id is written down before it is started, and only one that never ran is started.
+Until the token is used nothing is on disk, and who asks again begins anew. After that every step
+can be done again: a container is made under a name that is the token's alone, its id is written
+down before it is started, and only one that never ran is started.
 """
 
 import asyncio
@@ -10,21 +12,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ....protocol.errors import Refusal
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import op_id
+from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.launch.job_script import exports, script
 from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
 from ....runtime.log.logger import Log
-from ..containers import specifications as containers, exit_status as endings, names
 from ..agents.driver import DockerDriver
+from ..containers import exit_status as endings
+from ..containers import names
+from ..containers import specifications as containers
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
-from .state import Place, TaskState
 from ..images.image_store import ImageFault
-from .networks import Networks, SubnetTaken
-from .ledger import Asked, make_below, put
 from .init_script import STOP_MARK, WRAPPER, wrapper
+from .ledger import Asked, make_below, put
+from .networks import Networks, SubnetTaken
+from .state import Place, TaskState
 
 BEFORE = "it was started before"
 STOPPED_BEFORE = "stopped before it started"
@@ -32,7 +36,8 @@ STOPPED_BEFORE = "stopped before it started"
 AT_ONCE = 4
 _AGAIN_SECS = 1.0
 _AWAY = ("unreachable", "timeout", "badTls")
-#: A container whose runtime failed before there was a process in it is started so many times in all.
+#: A container whose runtime failed before there was a process in it is started so many times in
+#: all.
 _STARTS = 3
 
 
@@ -48,28 +53,44 @@ class Launching:
     """ended(task, exit): it never began. began(task): its container was started; look at it."""
 
     def __init__(
-        self, driver: DockerDriver, log: Log, networks: Networks, ended: Callable[[TaskState, ExitInfo], Any],
+        self,
+        driver: DockerDriver,
+        log: Log,
+        networks: Networks,
+        ended: Callable[[TaskState, ExitInfo], Any],
         began: Callable[[TaskState], Any],
     ) -> None:
-        self._driver, self._log, self._networks, self._ended, self._began = driver, log, networks, ended, began
+        self._driver, self._log, self._networks, self._ended, self._began = (
+            driver,
+            log,
+            networks,
+            ended,
+            began,
+        )
         self._turns = {name: asyncio.Semaphore(AT_ONCE) for name in driver.engines}
 
     async def begin(self, place: Place, tasks: Sequence[TaskState], shared: Shared | None) -> None:
         """All of one attempt: every image is there before the first container is made."""
         wanted = {self._image(t) for t in tasks}
-        found = dict(zip(wanted, await asyncio.gather(*(self._have(place, i) for i in wanted)), strict=True))
+        found = dict(
+            zip(wanted, await asyncio.gather(*(self._have(place, i) for i in wanted)), strict=True)
+        )
         ready: list[tuple[TaskState, str]] = []
         for task in tasks:
             match found[self._image(task)]:
                 case ImageFault() as fault:
                     await self.refuse(task, Refused(fault.sentence, fault.fault))
                 case EngineError():
-                    if _may_begin(task) and task.asked is None:  # nothing of it is anywhere: who asks again begins anew
+                    if (
+                        _may_begin(task) and task.asked is None
+                    ):  # nothing of it is anywhere: who asks again begins anew
                         place.tasks.pop(task.token, None)
                 case str(id_):
                     ready.append((task, id_))
         await self._prepare(place, [t for t, _ in ready], shared)
-        await asyncio.gather(*(self._launch(t, id_) for t, id_ in ready if t.asked is not None and t.exit is None))
+        await asyncio.gather(
+            *(self._launch(t, id_) for t, id_ in ready if t.asked is not None and t.exit is None)
+        )
 
     async def resume(self, task: TaskState) -> None:
         """Its container was made and never started."""
@@ -79,11 +100,18 @@ class Launching:
             await self.refuse(task, e)
 
     async def forbid(self, task: TaskState) -> None:
-        """It was stopped; unless its token is in use already, it ends before it began, and can never begin any more."""
+        """It was stopped; unless its token is in use already, it ends before it began, and can
+        never begin any more.
+        """
         async with task.using:
             if task.asked is not None or task.exit is not None or task.stop is None:
                 return
-            exit_ = ExitInfo(source="start", detail=STOPPED_BEFORE, stop_reason=task.stop.reason, ended_at=time.time())
+            exit_ = ExitInfo(
+                source="start",
+                detail=STOPPED_BEFORE,
+                stop_reason=task.stop.reason,
+                ended_at=time.time(),
+            )
             await self._never(task, exit_)
 
     async def refuse(self, task: TaskState, why: Refused) -> None:
@@ -91,7 +119,13 @@ class Launching:
         if task.exit is not None:
             return
         stop = None if task.stop is None else task.stop.reason
-        exit_ = ExitInfo(source="start", detail=why.sentence, fault=why.fault, stop_reason=stop, ended_at=time.time())
+        exit_ = ExitInfo(
+            source="start",
+            detail=why.sentence,
+            fault=why.fault,
+            stop_reason=stop,
+            ended_at=time.time(),
+        )
         try:
             async with task.using:
                 await self._never(task, exit_)
@@ -102,7 +136,15 @@ class Launching:
         if task.asked is None:
             asked = Asked(token=str(task.token), run_dir="/")
             if not await asyncio.to_thread(task.place.files.take, asked, task.token):
-                self._ended(task, ExitInfo(source="start", detail=BEFORE, stop_reason=exit_.stop_reason, ended_at=time.time()))
+                self._ended(
+                    task,
+                    ExitInfo(
+                        source="start",
+                        detail=BEFORE,
+                        stop_reason=exit_.stop_reason,
+                        ended_at=time.time(),
+                    ),
+                )
                 return
             task.asked = asked
         if task.stop is not None:
@@ -121,29 +163,48 @@ class Launching:
         except (ImageFault, EngineError) as e:
             return e
 
-    async def _prepare(self, place: Place, tasks: Iterable[TaskState], shared: Shared | None) -> None:
+    async def _prepare(
+        self, place: Place, tasks: Iterable[TaskState], shared: Shared | None
+    ) -> None:
         """Use the tokens and lay out the evidence. Who was stopped meanwhile is left out."""
         lines = exports(shared.env) if shared is not None else ""
         for task in tasks:
             if not _may_begin(task):
                 continue
             assert task.spec is not None
-            network = names.network(task.token, self._driver.deployment) if task.box.subnet is not None else None
+            network = (
+                names.network(task.token, self._driver.deployment)
+                if task.box.subnet is not None
+                else None
+            )
             asked = Asked(
-                token=str(task.token), run_dir=task.spec.run_dir, limit=task.spec.time_limit_secs, grace=task.spec.grace_secs,
-                keep=task.box.keep, network=network,
+                token=str(task.token),
+                run_dir=task.spec.run_dir,
+                limit=task.spec.time_limit_secs,
+                grace=task.spec.grace_secs,
+                keep=task.box.keep,
+                network=network,
             )
             try:
                 async with task.using:
                     if not _may_begin(task):  # any more
                         continue
                     if not await asyncio.to_thread(place.files.take, asked, task.token):
-                        self._ended(task, ExitInfo(source="start", detail=BEFORE, ended_at=time.time()))
+                        self._ended(
+                            task, ExitInfo(source="start", detail=BEFORE, ended_at=time.time())
+                        )
                         continue
                     task.asked = asked
-                await asyncio.to_thread(self._lay_out, task, shared.job if shared is not None else None, lines)
+                await asyncio.to_thread(
+                    self._lay_out, task, shared.job if shared is not None else None, lines
+                )
             except OSError as e:
-                await self.refuse(task, Refused(f"its evidence cannot be written: {e.strerror}: {e.filename}", "notWritable"))
+                await self.refuse(
+                    task,
+                    Refused(
+                        f"its evidence cannot be written: {e.strerror}: {e.filename}", "notWritable"
+                    ),
+                )
             except Refusal as e:
                 await self.refuse(task, Refused(e.sentence))
         await asyncio.to_thread(place.files.sync)
@@ -157,12 +218,22 @@ class Launching:
             make_below(user_dir, spec.run_dir, own)
         texts = {
             SCRIPT: script(task.token, spec, {}, task.folder, shared=lines),
-            WRAPPER: wrapper(task.folder, spec.run_dir, limit_secs=spec.time_limit_secs, grace_secs=spec.grace_secs),
+            WRAPPER: wrapper(
+                task.folder,
+                spec.run_dir,
+                limit_secs=spec.time_limit_secs,
+                grace_secs=spec.grace_secs,
+            ),
         }
         if job is not None:
             texts[JOB] = job
         for name, text in texts.items():
-            put(task.folder, name, text.encode("utf-8", "surrogateescape"), 0o700 if name != JOB else 0o600)
+            put(
+                task.folder,
+                name,
+                text.encode("utf-8", "surrogateescape"),
+                0o700 if name != JOB else 0o600,
+            )
             users.own(f"{task.folder}/{name}", uid)
         users.own(task.folder, uid)  # the last: until now nobody else could put anything there
 
@@ -203,17 +274,27 @@ class Launching:
         assert task.asked is not None
         try:
             creation = containers.task_container(
-                driver.pool, name=names.task(key.uid, task.token, driver.deployment), image=image, box=task.box, token=task.token,
-                labels=names.task_labels(driver.deployment, key, task.token, op_id(task.token, "run"), time.time()),
-                user=driver.unix_users.of(key.uid), evidence=task.folder, user_dir=f"{driver.user_root}/{key.uid}",
-                log_driver=driver.log_drivers.of(key.host), network=task.asked.network,
+                driver.pool,
+                name=names.task(key.uid, task.token, driver.deployment),
+                image=image,
+                box=task.box,
+                token=task.token,
+                labels=names.task_labels(
+                    driver.deployment, key, task.token, op_id(task.token, "run"), time.time()
+                ),
+                user=driver.unix_users.of(key.uid),
+                evidence=task.folder,
+                user_dir=f"{driver.user_root}/{key.uid}",
+                log_driver=driver.log_drivers.of(key.host),
+                network=task.asked.network,
                 declared=driver.images[key.host].volumes.get(image, ()),
             )
         except Refusal as e:
             raise Refused(e.sentence, "volumeRefused") from None
         try:
             said = await engine.call(
-                f"make container {creation.name}", lambda c: c.create_container_from_config(creation.config, creation.name),
+                f"make container {creation.name}",
+                lambda c: c.create_container_from_config(creation.config, creation.name),
             )
             id_ = str(said["Id"])
         except EngineError as e:
@@ -222,13 +303,24 @@ class Launching:
             id_ = await self._ours(task, engine, creation.name, e)
         await asyncio.to_thread(task.place.files.note_container, task.token, id_)
         task.container = id_
-        self._log("{} running: {}", str(task.token), containers.docker_run(creation, engine.host), jid=task.token.jid)
+        self._log(
+            "{} running: {}",
+            str(task.token),
+            containers.docker_run(creation, engine.host),
+            jid=task.token.jid,
+        )
 
-    async def _ours(self, task: TaskState, engine: HostEngine, name: str, error: EngineError) -> str:
+    async def _ours(
+        self, task: TaskState, engine: HostEngine, name: str, error: EngineError
+    ) -> str:
         """The container that an earlier try made, whose answer did not come."""
         there = await inspect(engine, name)
         labels = {} if there is None else there["Config"]["Labels"] or {}
-        if there is None or not names.is_ours(labels, self._driver.deployment, "task") or labels.get(names.TOKEN) != str(task.token):
+        if (
+            there is None
+            or not names.is_ours(labels, self._driver.deployment, "task")
+            or labels.get(names.TOKEN) != str(task.token)
+        ):
             raise Refused(error.sentence, "engineRefused")
         return str(there["Id"])
 
@@ -241,10 +333,15 @@ class Launching:
             if there is None or not endings.never_started(there["State"]):
                 return True  # what became of it is seen by who looks
             try:
-                await engine.call(f"start container {there['Name'].lstrip('/')}", lambda c: c.start(id_))
+                await engine.call(
+                    f"start container {there['Name'].lstrip('/')}", lambda c: c.start(id_)
+                )
                 return True
             except EngineError as e:
-                if self._driver.log_drivers.refused(engine.name, e.sentence) and task.spec is not None:
+                if (
+                    self._driver.log_drivers.refused(engine.name, e.sentence)
+                    and task.spec is not None
+                ):
                     await self._take_down(task, engine)
                     return False
                 if e.code in _AWAY:
@@ -255,8 +352,12 @@ class Launching:
                 state = after["State"] | {"Error": after["State"].get("Error") or e.sentence}
                 if not left or task.stop is not None or not endings.runtime_failed(state):
                     exit_ = endings.of_task(state)
-                    raise Refused(exit_.detail or e.sentence, exit_.fault or "engineRefused") from None
-                self._log("{} is started again: {}", str(task.token), e.sentence, jid=task.token.jid)
+                    raise Refused(
+                        exit_.detail or e.sentence, exit_.fault or "engineRefused"
+                    ) from None
+                self._log(
+                    "{} is started again: {}", str(task.token), e.sentence, jid=task.token.jid
+                )
                 await asyncio.sleep(_AGAIN_SECS)
         raise AssertionError("the last one returns or raises")
 

@@ -1,10 +1,12 @@
-"""What is known of tasks in containers of their own, by place: data only, and how it is said in the words of the wire."""
+"""What is known of tasks in containers of their own, by place: data only, and how it is said in the
+words of the wire.
+"""
 
 import asyncio
 import time
 
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import AgentKey, Token, op_id
+from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, Box, Execution, Snapshot, TaskSpec
 from .ledger import Asked, PlaceFiles, Stop
 
@@ -12,8 +14,9 @@ from .ledger import Asked, PlaceFiles, Stop
 class TaskState:
     """One task, from its launch (or from what was found of it) until it is settled.
 
-    asked: what is on disk of it; None: its token is not used yet, or was before. container: its id, once there is one. told: when it
-    was reported last, monotonic. folder, token, dropped, sizes: what OutputCap needs.
+    asked: what is on disk of it; None: its token is not used yet, or was before. container: its id,
+    once there is one. told: when it was reported last, monotonic. folder, token, dropped, sizes:
+    what OutputCap needs.
     """
 
     def __init__(self, place: "Place", token: Token, spec: TaskSpec | None = None) -> None:
@@ -34,7 +37,8 @@ class TaskState:
         self.ooms = 0
         #: the most memory that it was seen to have
         self.memory_peak: int | None = None
-        #: the command's own exit, while its container is still there; and since when it is seen (monotonic)
+        #: the command's own exit, while its container is still there; and since when it is seen
+        #: (monotonic)
         self.exited: ExitInfo | None = None
         self.exit_seen: float | None = None
         self.exit: ExitInfo | None = None
@@ -56,7 +60,9 @@ class TaskState:
 
     @property
     def state(self) -> str:
-        return "ended" if self.exit is not None else "running" if self.pid is not None else "starting"
+        return (
+            "ended" if self.exit is not None else "running" if self.pid is not None else "starting"
+        )
 
     def runs(self, pid: int, began: float | None) -> None:
         """began: by the clock of its host, from which it is told how long ago that was only once."""
@@ -68,23 +74,38 @@ class TaskState:
         return None if self.began_mono is None else max(0.0, time.monotonic() - self.began_mono)
 
     def execution(self) -> Execution:
-        # a container's process has no start time that can be seen from here; when it was started names it as well
+        # a container's process has no start time that can be seen from here; when it was started
+        # names it as well
         ticks = None if self.began is None else int(self.began * 100)
         op = op_id(self.token, "run")
         if self.exit is not None:
             return Execution(
-                token=self.token, state="ended", op_id=op, pid=self.pid, start_ticks=ticks, started_at=self.began, exit=self.exit,
+                token=self.token,
+                state="ended",
+                op_id=op,
+                pid=self.pid,
+                start_ticks=ticks,
+                started_at=self.began,
+                exit=self.exit,
             )
         if self.pid is None:
             return Execution(token=self.token, state="starting", op_id=op)
         return Execution(
-            token=self.token, state="running", op_id=op, pid=self.pid, start_ticks=ticks, started_at=self.began,
-            elapsed_secs=self.elapsed(), exit=self.exited,
+            token=self.token,
+            state="running",
+            op_id=op,
+            pid=self.pid,
+            start_ticks=ticks,
+            started_at=self.began,
+            elapsed_secs=self.elapsed(),
+            exit=self.exited,
         )
 
 
 class Place:
-    """A user's tasks on one host. up: its host is there, and what is there is known. kept: containers of settled tasks, until when."""
+    """A user's tasks on one host. up: its host is there, and what is there is known. kept:
+    containers of settled tasks, until when.
+    """
 
     def __init__(self, key: AgentKey, files: PlaceFiles) -> None:
         self.key, self.files = key, files
@@ -101,6 +122,11 @@ class Place:
             task.told = now
         pages = [known[i : i + SNAPSHOT_PAGE] for i in range(0, len(known), SNAPSHOT_PAGE)] or [[]]
         return [
-            Snapshot(number=self._snapshots, page=n, last=n == len(pages) - 1, executions=tuple(t.execution() for t in page))
+            Snapshot(
+                number=self._snapshots,
+                page=n,
+                last=n == len(pages) - 1,
+                executions=tuple(t.execution() for t in page),
+            )
             for n, page in enumerate(pages)
         ]

@@ -1,4 +1,6 @@
-"""Ending tasks in containers: SIGTERM to all of one, its grace, SIGKILL of the container, again and again until nothing is left."""
+"""Ending tasks in containers: SIGTERM to all of one, its grace, SIGKILL of the container, again and
+again until nothing is left.
+"""
 
 import asyncio
 import contextlib
@@ -11,8 +13,8 @@ import msgspec
 from ....runtime.execution.folder import written_code
 from ..agents.driver import DockerDriver
 from ..host.engine import EngineError, HostEngine
-from .state import TaskState
 from .init_script import STOP_MARK
+from .state import TaskState
 
 #: Between two SIGKILLs, or two tries to reach the host.
 AGAIN_SECS = 2.0
@@ -23,13 +25,17 @@ class Stopping:
         self._driver, self._look = driver, look
 
     async def run(self, task: TaskState) -> None:
-        """Of a task whose container was started; returns when it is over. While its host is away that waits.
+        """Of a task whose container was started; returns when it is over. While its host is away
+        that waits.
 
-        The stop is on record before its signal. One that comes after the command's own exit is too late, and is taken back.
+        The stop is on record before its signal. One that comes after the command's own exit is too
+        late, and is taken back.
         """
         assert task.stop is not None
         if not task.stop.signaled:
-            with contextlib.suppress(OSError):  # a job that has filled the disk is ended all the same; who asked for it stands in the log
+            with contextlib.suppress(
+                OSError
+            ):  # a job that has filled the disk is ended all the same; who asked for it stands in the log
                 await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop)
         engine = self._driver.engines[task.place.key.host]
         told = False
@@ -51,14 +57,18 @@ class Stopping:
                 await self._look(task)  # its end may have been missed
 
     async def clear(self, task: TaskState) -> None:
-        """Its command has ended, and its container runs on: that is over now, as what outlives a command is everywhere."""
+        """Its command has ended, and its container runs on: that is over now, as what outlives a
+        command is everywhere.
+        """
         engine = self._driver.engines[task.place.key.host]
         with contextlib.suppress(EngineError):
             await _signal(engine, task, signal.Signals.SIGKILL)
             await self._look(task)
 
     async def _still_wanted(self, task: TaskState, engine: HostEngine) -> bool:
-        """Before the first signal: False where the command has ended by itself. Raises EngineError while no signal can be sent."""
+        """Before the first signal: False where the command has ended by itself. Raises EngineError
+        while no signal can be sent.
+        """
         assert task.stop is not None
         if await asyncio.to_thread(written_code, task.folder) is not None:
             task.stop = task.kill_at = None
@@ -85,7 +95,9 @@ async def _signal(engine: HostEngine, task: TaskState, number: signal.Signals) -
     if id_ is None:
         return
     try:
-        await engine.call(f"send {number.name} to task {id_[:12]}", lambda c: c.kill(id_, int(number)))
+        await engine.call(
+            f"send {number.name} to task {id_[:12]}", lambda c: c.kill(id_, int(number))
+        )
     except EngineError as e:
         if e.code not in ("notFound", "conflict"):  # it has ended already
             raise

@@ -1,7 +1,9 @@
-"""What an agent needs where nothing of ours is installed: this package's agent side, and the four packages that it uses, unpacked.
+"""What an agent needs where nothing of ours is installed: this package's agent side, and the four
+packages that it uses, unpacked.
 
-Those come from this process's own installation where their tags fit the Python that was found there, else out of wheels that the
-operator has put into a folder. Sent once per content: its digest names the folder (see agent/login_node/code_unpacker).
+Those come from this process's own installation where their tags fit the Python that was found
+there, else out of wheels that the operator has put into a folder. Sent once per content: its digest
+names the folder (see agent/login_node/code_unpacker).
 """
 
 import gzip
@@ -58,13 +60,18 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 def this_python() -> Python:
     libc = " ".join(platform.libc_ver())
     return Python(
-        executable=sys.executable, implementation=platform.python_implementation().lower(), version=sys.version_info[:2],
-        machine=platform.machine(), libc=libc.strip(),
+        executable=sys.executable,
+        implementation=platform.python_implementation().lower(),
+        version=sys.version_info[:2],
+        machine=platform.machine(),
+        libc=libc.strip(),
     )
 
 
 def made_for(python: Python, cluster: Cluster) -> Code:
-    """Raises Refusal("agentUnavailable") with what is missing. Reads files: to be called in a thread."""
+    """Raises Refusal("agentUnavailable") with what is missing. Reads files: to be called in a
+    thread.
+    """
     files = _own()
     lacking = []
     for name in NEEDED:
@@ -74,18 +81,29 @@ def made_for(python: Python, cluster: Cluster) -> Code:
         else:
             files |= found
     if lacking:
-        where = f"the wheels in {cluster.wheels} do not have" if cluster.wheels else "the cluster names no folder `wheels` with"
-        raise Refusal("agentUnavailable", (
-            f"cluster {cluster.name}: its Python {python.executable} ({python.tag}) cannot use the supervisor's own {', '.join(lacking)} "
-            f"({this_python().tag}), and {where} one for it"
-        ))
+        where = (
+            f"the wheels in {cluster.wheels} do not have"
+            if cluster.wheels
+            else "the cluster names no folder `wheels` with"
+        )
+        raise Refusal(
+            "agentUnavailable",
+            (
+                f"cluster {cluster.name}: its Python {python.executable} ({python.tag}) cannot use the supervisor's own {', '.join(lacking)} "
+                f"({this_python().tag}), and {where} one for it"
+            ),
+        )
     return _packed(files)
 
 
 def _own() -> dict[str, bytes]:
     """This package, as far as an agent needs it."""
     package = __name__.split(".")[0]
-    out = {f"{package}/{f}": (_PACKAGE / f).read_bytes() for f in ("__init__.py", "py.typed") if (_PACKAGE / f).is_file()}
+    out = {
+        f"{package}/{f}": (_PACKAGE / f).read_bytes()
+        for f in ("__init__.py", "py.typed")
+        if (_PACKAGE / f).is_file()
+    }
     for folder in OWN:
         for path in sorted((_PACKAGE / folder).rglob("*")):
             if path.suffix in _SOURCE and path.is_file() and "__pycache__" not in path.parts:
@@ -105,7 +123,13 @@ def _installed(name: str, python: Python) -> dict[str, bytes] | None:
     out = {}
     for file in dist.files or ():
         path = Path(str(dist.locate_file(file)))
-        if file.parts[0] == ".." or "__pycache__" in file.parts or file.suffix == ".pyc" or _is_test(file.parts) or not path.is_file():
+        if (
+            file.parts[0] == ".."
+            or "__pycache__" in file.parts
+            or file.suffix == ".pyc"
+            or _is_test(file.parts)
+            or not path.is_file()
+        ):
             continue
         out[file.as_posix()] = path.read_bytes()
     return out or None
@@ -117,7 +141,11 @@ def _of_wheels(name: str, python: Python, folder: str | None) -> dict[str, bytes
         if folder is None or wheel is None or _version(wheel) < NEEDED[name]:
             return None
         with zipfile.ZipFile(f"{folder}/{wheel}") as z:
-            return {i.filename: z.read(i) for i in z.infolist() if not i.is_dir() and not _is_test(i.filename.split("/"))}
+            return {
+                i.filename: z.read(i)
+                for i in z.infolist()
+                if not i.is_dir() and not _is_test(i.filename.split("/"))
+            }
     except (OSError, zipfile.BadZipFile) as e:
         raise Refusal("agentUnavailable", f"the wheels in {folder} cannot be read: {e}") from None
 
@@ -134,10 +162,17 @@ def _packed(files: dict[str, bytes]) -> Code:
     """The same bytes for the same files, whenever that is."""
     digest = hashlib.sha256()
     out = io.BytesIO()
-    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6, mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w|") as tar:
+    with (
+        gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w|") as tar,
+    ):
         for name in sorted(files):
             digest.update(f"{len(name)} {name} {len(files[name])}\n".encode() + files[name])
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(files[name]), 0o600
             tar.addfile(info, io.BytesIO(files[name]))
-    return Code(digest=digest.hexdigest()[:20], sizes={n: len(data) for n, data in files.items()}, archive=out.getvalue())
+    return Code(
+        digest=digest.hexdigest()[:20],
+        sizes={n: len(data) for n, data in files.items()},
+        archive=out.getvalue(),
+    )

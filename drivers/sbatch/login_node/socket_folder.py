@@ -1,7 +1,9 @@
-"""Where the socket of a link through ssh lies on a login node: in a folder of its own on that machine's own disk.
+"""Where the socket of a link through ssh lies on a login node: in a folder of its own on that
+machine's own disk.
 
-A unix socket's path may have 107 bytes, and scratch folders are often deeper than that; some file systems of the network have no sockets
-at all. The folder's name is made up there each time and made exclusively, so nobody can be there before; it is the user's alone.
+A unix socket's path may have 107 bytes, and scratch folders are often deeper than that; some file
+systems of the network have no sockets at all. The folder's name is made up there each time and made
+exclusively, so nobody can be there before; it is the user's alone.
 """
 
 from ....protocol.errors import Refusal
@@ -9,7 +11,8 @@ from .channel import Channel
 
 #: Stands before the path: what a login prints is none.
 _MARK = "@@jobscribe@@ "
-#: `$1/link` leads to the folder, so that the next one is made in its place. Only where names cannot be taken from their owners (sticky).
+#: `$1/link` leads to the folder, so that the next one is made in its place. Only where names cannot
+#: be taken from their owners (sticky).
 _MAKE = f"""umask 077
 mkdir -p -- "$1" && [ -d "$1" ] && [ -O "$1" ] || {{ echo "$1 is not a folder of your own" >&2; exit 1; }}
 old=$(readlink -- "$1/link" 2>/dev/null)
@@ -28,14 +31,17 @@ _AWAY = 'rm -f -- "$(readlink -- "$1/link")/s"; rmdir -- "$(readlink -- "$1/link
 
 
 async def socket_path(channel: Channel, folder: str, secs: float) -> str:
-    """A path for a socket that is asked for from this folder there; that of the time before is taken away.
+    """A path for a socket that is asked for from this folder there; that of the time before is
+    taken away.
 
     Raises Refusal("agentUnavailable"), ChannelError.
     """
     ran = await channel.run(["/bin/sh", "-c", _MAKE, "sh", folder], secs=secs)
     _, mark, said = ran.out.decode("utf-8", "replace").rpartition(_MARK)
     if ran.code != 0 or not mark:
-        lines = [line.strip() for line in ran.err.decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = [
+            line.strip() for line in ran.err.decode("utf-8", "replace").splitlines() if line.strip()
+        ]
         why = lines[-1][:300] if lines else f"exit code {ran.code}"
         raise Refusal("agentUnavailable", f"no socket can be made on {channel.host}: {why}")
     return f"{said.splitlines()[0]}/s"

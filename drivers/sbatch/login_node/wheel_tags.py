@@ -1,4 +1,5 @@
-"""Which wheels a Python on another machine can use: tags, as the names of wheels and the metadata of installed packages bear them.
+"""Which wheels a Python on another machine can use: tags, as the names of wheels and the metadata
+of installed packages bear them.
 
 Pure functions of what that Python said about itself.
 """
@@ -10,11 +11,15 @@ import msgspec
 
 _MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 _MANYLINUX_TAG = re.compile(r"(?:manylinux|musllinux)_(\d+)_(\d+)_(.+)\Z")
-_WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>[^-]+)\.whl\Z")
+_WHEEL = re.compile(
+    r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>[^-]+)\.whl\Z"
+)
 
 
 class Python(msgspec.Struct, frozen=True, kw_only=True):
-    """One interpreter, as it was found. libc: "glibc 2.36" or "musl 1.2"; empty where that is not known."""
+    """One interpreter, as it was found. libc: "glibc 2.36" or "musl 1.2"; empty where that is not
+    known.
+    """
 
     executable: str
     implementation: str
@@ -26,17 +31,24 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
     def tag(self) -> str:
         """`cp311-linux_x86_64, glibc 2.36`, for people."""
         short = "cp" if self.implementation == "cpython" else self.implementation
-        return f"{short}{self.version[0]}{self.version[1]}-linux_{self.machine}" + (f", {self.libc}" if self.libc else "")
+        return f"{short}{self.version[0]}{self.version[1]}-linux_{self.machine}" + (
+            f", {self.libc}" if self.libc else ""
+        )
 
 
 def fits(tag: str, python: Python, ours: Python | None = None) -> bool:
-    """Can what bears this tag (`cp39-abi3-manylinux_2_17_x86_64`, perhaps with several parts joined by dots) be used there?
+    """Can what bears this tag (`cp39-abi3-manylinux_2_17_x86_64`, perhaps with several parts joined
+    by dots) be used there?
 
-    ours: the interpreter of the machine it was built or installed on, where that is known: plain `linux` says nothing about a C library.
+    ours: the interpreter of the machine it was built or installed on, where that is known: plain
+    `linux` says nothing about a C library.
     """
     pythons, abis, platforms = (part.split(".") for part in tag.split("-"))
     return any(
-        _python_fits(p, a, python) and _platform_fits(platform, python, ours) for p in pythons for a in abis for platform in platforms
+        _python_fits(p, a, python) and _platform_fits(platform, python, ours)
+        for p in pythons
+        for a in abis
+        for platform in platforms
     )
 
 
@@ -48,7 +60,7 @@ def _python_fits(tag: str, abi: str, python: Python) -> bool:
     if python.implementation != "cpython" or not tag.startswith(f"cp{major}"):
         return False
     if abi == "abi3":
-        digits = tag[2 + len(str(major)):]
+        digits = tag[2 + len(str(major)) :]
         return digits.isdigit() and int(digits) <= minor
     return tag == f"cp{short}" and abi in (f"cp{short}", "none")
 
@@ -65,7 +77,10 @@ def _platform_fits(tag: str, python: Python, ours: Python | None) -> bool:
         match = _MANYLINUX_TAG.match(tag)
         if match is None or match[3] != python.machine:
             return False
-        least, kind = (int(match[1]), int(match[2])), "glibc" if tag.startswith("manylinux") else "musl"
+        least, kind = (
+            (int(match[1]), int(match[2])),
+            "glibc" if tag.startswith("manylinux") else "musl",
+        )
     found, _, version = python.libc.partition(" ")
     return found == kind and _pair(version) >= least
 

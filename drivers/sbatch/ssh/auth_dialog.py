@@ -1,7 +1,9 @@
-"""The talk with one login host until it lets us in: each question is answered once, and after a refusal nothing more is said.
+"""The talk with one login host until it lets us in: each question is answered once, and after a
+refusal nothing more is said.
 
-asyncssh asks us for answers, one method after the other, as often as the server lets it. Here is what ends that: whatever was sent has to
-be accepted, wholly or as a part, before anything else is sent.
+asyncssh asks us for answers, one method after the other, as often as the server lets it. Here is
+what ends that: whatever was sent has to be accepted, wholly or as a part, before anything else is
+sent.
 """
 
 import base64
@@ -15,7 +17,8 @@ from ....protocol.errors import Refusal
 from .host_keys import PinnedKeys
 from .prompts import Meaning, asked, meaning, plain, quoted
 
-#: All that we can do; those that a cluster does not name are not used. The last two only keep their names in the list of what is offered.
+#: All that we can do; those that a cluster does not name are not used. The last two only keep their
+#: names in the list of what is offered.
 METHODS = ("publickey", "keyboard-interactive", "password", "gssapi-with-mic", "hostbased")
 #: messages without a question that a server may send, and what is kept of its words
 _MAX_ROUNDS, _MAX_WORDS = 20, 4000
@@ -26,7 +29,9 @@ Step = Literal["connect", "handshake", "methods", "question", "answer", "in"]
 
 
 class Secrets:
-    """What a person typed, for as long as a sign-in lasts. A code is given to one host only, a password to each host once."""
+    """What a person typed, for as long as a sign-in lasts. A code is given to one host only, a
+    password to each host once.
+    """
 
     __slots__ = ("_shown", "code", "had_code", "password")
 
@@ -52,10 +57,18 @@ class Secrets:
 
 
 class Conversation(asyncssh.SSHClient):
-    """With one host. `refusal`: why we broke it off, if we did. `sent`: what has been answered and not been accepted yet, in words."""
+    """With one host. `refusal`: why we broke it off, if we did. `sent`: what has been answered and
+    not been accepted yet, in words.
+    """
 
     def __init__(
-        self, place: str, user: str, methods: tuple[str, ...], secrets: Secrets, key: asyncssh.SSHKeyPair | None, pinned: PinnedKeys,
+        self,
+        place: str,
+        user: str,
+        methods: tuple[str, ...],
+        secrets: Secrets,
+        key: asyncssh.SSHKeyPair | None,
+        pinned: PinnedKeys,
         moved: Callable[[], None],
     ) -> None:
         """moved: called at every step; each has its own deadline."""
@@ -82,7 +95,9 @@ class Conversation(asyncssh.SSHClient):
         self._connection = None
         self.lost()
 
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
         if self._pinned.is_known(key):
             return True
         self.refusal = Refusal("signInUnreachable", self._pinned.sentence(key))
@@ -114,7 +129,11 @@ class Conversation(asyncssh.SSHClient):
 
     def password_auth_requested(self) -> str | None:
         self._before_next()
-        if self._secrets.password is None or "password" not in self._methods or not self._first("password"):
+        if (
+            self._secrets.password is None
+            or "password" not in self._methods
+            or not self._first("password")
+        ):
             return None
         self._answering(["the password"])
         return self._secrets.password
@@ -128,12 +147,16 @@ class Conversation(asyncssh.SSHClient):
         can = self._secrets.password is not None or self._secrets.code is not None
         return "" if can and "keyboard-interactive" in self._methods else None
 
-    def kbdint_challenge_received(self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+    def kbdint_challenge_received(
+        self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
+    ) -> list[str]:
         self._hear(name)
         self._hear(instructions)
         self._rounds += 1
         if self._rounds > _MAX_ROUNDS:
-            self._stop(f"{self.place} asked more than {_MAX_ROUNDS} times; nothing more was answered")
+            self._stop(
+                f"{self.place} asked more than {_MAX_ROUNDS} times; nothing more was answered"
+            )
         if not prompts:
             return []
         self._go("question")
@@ -146,14 +169,20 @@ class Conversation(asyncssh.SSHClient):
     # ---- one answer to each question
 
     def _answerable(self, what: str, prompt: str) -> None:
-        """Stops where a question cannot be answered, or was answered before. Nothing of this round has been sent then."""
+        """Stops where a question cannot be answered, or was answered before. Nothing of this round
+        has been sent then.
+        """
         question = quoted(self._secrets.hidden(prompt))
-        parts = {"both": ("password", "code"), "password": ("password",), "code": ("code",)}.get(what, ())
+        parts = {"both": ("password", "code"), "password": ("password",), "code": ("code",)}.get(
+            what, ()
+        )
         if what == "change":
             self._hear(prompt)
             self._stop(self._change_needed())
         if not parts:
-            self._stop(f"{self.place} asks {question}, which is neither a password nor a one-time code; nothing was answered to it")
+            self._stop(
+                f"{self.place} asks {question}, which is neither a password nor a one-time code; nothing was answered to it"
+            )
         for part in parts:
             if not self._first(part):
                 self._stop(self._not_accepted())
@@ -164,7 +193,9 @@ class Conversation(asyncssh.SSHClient):
         if (self._secrets.password if part == "password" else self._secrets.code) is not None:
             return
         if part == "code" and self._secrets.had_code:
-            self._stop(f"{self.place} asks {question} too, and the one-time code was used on the way there; a code opens one host only")
+            self._stop(
+                f"{self.place} asks {question} too, and the one-time code was used on the way there; a code opens one host only"
+            )
         together = ", both in one answer," if both else ""
         missing = f"no {_SAID[part]} was given, so nothing was answered; sign in with it"
         self._stop(f"{self.place} asks {question}{together} and {missing}{self.words()}")
@@ -189,7 +220,7 @@ class Conversation(asyncssh.SSHClient):
         attempt = None if self._connection is None else self._connection.auth
         if attempt is not None:
             # a part of several that are needed; asyncssh keeps this to itself
-            setattr(attempt, "auth_succeeded", self._part_accepted)  # noqa: B010
+            setattr(attempt, "auth_succeeded", self._part_accepted)
 
     def _part_accepted(self) -> None:
         self.accepted += self.sent
@@ -221,14 +252,20 @@ class Conversation(asyncssh.SSHClient):
     def _hear(self, text: str) -> None:
         """What the server says, and whether something had been answered by then."""
         text = plain(self._secrets.hidden(text), _MAX_WORDS)
-        if text and sum(len(w) for _, w in self._words) < _MAX_WORDS and text not in (w for _, w in self._words[-5:]):
+        if (
+            text
+            and sum(len(w) for _, w in self._words) < _MAX_WORDS
+            and text not in (w for _, w in self._words[-5:])
+        ):
             self._words.append((bool(self.sent or self.accepted), text))
 
     def heard_after_answer(self) -> bool:
         return any(after for after, _ in self._words)
 
     def words(self) -> str:
-        """`. It says: ...`, or nothing. What was said after an answer means more than a notice that everybody gets."""
+        """`. It says: ...`, or nothing. What was said after an answer means more than a notice that
+        everybody gets.
+        """
         after = " ".join(w for late, w in self._words if late)
         said = plain(after or " ".join(w for _, w in self._words)).rstrip(".")
         return f". {self.place} says: {said}" if said else ""
@@ -244,7 +281,11 @@ class Conversation(asyncssh.SSHClient):
         if told is not None:
             return told + self.words()
         what = " and ".join(dict.fromkeys(self.sent)) or "the sign-in"
-        before = f"{self.place} accepted {' and '.join(self.accepted)}, but not" if self.accepted else f"{self.place} did not accept"
+        before = (
+            f"{self.place} accepted {' and '.join(self.accepted)}, but not"
+            if self.accepted
+            else f"{self.place} did not accept"
+        )
         return f"{before} {what} of {self._user}{self._hint()}{self.words()}"
 
     def _hint(self) -> str:
@@ -254,7 +295,11 @@ class Conversation(asyncssh.SSHClient):
             return " (it does not say which is wrong); a code can be used once and for a short time only, so wait for the next one"
         if any("code" in s for s in self.sent):
             return "; a code can be used once and for a short time only, so wait for the next one"
-        more = ", and if your site wants a code right behind the password, type it there" if self._secrets.code else ""
+        more = (
+            ", and if your site wants a code right behind the password, type it there"
+            if self._secrets.code
+            else ""
+        )
         return f"; look at user name and password{more}"
 
     def _told(self) -> str | None:
@@ -275,7 +320,11 @@ class Conversation(asyncssh.SSHClient):
         return change_first(self.place, self._user) + self.words()
 
 
-_NAMED = {"password": "the password", "code": "the one-time code", "both": "the password with the one-time code behind it"}
+_NAMED = {
+    "password": "the password",
+    "code": "the one-time code",
+    "both": "the password with the one-time code behind it",
+}
 _SAID = {"password": "password", "code": "one-time code"}
 
 
@@ -284,4 +333,6 @@ def change_first(place: str, user: str) -> str:
 
 
 def _fingerprint(key: asyncssh.SSHKeyPair) -> str:
-    return "SHA256:" + base64.b64encode(hashlib.sha256(key.key_public_data).digest()).decode().rstrip("=")
+    return "SHA256:" + base64.b64encode(
+        hashlib.sha256(key.key_public_data).digest()
+    ).decode().rstrip("=")

@@ -1,7 +1,8 @@
 """From a cluster's login hosts to one that lets a user in.
 
-Hosts are tried in turn while the network keeps us from them. Once one of them was told a secret, it is the last: what it refused, another
-would refuse as well, and the account might be locked. Nothing of the supervisor's own unix user plays a part (~/.ssh, an agent for keys).
+Hosts are tried in turn while the network keeps us from them. Once one of them was told a secret, it
+is the last: what it refused, another would refuse as well, and the account might be locked. Nothing
+of the supervisor's own unix user plays a part (~/.ssh, an agent for keys).
 """
 
 import asyncio
@@ -44,12 +45,16 @@ class _Attempt(NamedTuple):
 
 
 def _silence() -> None:
-    """asyncssh tells its logger what it does; at higher levels whole packets. What there is to say we say."""
+    """asyncssh tells its logger what it does; at higher levels whole packets. What there is to say
+    we say.
+    """
     asyncssh.set_log_level(logging.CRITICAL + 1)
     asyncssh.set_debug_level(1)
 
 
-async def enter(cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log) -> SshChannel | Refusal:
+async def enter(
+    cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log
+) -> SshChannel | Refusal:
     """Never raises, but where it is cancelled."""
     _silence()
     secrets = Secrets(credentials.password, credentials.code)
@@ -58,14 +63,26 @@ async def enter(cluster: Cluster, credentials: Credentials, keepalive_secs: floa
         if (wrong := _incomplete(cluster, credentials)) is not None:
             return wrong
         if credentials.key:
-            read = await key_pair(credentials.key, credentials.passphrase, credentials.certificate, credentials.user)
+            read = await key_pair(
+                credentials.key, credentials.passphrase, credentials.certificate, credentials.user
+            )
             if isinstance(read, Refusal):
                 return read
             key = read
-        return await _first_that_answers(_Attempt(cluster, credentials.user, secrets, key, keepalive_secs))
+        return await _first_that_answers(
+            _Attempt(cluster, credentials.user, secrets, key, keepalive_secs)
+        )
     except Exception as e:  # a mistake of ours or of the library's; its frames and words may know secrets, so only its kind is told
-        log("sign-in at cluster {} failed by a mistake: {} at {}", cluster.name, type(e).__name__, _where(e))
-        return Refusal("signInUnreachable", f"the sign-in failed by a mistake of ours ({type(e).__name__}); the operator looks at the log")
+        log(
+            "sign-in at cluster {} failed by a mistake: {} at {}",
+            cluster.name,
+            type(e).__name__,
+            _where(e),
+        )
+        return Refusal(
+            "signInUnreachable",
+            f"the sign-in failed by a mistake of ours ({type(e).__name__}); the operator looks at the log",
+        )
     finally:
         secrets.forget()
 
@@ -82,13 +99,24 @@ def _where(error: BaseException) -> str:
 
 def _incomplete(cluster: Cluster, credentials: Credentials) -> Refusal | None:
     if not cluster.login:
-        return Refusal("signInUnreachable", f"cluster {cluster.name} has no login host; the operator names one in the clusters' file")
+        return Refusal(
+            "signInUnreachable",
+            f"cluster {cluster.name} has no login host; the operator names one in the clusters' file",
+        )
     if not credentials.user or not credentials.user.isprintable() or len(credentials.user) > 128:
-        return Refusal("signInRefused", "that is not a user name; give the one you have at the site")
+        return Refusal(
+            "signInRefused", "that is not a user name; give the one you have at the site"
+        )
     if not (credentials.password or credentials.code or credentials.key):
-        return Refusal("signInRefused", f"nothing was given to sign in with; cluster {cluster.name} takes {', '.join(cluster.methods)}")
+        return Refusal(
+            "signInRefused",
+            f"nothing was given to sign in with; cluster {cluster.name} takes {', '.join(cluster.methods)}",
+        )
     if credentials.certificate and not credentials.key:
-        return Refusal("signInRefused", "a certificate alone opens nothing; give the private key that it was made for")
+        return Refusal(
+            "signInRefused",
+            "a certificate alone opens nothing; give the private key that it was made for",
+        )
     return None
 
 
@@ -109,7 +137,10 @@ async def _through_all(host: LoginHost, attempt: _Attempt) -> SshChannel | Refus
     while (via := hops[0].via) is not None:
         hops.insert(0, via)
     if len(hops) > _MAX_HOPS:
-        return Refusal("signInUnreachable", f"the way to {place(host)} has over {_MAX_HOPS} hosts; the operator corrects the file")
+        return Refusal(
+            "signInUnreachable",
+            f"the way to {place(host)} has over {_MAX_HOPS} hosts; the operator corrects the file",
+        )
     connections: list[asyncssh.SSHClientConnection] = []
     kept = False
     try:
@@ -133,7 +164,9 @@ async def _through_all(host: LoginHost, attempt: _Attempt) -> SshChannel | Refus
 
 
 async def _let_in(
-    host: LoginHost, tunnel: asyncssh.SSHClientConnection | None, attempt: _Attempt,
+    host: LoginHost,
+    tunnel: asyncssh.SSHClientConnection | None,
+    attempt: _Attempt,
 ) -> tuple[asyncssh.SSHClientConnection, Conversation] | Refusal | _Unreached:
     """One host: connected and let in, or what kept us out."""
     secs, loop = attempt.cluster.call_secs, asyncio.get_running_loop()
@@ -147,34 +180,83 @@ async def _let_in(
         if deadline.when() is not None and not deadline.expired():
             deadline.reschedule(loop.time() + secs)
 
-    talk = Conversation(place(host), attempt.user, attempt.cluster.methods, attempt.secrets, attempt.key, pinned, moved)
+    talk = Conversation(
+        place(host),
+        attempt.user,
+        attempt.cluster.methods,
+        attempt.secrets,
+        attempt.key,
+        pinned,
+        moved,
+    )
     try:
         async with deadline:
-            return await asyncssh.connect(host.host, host.port, **_options(attempt, talk, pinned, tunnel)), talk
+            return await asyncssh.connect(
+                host.host, host.port, **_options(attempt, talk, pinned, tunnel)
+            ), talk
     except (asyncssh.Error, OSError, UnicodeError) as e:
         return _why_not(host, talk, e, secs)
 
 
-def _options(attempt: _Attempt, talk: Conversation, pinned: PinnedKeys, tunnel: asyncssh.SSHClientConnection | None) -> dict[str, object]:
-    """No file and no agent of this machine's, no method but those that the conversation answers, no key but those that are pinned."""
-    order = sorted(METHODS, key=lambda m: attempt.cluster.methods.index(m) if m in attempt.cluster.methods else len(METHODS))
+def _options(
+    attempt: _Attempt,
+    talk: Conversation,
+    pinned: PinnedKeys,
+    tunnel: asyncssh.SSHClientConnection | None,
+) -> dict[str, object]:
+    """No file and no agent of this machine's, no method but those that the conversation answers, no
+    key but those that are pinned.
+    """
+    order = sorted(
+        METHODS,
+        key=lambda m: (
+            attempt.cluster.methods.index(m) if m in attempt.cluster.methods else len(METHODS)
+        ),
+    )
     return {
-        "tunnel": tunnel, "config": None, "username": attempt.user, "client_factory": lambda: talk,
-        "known_hosts": (pinned.keys, [], []), "server_host_key_algs": pinned.algorithms(), "x509_trusted_certs": None,
-        "x509_trusted_cert_paths": [], "client_keys": None, "agent_path": None, "agent_forwarding": False, "pkcs11_provider": None,
-        "x11_forwarding": False, "host_based_auth": False, "gss_host": None, "gss_kex": False, "gss_auth": False, "preferred_auth": order,
-        "proxy_command": None, "keepalive_interval": attempt.keepalive_secs, "keepalive_count_max": KEEPALIVE_COUNT,
-        "compression_algs": None, "request_pty": False, "connect_timeout": None, "utf8_decode_errors": "replace", "send_env": None,
-        "env": None, "command": None, "canonicalize_hostname": False,
+        "tunnel": tunnel,
+        "config": None,
+        "username": attempt.user,
+        "client_factory": lambda: talk,
+        "known_hosts": (pinned.keys, [], []),
+        "server_host_key_algs": pinned.algorithms(),
+        "x509_trusted_certs": None,
+        "x509_trusted_cert_paths": [],
+        "client_keys": None,
+        "agent_path": None,
+        "agent_forwarding": False,
+        "pkcs11_provider": None,
+        "x11_forwarding": False,
+        "host_based_auth": False,
+        "gss_host": None,
+        "gss_kex": False,
+        "gss_auth": False,
+        "preferred_auth": order,
+        "proxy_command": None,
+        "keepalive_interval": attempt.keepalive_secs,
+        "keepalive_count_max": KEEPALIVE_COUNT,
+        "compression_algs": None,
+        "request_pty": False,
+        "connect_timeout": None,
+        "utf8_decode_errors": "replace",
+        "send_env": None,
+        "env": None,
+        "command": None,
+        "canonicalize_hostname": False,
     }
 
 
 async def _usable(channel: SshChannel, talk: Conversation, secs: float) -> Refusal | None:
-    """Let in is not yet able to work: an expired password or a shell that is none shows with the first command."""
+    """Let in is not yet able to work: an expired password or a shell that is none shows with the
+    first command.
+    """
     try:
         ran = await channel.run(["true"], secs=secs)
     except ChannelError as e:
-        return Refusal("signInUnreachable", f"{channel.host} let {channel.user} in, but executes nothing: {e.sentence}{talk.words()}")
+        return Refusal(
+            "signInUnreachable",
+            f"{channel.host} let {channel.user} in, but executes nothing: {e.sentence}{talk.words()}",
+        )
     if ran.code == 0:
         return None
     said = plain((ran.err + b" " + ran.out).decode("utf-8", "replace")).rstrip(".") or "nothing"
@@ -191,16 +273,21 @@ async def _usable(channel: SshChannel, talk: Conversation, secs: float) -> Refus
 # ---- what kept us out
 
 
-def _why_not(host: LoginHost, talk: Conversation, error: Exception, secs: float) -> Refusal | _Unreached:
+def _why_not(
+    host: LoginHost, talk: Conversation, error: Exception, secs: float
+) -> Refusal | _Unreached:
     if talk.refusal is not None:
         return talk.refusal
     if isinstance(error, asyncssh.PermissionDenied):
         return talk.not_accepted() if talk.sent else _nothing_fits(talk)
     if talk.sent:
-        if talk.heard_after_answer() or (isinstance(error, asyncssh.DisconnectError) and "auth" in error.reason.lower()):
+        if talk.heard_after_answer() or (
+            isinstance(error, asyncssh.DisconnectError) and "auth" in error.reason.lower()
+        ):
             return talk.not_accepted()
         return Refusal(
-            "signInUnreachable", f"{talk.place} broke off after {' and '.join(talk.sent)} had been sent ({_how(error, secs)}); whether it "
+            "signInUnreachable",
+            f"{talk.place} broke off after {' and '.join(talk.sent)} had been sent ({_how(error, secs)}); whether it "
             f"was accepted is not known. Wait for the next code before you try again{talk.words()}",
         )
     return _Unreached(_sentence(host, talk, error, secs))
@@ -209,12 +296,23 @@ def _why_not(host: LoginHost, talk: Conversation, error: Exception, secs: float)
 def _nothing_fits(talk: Conversation) -> Refusal:
     """It wants something that was not given, or that the operator does not allow."""
     offered = ", ".join(m for m in talk.offered if m in METHODS) or "nothing that we know"
-    so_far = f"accepted {' and '.join(talk.accepted)} and wants more" if talk.accepted else "takes none of what was given"
-    return Refusal("signInRefused", f"{talk.place} {so_far}: {offered}; nothing else was sent. Give what it asks for{talk.words()}")
+    so_far = (
+        f"accepted {' and '.join(talk.accepted)} and wants more"
+        if talk.accepted
+        else "takes none of what was given"
+    )
+    return Refusal(
+        "signInRefused",
+        f"{talk.place} {so_far}: {offered}; nothing else was sent. Give what it asks for{talk.words()}",
+    )
 
 
 def _how(error: Exception, secs: float) -> str:
-    return f"no answer in {secs:g} s" if isinstance(error, TimeoutError) else plain(str(error)) or type(error).__name__
+    return (
+        f"no answer in {secs:g} s"
+        if isinstance(error, TimeoutError)
+        else plain(str(error)) or type(error).__name__
+    )
 
 
 def _sentence(host: LoginHost, talk: Conversation, error: Exception, secs: float) -> str:

@@ -1,6 +1,8 @@
-"""The keys by which login hosts are known: those of the clusters' file and no others. Whoever shows another one gets no secret.
+"""The keys by which login hosts are known: those of the clusters' file and no others. Whoever shows
+another one gets no secret.
 
-Nothing is learned: neither at first contact, nor from the keys that a host announces, nor from any file of this machine's users.
+Nothing is learned: neither at first contact, nor from the keys that a host announces, nor from any
+file of this machine's users.
 """
 
 import asyncssh
@@ -10,12 +12,19 @@ from ....protocol.errors import Refusal
 
 #: For the kinds of keys that a host may have; the first that both know is used.
 _ALGORITHMS = (
-    "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "rsa-sha2-512", "rsa-sha2-256",
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
 )
 
 
 class PinnedKeys:
-    """The keys of one login host; behind one name there may be several machines, each with keys of its own."""
+    """The keys of one login host; behind one name there may be several machines, each with keys of
+    its own.
+    """
 
     def __init__(self, host: LoginHost) -> None:
         """Raises Refusal("signInUnreachable") where one of them is not a key."""
@@ -24,13 +33,20 @@ class PinnedKeys:
         self.keys = [key for key in read if key is not None]
         if None in read:
             raise Refusal(
-                "signInUnreachable", f"host key {read.index(None) + 1} of {place(host)} in the clusters' file is not a key; the operator "
+                "signInUnreachable",
+                f"host key {read.index(None) + 1} of {place(host)} in the clusters' file is not a key; the operator "
                 "corrects it ('ssh-keyscan' shows keys; compare them with what the site publishes)",
             )
 
     def algorithms(self) -> list[str]:
-        """Those of the pinned keys first: a host that has such a key shows it. The others only so that it can be said what came."""
-        pinned = {algorithm.decode() for key in self.keys for algorithm in (key.algorithm, *key.sig_algorithms)}
+        """Those of the pinned keys first: a host that has such a key shows it. The others only so
+        that it can be said what came.
+        """
+        pinned = {
+            algorithm.decode()
+            for key in self.keys
+            for algorithm in (key.algorithm, *key.sig_algorithms)
+        }
         return sorted(_ALGORITHMS, key=lambda algorithm: algorithm not in pinned)
 
     def is_known(self, key: asyncssh.SSHKey) -> bool:

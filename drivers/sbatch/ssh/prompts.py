@@ -3,7 +3,8 @@
 import re
 from typing import Literal
 
-#: What a prompt wants: a password, a one-time code, both as one answer (password first), a new password, or something unknown.
+#: What a prompt wants: a password, a one-time code, both as one answer (password first), a new
+#: password, or something unknown.
 Asked = Literal["password", "code", "both", "change", "unknown"]
 #: What a site's words mean.
 Meaning = Literal["locked", "accountExpired", "passwordExpired", "closed"]
@@ -28,7 +29,9 @@ _CODE = re.compile(
 )
 _PASSWORD_WORDS = r"pass\s?word|passwd|passwort|kennwort|mot de passe|contraseña"
 _PASSWORD = re.compile(
-    _PASSWORD_WORDS + r"|senha|heslo|hasło|lösenord|wachtwoord|salasana|пароль|パスワード|密码|口令|암호", re.IGNORECASE,
+    _PASSWORD_WORDS
+    + r"|senha|heslo|hasło|lösenord|wachtwoord|salasana|пароль|パスワード|密码|口令|암호",
+    re.IGNORECASE,
 )
 _CHANGE = re.compile(
     rf"\b(new|retype|re-?enter|repeat|confirm|change|choose|neues|nouveau|nueva)\b.{{0,30}}({_PASSWORD_WORDS})"
@@ -36,16 +39,30 @@ _CHANGE = re.compile(
     re.IGNORECASE,
 )
 _MEANINGS: tuple[tuple[Meaning, str], ...] = (
-    ("locked", r"(account|user|login).{0,40}\b(locked|blocked|suspended|disabled)|locked due to"
-               r"|too many (failed|login|authentication)|maximum (number of )?(tries|login|attempts)"),
-    ("accountExpired", r"account.{0,20}(has |is )?expired|account.{0,30}(no longer|not) (valid|active)"),
-    ("passwordExpired", r"password.{0,30}expired|(must|required to|need to) change your password|password change required"
-                        r"|change your password (immediately|now)|(administrator|root) enforced"),
-    ("closed", r"maintenance|system is (going )?down|logins? (are|is) (disabled|not allowed|currently)"
-               r"|unprivileged users are not permitted"),
+    (
+        "locked",
+        r"(account|user|login).{0,40}\b(locked|blocked|suspended|disabled)|locked due to"
+        r"|too many (failed|login|authentication)|maximum (number of )?(tries|login|attempts)",
+    ),
+    (
+        "accountExpired",
+        r"account.{0,20}(has |is )?expired|account.{0,30}(no longer|not) (valid|active)",
+    ),
+    (
+        "passwordExpired",
+        r"password.{0,30}expired|(must|required to|need to) change your password|password change required"
+        r"|change your password (immediately|now)|(administrator|root) enforced",
+    ),
+    (
+        "closed",
+        r"maintenance|system is (going )?down|logins? (are|is) (disabled|not allowed|currently)"
+        r"|unprivileged users are not permitted",
+    ),
 )
 #: Sequences for terminals, then whatever else cannot be seen.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b[@-Z\\^_=>()#][0-9A-Za-z]?")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b[@-Z\\^_=>()#][0-9A-Za-z]?"
+)
 
 
 def asked(prompt: str, user: str = "") -> Asked:
@@ -67,11 +84,15 @@ def asked(prompt: str, user: str = "") -> Asked:
 
 def meaning(words: str) -> Meaning | None:
     """What a site's words say about the account, where they say something that we know."""
-    return next((what for what, pattern in _MEANINGS if re.search(pattern, words, re.IGNORECASE)), None)
+    return next(
+        (what for what, pattern in _MEANINGS if re.search(pattern, words, re.IGNORECASE)), None
+    )
 
 
 def plain(text: str, limit: int = WORDS_LENGTH) -> str:
-    """Foreign words as a part of a sentence of ours: one line, nothing that a terminal or a page would obey, not long."""
+    """Foreign words as a part of a sentence of ours: one line, nothing that a terminal or a page
+    would obey, not long.
+    """
     line = "".join(c if c.isprintable() else " " for c in _ESCAPES.sub(" ", text[: 20 * limit]))
     line = " ".join(line.split())
     return line if len(line) <= limit else line[:limit].rstrip() + "..."

@@ -1,6 +1,8 @@
-"""Signing in to a cluster by ssh as the user himself: from credentials to a channel, or to the sentence that says why not.
+"""Signing in to a cluster by ssh as the user himself: from credentials to a channel, or to the
+sentence that says why not.
 
-Here is the door, which is there whether asyncssh is installed or not; what goes on behind it is `host_attempts`.
+Here is the door, which is there whether asyncssh is installed or not; what goes on behind it is
+`host_attempts`.
 """
 
 import importlib
@@ -17,14 +19,17 @@ from ....runtime.one_shot_thread import in_thread
 if TYPE_CHECKING:
     from .ssh_channel import SshChannel
 
-#: A host that says nothing is asked so often whether it is there; `host_attempts` says how many questions may stay without an answer.
+#: A host that says nothing is asked so often whether it is there; `host_attempts` says how many
+#: questions may stay without an answer.
 KEEPALIVE_SECS = 15.0
 #: A name of so few letters is looked for as a word of its own.
 _SHORT = 3
 
 
 class Credentials(msgspec.Struct, kw_only=True):
-    """What a person proves with who he is. Shows itself to nobody; `connect` empties it, whatever comes of it."""
+    """What a person proves with who he is. Shows itself to nobody; `connect` empties it, whatever
+    comes of it.
+    """
 
     user: str
     password: str | None = None
@@ -46,8 +51,11 @@ class Credentials(msgspec.Struct, kw_only=True):
         self.password = self.code = self.key = self.passphrase = self.certificate = None
 
 
-async def connect(cluster: Cluster, credentials: Credentials, log: Log, *, keepalive_secs: float = KEEPALIVE_SECS) -> "SshChannel":
-    """Sign in. Raises Refusal("signInRefused" | "signInUnreachable"). The credentials are empty when this returns or raises.
+async def connect(
+    cluster: Cluster, credentials: Credentials, log: Log, *, keepalive_secs: float = KEEPALIVE_SECS
+) -> "SshChannel":
+    """Sign in. Raises Refusal("signInRefused" | "signInUnreachable"). The credentials are empty
+    when this returns or raises.
 
     Each step (connect, handshake, each question, each answer) has `cluster.call_secs`.
     """
@@ -57,14 +65,21 @@ async def connect(cluster: Cluster, credentials: Credentials, log: Log, *, keepa
     finally:
         credentials.forget()
     if isinstance(outcome, Refusal):
-        log("sign-in at cluster {}: {} {}", cluster.name, outcome.code, _without(outcome.sentence, credentials.user))
+        log(
+            "sign-in at cluster {}: {} {}",
+            cluster.name,
+            outcome.code,
+            _without(outcome.sentence, credentials.user),
+        )
         raise outcome
     log("{} has signed in at {} (cluster {})", outcome.user, outcome.host, cluster.name)
     return outcome
 
 
 def _without(sentence: str, user: str) -> str:
-    """People type passwords where a name is asked for. What was refused may be one, so that nothing repeats it, however it is written."""
+    """People type passwords where a name is asked for. What was refused may be one, so that nothing
+    repeats it, however it is written.
+    """
     for name in sorted({user, user.partition("@")[0]}, key=len, reverse=True):
         # a letter or two stand in any word; between others they are told apart
         pattern = re.escape(name) if len(name) > _SHORT else rf"(?<!\w){re.escape(name)}(?!\w)"
@@ -73,7 +88,9 @@ def _without(sentence: str, user: str) -> str:
     return sentence
 
 
-async def _entered(cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log) -> "SshChannel | Refusal":
+async def _entered(
+    cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log
+) -> "SshChannel | Refusal":
     # the first time this takes half a second, in which the loop has other things to do
     missing = await in_thread(_load)
     if missing is not None:

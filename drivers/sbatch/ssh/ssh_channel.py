@@ -1,6 +1,8 @@
-"""A user's ssh connection to a login node, once it stands: commands, and a socket there that leads back here.
+"""A user's ssh connection to a login node, once it stands: commands, and a socket there that leads
+back here.
 
-It knows no secret. It is gone when the host, the network or the keepalive says so, and whoever wants to know is told.
+It knows no secret. It is gone when the host, the network or the keepalive says so, and whoever
+wants to know is told.
 """
 
 import asyncio
@@ -14,13 +16,15 @@ import asyncssh
 from ..login_node.channel import OUT_BYTES, ChannelError, Ran
 from .prompts import plain
 
-#: Commands at once; sshd's own limit for a connection is ten (MaxSessions), and it refuses the next.
+#: Commands at once; sshd's own limit for a connection is ten (MaxSessions), and it refuses the
+#: next.
 _AT_ONCE = 8
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 #: a unix socket's address has no more room on Linux
 _PATH_BYTES = 107
 _CLOSE_SECS = 3.0
-#: A folder that is the user's own and nobody else's, where no socket of an earlier connection is in the way.
+#: A folder that is the user's own and nobody else's, where no socket of an earlier connection is in
+#: the way.
 _MAKE_ROOM = """umask 077
 mkdir -p -- "$1" && [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 -- "$1" ||
   { echo "$1 is not a folder of your own" >&2; exit 1; }
@@ -32,7 +36,11 @@ class SshChannel:
     """A Channel (drivers.sbatch.channel) over ssh."""
 
     def __init__(
-        self, connection: asyncssh.SSHClientConnection, user: str, host: str, through: Sequence[asyncssh.SSHClientConnection] = (),
+        self,
+        connection: asyncssh.SSHClientConnection,
+        user: str,
+        host: str,
+        through: Sequence[asyncssh.SSHClientConnection] = (),
     ) -> None:
         """through: the connections that carry this one, outermost first; they are closed with it."""
         self.user, self.host = user, host
@@ -50,7 +58,9 @@ class SshChannel:
         return self._closed
 
     def when_closed(self, tell: Callable[[], None]) -> None:
-        """Called once, on the loop, when the connection has ended, whoever ended it; soon, if it has already."""
+        """Called once, on the loop, when the connection has ended, whoever ended it; soon, if it
+        has already.
+        """
         if self._closed:
             asyncio.get_running_loop().call_soon(tell)
         else:
@@ -77,7 +87,9 @@ class SshChannel:
 
     async def _executed(self, command: str, stdin: bytes, name: str) -> Ran:
         if self._closed:
-            raise ChannelError(f"the ssh connection of {self.user} to {self.host} has ended; sign in again")
+            raise ChannelError(
+                f"the ssh connection of {self.user} to {self.host} has ended; sign in again"
+            )
         process = None
         try:
             process = await self._begun(command)
@@ -90,11 +102,15 @@ class SshChannel:
             if process is not None and process.returncode is None:
                 _ended(process)
         if code is None:
-            raise ChannelError(f"the ssh connection of {self.user} to {self.host} ended while {name} was running there")
+            raise ChannelError(
+                f"the ssh connection of {self.user} to {self.host} ended while {name} was running there"
+            )
         return Ran(code, out, err)
 
     async def _begun(self, command: str) -> "asyncssh.SSHClientProcess[bytes]":
-        """sshd counts a session until it has looked after it, a moment longer than we do; what it refuses it has not begun."""
+        """sshd counts a session until it has looked after it, a moment longer than we do; what it
+        refuses it has not begun.
+        """
         for pause in _PAUSES:
             try:
                 return await self._connection.create_process(command, encoding=None)
@@ -111,13 +127,17 @@ class SshChannel:
 
     async def forward(self, path: str, host: str, port: int) -> None:
         if len(path.encode()) > _PATH_BYTES:
-            raise ChannelError(f"{path} is too long for a unix socket ({_PATH_BYTES} bytes); the operator names a shorter folder")
+            raise ChannelError(
+                f"{path} is too long for a unix socket ({_PATH_BYTES} bytes); the operator names a shorter folder"
+            )
         if (old := self._listeners.pop(path, None)) is not None:
             old.close()
             await old.wait_closed()
         made = await self.run(["sh", "-c", _MAKE_ROOM, "sh", posixpath.dirname(path), path])
         if made.code != 0:
-            raise ChannelError(f"no socket can be made at {path} on {self.host}: {plain(made.err.decode('utf-8', 'replace'))}")
+            raise ChannelError(
+                f"no socket can be made at {path} on {self.host}: {plain(made.err.decode('utf-8', 'replace'))}"
+            )
         try:
             listener = await self._connection.forward_remote_path_to_port(path, host, port)
         except (asyncssh.Error, asyncssh.ChannelListenError, OSError):
@@ -165,7 +185,9 @@ async def _written(pipe: "asyncssh.SSHWriter[bytes]", data: bytes) -> None:
 
 
 async def _capped(pipe: "asyncssh.SSHReader[bytes]") -> bytes:
-    """The beginning, as LocalChannel keeps it; what comes then is read and dropped, so that it ends."""
+    """The beginning, as LocalChannel keeps it; what comes then is read and dropped, so that it
+    ends.
+    """
     kept = bytearray()
     while data := await pipe.read(1 << 16):
         kept += data[: OUT_BYTES - len(kept)]
@@ -173,7 +195,9 @@ async def _capped(pipe: "asyncssh.SSHReader[bytes]") -> bytes:
 
 
 def _ended(process: "asyncssh.SSHClientProcess[bytes]") -> None:
-    """Nobody waits for it any more. sshd passes the signal on if it can; without pipes most end by themselves."""
+    """Nobody waits for it any more. sshd passes the signal on if it can; without pipes most end by
+    themselves.
+    """
     with contextlib.suppress(OSError, asyncssh.Error):
         process.terminate()
     process.close()

@@ -1,4 +1,5 @@
-"""A user's private key, and the certificate for it: read, decrypted and looked at before anything is said to a host.
+"""A user's private key, and the certificate for it: read, decrypted and looked at before anything
+is said to a host.
 
 Deriving the key from a passphrase takes a second of computing, so it is done in a thread.
 """
@@ -9,7 +10,11 @@ import threading
 import time
 
 import asyncssh
-from cryptography.hazmat.primitives.serialization import SSHCertificate, SSHCertificateType, load_ssh_public_identity
+from cryptography.hazmat.primitives.serialization import (
+    SSHCertificate,
+    SSHCertificateType,
+    load_ssh_public_identity,
+)
 
 from ....protocol.errors import Refusal
 from ....runtime.one_shot_thread import in_thread
@@ -26,24 +31,32 @@ _WRONG_PASSPHRASE = "the private key could not be decrypted: the passphrase is w
 _AT_ONCE = threading.Semaphore(2)
 
 
-async def key_pair(private_key: str, passphrase: str | None, certificate: str | None, user: str) -> asyncssh.SSHKeyPair | Refusal:
+async def key_pair(
+    private_key: str, passphrase: str | None, certificate: str | None, user: str
+) -> asyncssh.SSHKeyPair | Refusal:
     """What to sign with. A refusal is returned, not raised: no traceback holds what is secret."""
     return await in_thread(lambda: _read(private_key, passphrase, certificate, user))
 
 
-def _read(private_key: str, passphrase: str | None, certificate: str | None, user: str) -> asyncssh.SSHKeyPair | Refusal:
+def _read(
+    private_key: str, passphrase: str | None, certificate: str | None, user: str
+) -> asyncssh.SSHKeyPair | Refusal:
     with _AT_ONCE:
         return _looked_at(private_key, passphrase, certificate, user)
 
 
-def _looked_at(private_key: str, passphrase: str | None, certificate: str | None, user: str) -> asyncssh.SSHKeyPair | Refusal:
+def _looked_at(
+    private_key: str, passphrase: str | None, certificate: str | None, user: str
+) -> asyncssh.SSHKeyPair | Refusal:
     if (wrong := _not_readable(private_key)) is not None:
         return _refused(wrong)
     key = _unlocked(private_key, passphrase)
     if isinstance(key, str):
         return _refused(key)
     if len(key.public_data) * 8 > _MAX_RSA_BITS + 1024:
-        return _refused(f"the private key is too long; RSA keys have at most {_MAX_RSA_BITS} bits here")
+        return _refused(
+            f"the private key is too long; RSA keys have at most {_MAX_RSA_BITS} bits here"
+        )
     if certificate is None:
         pairs = asyncssh.load_keypairs([key])
         return pairs[0]
@@ -52,9 +65,13 @@ def _looked_at(private_key: str, passphrase: str | None, certificate: str | None
     try:
         pairs = asyncssh.load_keypairs([(key, asyncssh.import_certificate(certificate.strip()))])
     except (asyncssh.KeyImportError, ValueError):
-        return _refused("the certificate is for another key than the one that was given; give those that belong together")
+        return _refused(
+            "the certificate is for another key than the one that was given; give those that belong together"
+        )
     pair = next(p for p in pairs if p.has_cert)
-    if pair.algorithm == b"ssh-rsa-cert-v01@openssh.com":  # which servers of today refuse: it once meant signatures with SHA-1
+    if (
+        pair.algorithm == b"ssh-rsa-cert-v01@openssh.com"
+    ):  # which servers of today refuse: it once meant signatures with SHA-1
         pair.algorithm, pair.sig_algorithm = b"rsa-sha2-512-cert-v01@openssh.com", b"rsa-sha2-512"
         pair.sig_algorithms = [b"rsa-sha2-512"]
     return pair
@@ -63,7 +80,8 @@ def _looked_at(private_key: str, passphrase: str | None, certificate: str | None
 def _unlocked(private_key: str, passphrase: str | None) -> asyncssh.SSHKey | str:
     """The key, or the sentence that says why not."""
     try:
-        # that an RSA key's primes are primes is not looked at: it takes half a second, and it is the user's own key
+        # that an RSA key's primes are primes is not looked at: it takes half a second, and it is
+        # the user's own key
         return asyncssh.import_private_key(private_key, passphrase or None, True)
     except asyncssh.KeyEncryptionError:
         return _WRONG_PASSPHRASE if passphrase else _NO_PASSPHRASE
@@ -90,14 +108,24 @@ def _not_readable(private_key: str) -> str | None:
     if "BEGIN OPENSSH" not in head:
         return None
     try:
-        rounds = _rounds(base64.b64decode("".join(line.strip() for line in lines[1:] if not line.startswith("-----"))))
+        rounds = _rounds(
+            base64.b64decode(
+                "".join(line.strip() for line in lines[1:] if not line.startswith("-----"))
+            )
+        )
     except (binascii.Error, ValueError):
         return "the private key is damaged; give it from BEGIN to END, with all its lines"
-    return None if rounds <= _MAX_ROUNDS else f"the private key is encrypted with {rounds} rounds; at most {_MAX_ROUNDS} are computed here"
+    return (
+        None
+        if rounds <= _MAX_ROUNDS
+        else f"the private key is encrypted with {rounds} rounds; at most {_MAX_ROUNDS} are computed here"
+    )
 
 
 def _rounds(data: bytes) -> int:
-    """How often an OpenSSH key has its passphrase hashed. Format: PROTOCOL.key of OpenSSH. Raises ValueError."""
+    """How often an OpenSSH key has its passphrase hashed. Format: PROTOCOL.key of OpenSSH. Raises
+    ValueError.
+    """
     if not data.startswith(_MAGIC):
         raise ValueError
     _cipher, rest = _string(data[len(_MAGIC) :])
@@ -138,7 +166,11 @@ def _certificate_wrong(text: str, user: str) -> str | None:
 
 
 def _when(secs: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(secs)) if secs < 1 << 40 else "the end of time"
+    return (
+        time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(secs))
+        if secs < 1 << 40
+        else "the end of time"
+    )
 
 
 def _refused(sentence: str) -> Refusal:

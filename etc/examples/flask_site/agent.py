@@ -1,4 +1,6 @@
-"""This site's own `agent`: the person who looks after a customer. jobscribe's folder of that name is `jobscribe.agent`."""
+"""This site's own `agent`: the person who looks after a customer. jobscribe's folder of that name
+is `jobscribe.agent`.
+"""
 
 import zlib
 

@@ -1,4 +1,6 @@
-"""This site's own `db`: its customers, in SQLite. jobscribe's folder of that name is `jobscribe.db`, and the two never meet."""
+"""This site's own `db`: its customers, in SQLite. jobscribe's folder of that name is
+`jobscribe.db`, and the two never meet.
+"""
 
 import secrets
 import sqlite3
@@ -12,7 +14,9 @@ _TABLE = "CREATE TABLE IF NOT EXISTS customer (name TEXT PRIMARY KEY, uid TEXT U
 
 
 class Customer(NamedTuple):
-    """uid: who it is for jobscribe. plate: the simulation id of the customer's plate. Both are 8 letters and digits."""
+    """uid: who it is for jobscribe. plate: the simulation id of the customer's plate. Both are 8
+    letters and digits.
+    """
 
     name: str
     uid: str
@@ -28,11 +32,16 @@ class Customers:
     def add(self, name: str, password: str) -> Customer:
         customer = Customer(name, _id(), _id())
         with self._open() as db:
-            db.execute("INSERT INTO customer VALUES (?, ?, ?, ?)", (*customer, generate_password_hash(password)))
+            db.execute(
+                "INSERT INTO customer VALUES (?, ?, ?, ?)",
+                (*customer, generate_password_hash(password)),
+            )
         return customer
 
     def signed_in(self, name: str, password: str) -> Customer | None:
-        """The customer, if that is the password. A name that nobody has takes as long as one with another password."""
+        """The customer, if that is the password. A name that nobody has takes as long as one with
+        another password.
+        """
         found = self._one("name", name)
         right = check_password_hash(found[1] if found else _NOBODY, password)
         return found[0] if found and right else None
@@ -43,7 +52,9 @@ class Customers:
 
     def _one(self, column: str, value: str) -> tuple[Customer, str] | None:
         with self._open() as db:
-            row = db.execute(f"SELECT name, uid, plate, password FROM customer WHERE {column} = ?", (value,)).fetchone()
+            row = db.execute(
+                f"SELECT name, uid, plate, password FROM customer WHERE {column} = ?", (value,)
+            ).fetchone()
         return (Customer(*row[:3]), row[3]) if row else None
 
     def _open(self) -> sqlite3.Connection:

@@ -1,20 +1,22 @@
-"""Hot Plates, a shop whose customers watch their plates get warm. All of its pages; the computing is jobscribe's blueprint.
+"""Hot Plates, a shop whose customers watch their plates get warm. All of its pages; the computing
+is jobscribe's blueprint.
 
     flask --app website add-customer ada    the password is read from stdin
     python website.py                       serve on $PORT (8080)
 
-Settings, all from the environment: SITE_SECRET (signs the session cookie; no default), SITE_DB, JOBSCRIBE_ROOT.
+Settings, all from the environment: SITE_SECRET (signs the session cookie; no default), SITE_DB,
+JOBSCRIBE_ROOT.
 """
 
 import os
 import sys
 
-import agent
 import click
-import db
 import flask
 import waitress
 
+import agent
+import db
 from jobscribe.web.blueprint.blueprint import create_blueprint
 
 
@@ -25,25 +27,36 @@ def create_app() -> flask.Flask:
     customers = db.Customers(os.environ.get("SITE_DB", "customers.sqlite"))
 
     # all that jobscribe needs to know of this site: who is it?
-    jobs = create_blueprint(supervisor=os.environ["JOBSCRIBE_ROOT"], user=lambda request: flask.session.get("uid"))
+    jobs = create_blueprint(
+        supervisor=os.environ["JOBSCRIBE_ROOT"], user=lambda request: flask.session.get("uid")
+    )
     site.register_blueprint(jobs, url_prefix="/jobs")
 
     @site.before_request
     def from_our_own_pages() -> None:
         """jobscribe's routes see to that themselves; this is for the two forms below."""
-        if flask.request.method == "POST" and flask.request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        if (
+            flask.request.method == "POST"
+            and flask.request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+        ):
             flask.abort(403)
 
     @site.get("/")
     def page() -> str:
         customer = customers.of(flask.session.get("uid", ""))
-        return flask.render_template("plate.html", customer=customer, agent=agent.of(customer.uid) if customer else None)
+        return flask.render_template(
+            "plate.html", customer=customer, agent=agent.of(customer.uid) if customer else None
+        )
 
     @site.post("/sign-in")
     def sign_in() -> flask.typing.ResponseReturnValue:
-        customer = customers.signed_in(flask.request.form.get("name", ""), flask.request.form.get("password", ""))
+        customer = customers.signed_in(
+            flask.request.form.get("name", ""), flask.request.form.get("password", "")
+        )
         if customer is None:
-            return flask.render_template("plate.html", customer=None, said="That is not the name and password of a customer."), 401
+            return flask.render_template(
+                "plate.html", customer=None, said="That is not the name and password of a customer."
+            ), 401
         flask.session.clear()
         flask.session["uid"] = customer.uid
         return flask.redirect("/", 303)
@@ -62,6 +75,8 @@ def create_app() -> flask.Flask:
 
 
 if __name__ == "__main__":
-    server = waitress.create_server(create_app(), host="127.0.0.1", port=int(os.environ.get("PORT", "8080")), threads=8)
+    server = waitress.create_server(
+        create_app(), host="127.0.0.1", port=int(os.environ.get("PORT", "8080")), threads=8
+    )
     click.echo(f"Hot Plates at http://127.0.0.1:{server.effective_port}")
     server.run()

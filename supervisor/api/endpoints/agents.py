@@ -25,8 +25,15 @@ async def agent_logs(h: Handler) -> Any:
     key = books.find(request.agent, request.uid)
     piece = await books.read(key, request)
     return {
-        "state": "ok", "agent": str(key), "part": request.part, "text": piece.text, "offset": piece.offset, "nextOffset": piece.next_offset,
-        "size": piece.size, "where": piece.where, "sentence": piece.sentence,
+        "state": "ok",
+        "agent": str(key),
+        "part": request.part,
+        "text": piece.text,
+        "offset": piece.offset,
+        "nextOffset": piece.next_offset,
+        "size": piece.size,
+        "where": piece.where,
+        "sentence": piece.sentence,
     }
 
 

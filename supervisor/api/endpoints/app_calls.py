@@ -1,4 +1,6 @@
-"""What is answered by an app or its user's agent: calls, files of runs. And what goes with it: sessions, ports, names of apps."""
+"""What is answered by an app or its user's agent: calls, files of runs. And what goes with it:
+sessions, ports, names of apps.
+"""
 
 import asyncio
 import contextlib
@@ -7,8 +9,8 @@ from typing import Any
 
 import tornado.iostream
 
-from ....protocol.errors import Refusal
 from ....protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles
+from ....protocol.errors import Refusal
 from ...agents.calls import API_NAMES, OpenFile, about
 from ..transport.request_handler import Handler
 
@@ -37,7 +39,9 @@ async def begin_session(h: Handler) -> Any:
 async def run_file(h: Handler) -> None:
     request: RunFile = h.parsed(RunFile)
     h.log_call("runFile", request.compute_jid, request.uid, jid=request.compute_jid)
-    await send_file(h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}")
+    await send_file(
+        h, await h.services.calls.open_file(request), f"a file of {request.compute_jid}"
+    )
 
 
 async def run_files(h: Handler) -> Any:
@@ -45,7 +49,9 @@ async def run_files(h: Handler) -> Any:
     h.log_call("listFiles", request.compute_jid, request.uid, jid=request.compute_jid)
     serial, found = await h.services.calls.list_files(request)
     return {
-        "computeJid": request.compute_jid, "computeJobSerial": serial, "skipped": found.skipped,
+        "computeJid": request.compute_jid,
+        "computeJobSerial": serial,
+        "skipped": found.skipped,
         "files": [{"name": f.name, "size": f.size, "mtime": f.mtime} for f in found.files],
         "next": found.files[-1].name if found.more and found.files else None,
     }
@@ -78,7 +84,10 @@ async def global_resources(h: Handler) -> Any:
     request: GlobalResources = h.parsed(GlobalResources)
     h.log_call("globalResources", f"{request.uid}-{request.simulation_id}", request.uid)
     if request.simulation_type not in h.desk.apps:
-        raise Refusal("unknownApp", f"there is no app {request.simulation_type!r}; there are: {', '.join(h.desk.apps)}")
+        raise Refusal(
+            "unknownApp",
+            f"there is no app {request.simulation_type!r}; there are: {', '.join(h.desk.apps)}",
+        )
     if h.desk.draining:
         raise Refusal("draining", "the supervisor is stopping")
     return await h.services.leases.ask(request)

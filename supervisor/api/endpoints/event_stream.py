@@ -1,4 +1,6 @@
-"""The log of events as a stream of server-sent events, for front ends: durable, in order, resumable by position."""
+"""The log of events as a stream of server-sent events, for front ends: durable, in order, resumable
+by position.
+"""
 
 import asyncio
 import re
@@ -21,9 +23,13 @@ _POSITION = re.compile(r"-?[0-9]{1,18}\Z")
 async def events(h: Handler) -> Any:
     after = _position(h)
     uid, jid = h.argument("uid"), h.argument("computeJid")
-    wanted = selector(None if uid is None else parse("uid", uid), None if jid is None else parse("computeJid", jid))
+    wanted = selector(
+        None if uid is None else parse("uid", uid),
+        None if jid is None else parse("computeJid", jid),
+    )
     begin_stream(h)
-    # where it begins is said at once, so that a reader who is cut off before the first event misses nothing
+    # where it begins is said at once, so that a reader who is cut off before the first event misses
+    # nothing
     h.write(f"id: {after}\n\n")
     await h.send()
     telling = asyncio.ensure_future(_tell(h, h.desk.feed.follow(after, wanted, KEEPALIVE_SECS)))
@@ -53,7 +59,12 @@ def begin_stream(h: Handler) -> None:
 
 def told(stored: Stored) -> dict[str, Any]:
     """An event as it is told."""
-    return {"position": stored.position, "stream": stored.stream, "version": stored.version, "event": stored.event}
+    return {
+        "position": stored.position,
+        "stream": stored.stream,
+        "version": stored.version,
+        "event": stored.event,
+    }
 
 
 def _sse(stored: Stored) -> str:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from ....protocol.ids import AgentKey
+from ...connections.monitored_hosts import HasHosts, Watched
 from ...core.resources import gang_allocator as rooms
 from ...core.state.host_assignment import cpu_pool
 from ...core.state.world import World
-from ...connections.monitored_hosts import HasHosts, Watched
 from ..transport.request_handler import Handler
 
 _KINDS = ("sequential", "parallel")
@@ -14,41 +14,73 @@ _KINDS = ("sequential", "parallel")
 
 async def pool(h: Handler) -> Any:
     world = h.desk.engine.world
-    return {"state": "ok", "hosts": [
-        host_row(world, name, engine)
-        for name, driver in h.desk.drivers.items() if isinstance(driver, HasHosts) for engine in driver.engines.values()
-    ]}
+    return {
+        "state": "ok",
+        "hosts": [
+            host_row(world, name, engine)
+            for name, driver in h.desk.drivers.items()
+            if isinstance(driver, HasHosts)
+            for engine in driver.engines.values()
+        ],
+    }
 
 
 async def pool_check(h: Handler) -> Any:
     drivers = [d for d in h.desk.drivers.values() if isinstance(d, HasHosts)]
-    return {"state": "ok", "hosts": sum(len(d.engines) for d in drivers), "problems": [s for d in drivers for s in await d.check()]}
+    return {
+        "state": "ok",
+        "hosts": sum(len(d.engines) for d in drivers),
+        "problems": [s for d in drivers for s in await d.check()],
+    }
 
 
 def host_row(world: World, driver: str, watched: Watched) -> dict[str, Any]:
-    """Pairs are what is used and what there is (None: not counted). runs: in agents; tasks: in containers of their own."""
+    """Pairs are what is used and what there is (None: not counted). runs: in agents; tasks: in
+    containers of their own.
+    """
     host = watched.host
-    there = {key: view for key, view in world.agents.items() if (key.driver, key.host) == (driver, host.name)}
+    there = {
+        key: view
+        for key, view in world.agents.items()
+        if (key.driver, key.host) == (driver, host.name)
+    }
     agents = [key for key, view in there.items() if key.kind != "container" and view.there]
     held = _held(world, driver, host.name)
     return {
-        "host": host.name, "driver": driver, "state": "up" if watched.up else "down", "since": watched.since, "detail": watched.detail,
-        "version": watched.version, "address": host.address, "labels": host.labels, "plans": host.plans,
+        "host": host.name,
+        "driver": driver,
+        "state": "up" if watched.up else "down",
+        "since": watched.since,
+        "detail": watched.detail,
+        "version": watched.version,
+        "address": host.address,
+        "labels": host.labels,
+        "plans": host.plans,
         "slots": {kind: _slots(world, AgentKey(driver, kind, "-", host.name)) for kind in _KINDS},
-        "agents": len(agents), "agentsMb": [sum(map(world.homes.mb, agents)), host.agents_mb],
+        "agents": len(agents),
+        "agentsMb": [sum(map(world.homes.mb, agents)), host.agents_mb],
         "runs": sum(len(view.placed) for key, view in there.items() if key.kind != "container"),
         "tasks": sum(len(view.placed) for key, view in there.items() if key.kind == "container"),
-        "cpu": held.get("cpu", [0, host.cpu]), "memoryMb": held.get("memory_mb", [0, host.memory_mb]),
-        "gpus": held.get("gpus", [0, len(host.gpus)]), "ports": held.get("ports", 0),
+        "cpu": held.get("cpu", [0, host.cpu]),
+        "memoryMb": held.get("memory_mb", [0, host.memory_mb]),
+        "gpus": held.get("gpus", [0, len(host.gpus)]),
+        "ports": held.get("ports", 0),
     }
 
 
 def _held(world: World, driver: str, host: str) -> dict[str, Any]:
     """What tasks hold of it, and what there is for them; nothing where there is nothing for any."""
     room = world.rooms.get(driver)
-    return next((row for row in rooms.usage(room) if row["host"] == host), {}) if room is not None else {}
+    return (
+        next((row for row in rooms.usage(room) if row["host"] == host), {})
+        if room is not None
+        else {}
+    )
 
 
 def _slots(world: World, key: AgentKey) -> list[int]:
     found = world.slots.pools.get(cpu_pool(key))
-    return [0 if found is None else len(found.holders), world.policy.slots_at(key.driver, key.kind, key.host)]
+    return [
+        0 if found is None else len(found.holders),
+        world.policy.slots_at(key.driver, key.kind, key.host),
+    ]

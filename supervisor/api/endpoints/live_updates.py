@@ -1,4 +1,6 @@
-"""`/live`: news for one page. Opened with a ticket that a front end has signed for its user, not with the secret."""
+"""`/live`: news for one page. Opened with a ticket that a front end has signed for its user, not
+with the secret.
+"""
 
 import contextlib
 import re
@@ -10,8 +12,8 @@ from ....protocol.api import tickets
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse
 from ...streams.live_updates import Wish
-from .event_stream import begin_stream
 from ..transport.request_handler import Handler
+from .event_stream import begin_stream
 
 MOST_JOBS = 20
 MOST_TAIL = 512 * 1024
@@ -39,16 +41,23 @@ async def live(h: Handler) -> Any:
 
 
 def _wish(h: Handler) -> Wish:
-    uid = tickets.opened(h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall)
+    uid = tickets.opened(
+        h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall
+    )
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
         raise Refusal("badRequest", f"a stream tells of at most {MOST_JOBS} jobs that are named")
     logs, tail = h.argument("logs"), h.argument("tail") or "0"
     if not _NUMBER.match(tail) or int(tail) > MOST_TAIL:
-        raise Refusal("badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}")
+        raise Refusal(
+            "badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}"
+        )
     return Wish(
-        uid=uid, jids=jids, logs=None if logs is None else parse("computeJid", logs),
-        stream=_stream(h.argument("stream") or "stdout"), tail=int(tail),
+        uid=uid,
+        jids=jids,
+        logs=None if logs is None else parse("computeJid", logs),
+        stream=_stream(h.argument("stream") or "stdout"),
+        tail=int(tail),
         last_id=h.request.headers.get("Last-Event-ID", ""),
     )
 

@@ -1,4 +1,6 @@
-"""What monitoring asks for: metrics as text, and whether all is well. A token of its own is enough for these two."""
+"""What monitoring asks for: metrics as text, and whether all is well. A token of its own is enough
+for these two.
+"""
 
 from typing import Any
 
@@ -20,7 +22,9 @@ def seen(handler: Any) -> None:
     """Tornado has answered a request. Streams are as long as somebody reads, and say nothing."""
     if isinstance(handler, Handler) and not handler.route.streams:
         handler.services.monitoring.instruments.http.labels(
-            _method(handler.request.method), handler.route.path, str(handler.get_status()),
+            _method(handler.request.method),
+            handler.route.path,
+            str(handler.get_status()),
         ).observe(handler.request.request_time())
 
 

@@ -1,4 +1,6 @@
-"""Those who are told when runs change: how each stands, a test of one, and another try at once. For operators: nobody's jobs are in it."""
+"""Those who are told when runs change: how each stands, a test of one, and another try at once. For
+operators: nobody's jobs are in it.
+"""
 
 from typing import Any
 
@@ -31,5 +33,8 @@ async def notify_retry(h: Handler) -> Any:
 
 def _there(h: Handler) -> Notifications:
     if h.services.notifications is None:
-        raise Refusal("notFound", "nobody is told of anything here: name a file in notify.file (see docs/notifications.md)")
+        raise Refusal(
+            "notFound",
+            "nobody is told of anything here: name a file in notify.file (see docs/notifications.md)",
+        )
     return h.services.notifications

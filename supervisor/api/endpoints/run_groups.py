@@ -9,7 +9,11 @@ from ..transport.request_handler import Handler
 
 async def run_array(h: Handler) -> Any:
     request: RunArray = h.parsed(RunArray)
-    h.log_request("runArray", request, f"{request.run.uid}-{request.run.simulation_id}-{request.run.compute_model}")
+    h.log_request(
+        "runArray",
+        request,
+        f"{request.run.uid}-{request.run.simulation_id}-{request.run.compute_model}",
+    )
     return await grouping.submit_array(h.desk, request)
 
 

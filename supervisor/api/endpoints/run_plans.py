@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from ....protocol.api.requests import RunPlan, RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.ids import compute_jid
-from ....protocol.api.requests import RunPlan, RunSpec
 from ....protocol.jobs.roles import Place
 from ...core.state import cluster_assignment as batch
 from ...core.state.configuration import Policy
@@ -24,8 +24,14 @@ async def run_plan(h: Handler) -> Any:
     run = None if entry is None else entry.job.run
     serial = max(1 if run is None else run.serial + 1, int(h.desk.now().wall), policy.serial_floor)
     run_dir, nodes = h.desk.run_dir(spec), policy.nodes.get(spec.driver, ())
-    places = _on_a_cluster(policy, spec, f"{jid}/{serial}/1") if spec.roles and spec.driver in policy.batch else None
-    return await asyncio.to_thread(lambda: msgspec.json.encode(plan(nodes, spec, run_dir, jid, serial, places)))
+    places = (
+        _on_a_cluster(policy, spec, f"{jid}/{serial}/1")
+        if spec.roles and spec.driver in policy.batch
+        else None
+    )
+    return await asyncio.to_thread(
+        lambda: msgspec.json.encode(plan(nodes, spec, run_dir, jid, serial, places))
+    )
 
 
 def _on_a_cluster(policy: Policy, spec: RunSpec, seed: str) -> tuple[Place, ...]:

@@ -8,15 +8,25 @@ import msgspec
 
 from ....db.events.events import RunPurged, TaskEnded, TaskHeld, job_stream
 from ....db.events.job_fold import without_words
-from ....db.store.contract import Stored
 from ....db.records.event_text import story
-from ....protocol.api.requests import JobList, JobLog, JobStory, JobTasks, RunCancel, RunRelease, RunSimulation, RunStatusRequest, Trace
-from ...runs.groups import gently
+from ....db.store.contract import Stored
+from ....protocol.api.requests import (
+    JobList,
+    JobLog,
+    JobStory,
+    JobTasks,
+    RunCancel,
+    RunRelease,
+    RunSimulation,
+    RunStatusRequest,
+    Trace,
+)
 from ...diagnosis.missing_output import silence
-from ...tracing.report import about, lines_told, pulled, trace
+from ...runs.groups import gently
 from ...tracing.log_search import lines
-from .event_stream import told
+from ...tracing.report import about, lines_told, pulled, trace
 from ..transport.request_handler import Handler
+from .event_stream import told
 from .sign_in import beside
 
 
@@ -30,7 +40,9 @@ async def run_simulation(h: Handler) -> Any:
 
 async def run_many(h: Handler) -> Any:
     request = await h.parsed_runs()
-    h.desk.log("class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs))
+    h.desk.log(
+        "class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs)
+    )
     replies = await h.desk.submit_many(request)
     return {"state": "ok", "runs": replies}
 
@@ -59,7 +71,11 @@ async def job_tasks(h: Handler) -> Any:
 async def job_list(h: Handler) -> Any:
     request: JobList = h.parsed(JobList)
     rows = h.desk.engine.store.jobs(
-        uid=request.uid, status=request.status, active=request.active, before=request.before, limit=request.limit,
+        uid=request.uid,
+        status=request.status,
+        active=request.active,
+        before=request.before,
+        limit=request.limit,
     )
     jobs = []
     async for row in gently(rows):
@@ -75,11 +91,19 @@ async def job_log(h: Handler) -> Any:
     chunk, token = await h.desk.read_log(request)
     h.services.unsent.check(h.owner, len(chunk.data))
     h.set_header("Content-Type", "application/octet-stream")
-    for name, value in (("Offset", chunk.offset), ("Next-Offset", chunk.next_offset), ("Dropped", chunk.dropped)):
+    for name, value in (
+        ("Offset", chunk.offset),
+        ("Next-Offset", chunk.next_offset),
+        ("Dropped", chunk.dropped),
+    ):
         h.set_header("X-Jobscribe-" + name, str(value))
     if token is not None:
         # the run's latest attempt, and the task that stands for it, may be others by the next piece
-        for name, said in (("Attempt", token.attempt), ("Role", token.role), ("Index", token.index)):
+        for name, said in (
+            ("Attempt", token.attempt),
+            ("Role", token.role),
+            ("Index", token.index),
+        ):
             h.set_header("X-Jobscribe-" + name, str(said))
     h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
     if not chunk.data and chunk.next_offset == 0 and (chunk.end or not request.wait_secs):
@@ -94,7 +118,11 @@ async def job_story(h: Handler) -> Any:
     h.desk.job(request.uid, request.compute_jid)
     events = h.desk.engine.store.read(job_stream(request.compute_jid))
     purged = {e.event.serial for e in events if isinstance(e.event, RunPurged)}
-    return {"computeJid": request.compute_jid, "events": [told(_shown(e, purged)) for e in events], "lines": story(events)}
+    return {
+        "computeJid": request.compute_jid,
+        "events": [told(_shown(e, purged)) for e in events],
+        "lines": story(events),
+    }
 
 
 def _shown(stored: Stored, purged: set[int]) -> Stored:
@@ -114,8 +142,13 @@ async def trace_id(h: Handler) -> Any:
     answer = trace(h.desk.engine.store, request.id, request.uid, h.services.known)
     what = about(answer, h.services.known) if request.logs else None
     if what is not None:
-        # what was said just now may be on its way to the files; those lie beside the folders of agents, and reading them may take a while
+        # what was said just now may be on its way to the files; those lie beside the folders of
+        # agents, and reading them may take a while
         await asyncio.to_thread(h.services.logs_written)
         found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), what)
-        answer |= {"lines": lines_told(found, answer), "gaps": gaps, "waits": pulled(found, answer["waits"])}
+        answer |= {
+            "lines": lines_told(found, answer),
+            "gaps": gaps,
+            "waits": pulled(found, answer["waits"]),
+        }
     return answer

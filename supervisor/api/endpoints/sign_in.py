@@ -1,12 +1,14 @@
-"""Signing in to clusters, and what is said beside a run's status while its user has to. Of these bodies nothing is logged or kept."""
+"""Signing in to clusters, and what is said beside a run's status while its user has to. Of these
+bodies nothing is logged or kept.
+"""
 
 import re
 from typing import Any
 
 import msgspec
 
-from ....protocol.errors import Refusal
 from ....protocol.api.requests import RunSpec, SbatchLogin, SbatchLoginStatus, SbatchLogout
+from ....protocol.errors import Refusal
 from ....protocol.jobs.status import ACTIVE
 from ...clusters.sign_in import DRIVER, SignIns
 from ..transport.request_handler import Handler
@@ -36,7 +38,9 @@ async def sbatch_logout(h: Handler) -> Any:
 
 
 def beside(h: Handler, reply: dict[str, Any], uid: str, jid: str) -> dict[str, Any]:
-    """The status of a user's run, with the `cluster` that it goes to, and with `srException` where it takes a sign-in there first."""
+    """The status of a user's run, with the `cluster` that it goes to, and with `srException` where
+    it takes a sign-in there first.
+    """
     sign_ins = h.services.sign_ins
     if sign_ins is None or reply.get("computeJobSerial") is None or reply.get("superseded"):
         return reply
@@ -48,8 +52,11 @@ def beside(h: Handler, reply: dict[str, Any], uid: str, jid: str) -> dict[str, A
     if needed is None:
         return reply
     about = {
-        "computeJid": jid, "computeJobSerial": run.serial, "simulationType": run.spec.simulation_type,
-        "simulationId": run.spec.simulation_id, "computeModel": run.spec.compute_model,
+        "computeJid": jid,
+        "computeJobSerial": run.serial,
+        "simulationType": run.spec.simulation_type,
+        "simulationId": run.spec.simulation_id,
+        "computeModel": run.spec.compute_model,
     }
     return {**reply, "srException": {**needed, "params": {**needed["params"], **about}}}
 
@@ -60,18 +67,25 @@ def _cluster(spec: RunSpec) -> str | None:
 
 def _sign_ins(h: Handler) -> SignIns:
     if h.services.sign_ins is None:
-        raise Refusal("badRequest", "this supervisor has no clusters: its operator adds the driver sbatch")
+        raise Refusal(
+            "badRequest", "this supervisor has no clusters: its operator adds the driver sbatch"
+        )
     return h.services.sign_ins
 
 
 def _taken(h: Handler, type_: type[Any]) -> Any:
-    """The request, of which nothing is left here then. What does not fit is told by its place alone: a key of it may be a password."""
+    """The request, of which nothing is left here then. What does not fit is told by its place
+    alone: a key of it may be a password.
+    """
     try:
         return h.parsed(type_, MAX_BYTES)
     except Refusal as e:
         if e.code != "badRequest":
             raise
         found = _PLACE.search(e.sentence)
-        raise Refusal("badRequest", "this does not have the form of a sign-in" + (f": see {found[1]}" if found else "")) from None
+        raise Refusal(
+            "badRequest",
+            "this does not have the form of a sign-in" + (f": see {found[1]}" if found else ""),
+        ) from None
     finally:
         h.forget_body()

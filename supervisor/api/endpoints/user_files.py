@@ -1,13 +1,15 @@
-"""The libraries of users: what they upload for an app, listed, taken away. A body goes to disk as it comes."""
+"""The libraries of users: what they upload for an app, listed, taken away. A body goes to disk as
+it comes.
+"""
 
 from typing import Any
 
+from ....protocol.api.requests import LibFile
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse
-from ....protocol.api.requests import LibFile
 from ...files.uploads import Receiver
-from .app_calls import send_file
 from ..transport.request_handler import Handler, Sink
+from .app_calls import send_file
 
 
 async def begin_upload(h: Handler) -> Sink:
@@ -32,7 +34,9 @@ async def read_lib_file(h: Handler) -> None:
     request: LibFile = h.parsed(LibFile)
     h.log_call("readLibFile", f"{request.uid}-{request.simulation_type}", request.uid)
     _check_app(h, request.simulation_type)
-    await send_file(h, await h.services.uploads.read(request), f"a file of the library of {request.uid}")
+    await send_file(
+        h, await h.services.uploads.read(request), f"a file of the library of {request.uid}"
+    )
 
 
 async def lib_files(h: Handler) -> Any:
@@ -45,11 +49,16 @@ def _place(h: Handler) -> tuple[str, str, str]:
 
 
 def _owner(h: Handler) -> tuple[str, str]:
-    uid, type_ = parse("uid", h.argument("uid") or ""), parse("simulationType", h.argument("simulationType") or "")
+    uid, type_ = (
+        parse("uid", h.argument("uid") or ""),
+        parse("simulationType", h.argument("simulationType") or ""),
+    )
     _check_app(h, type_)
     return uid, type_
 
 
 def _check_app(h: Handler, type_: str) -> None:
     if type_ not in h.desk.apps:
-        raise Refusal("unknownApp", f"there is no app {type_!r}; there are: {', '.join(h.desk.apps)}")
+        raise Refusal(
+            "unknownApp", f"there is no app {type_!r}; there are: {', '.join(h.desk.apps)}"
+        )

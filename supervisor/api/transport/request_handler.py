@@ -1,6 +1,7 @@
 """What every answer has in common: who may ask, how, how much, and the form of a refusal.
 
-Every refusal has a code and is counted; whatever else goes wrong is logged with its trace and answered as `internal`.
+Every refusal has a code and is counted; whatever else goes wrong is logged with its trace and
+answered as `internal`.
 """
 
 import asyncio
@@ -12,24 +13,24 @@ import msgspec
 import tornado.iostream
 import tornado.web
 
+from ....protocol.api.requests import RunMany
 from ....protocol.errors import Refusal
-from ....protocol.wire.handshake import FRONT_END
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
-from ....protocol.api.requests import RunMany
+from ....protocol.wire.handshake import FRONT_END
 from ....runtime.connections.http_server import authenticated
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterBoard
-from ...runs.service import Desk
-from ...runs.port_leases import Leases
-from ...streams.live_updates import Live
-from ...notifications.notifier import Notifications
-from ...metrics.exporter import Monitoring
-from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
-from ...usage.samples import Metering
 from ...clusters.sign_in import SignIns
-from ...tracing.id_lookup import Known
 from ...files.uploads import Uploads
+from ...metrics.exporter import Monitoring
+from ...notifications.notifier import Notifications
+from ...runs.port_leases import Leases
+from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
+from ...runs.service import Desk
+from ...streams.live_updates import Live
+from ...tracing.id_lookup import Known
+from ...usage.samples import Metering
 from .response_limits import STALL_SECS, Unsent
 
 _NO_LIMIT = 2**62
@@ -38,9 +39,11 @@ _DROPPED_AT_MOST = 4 * MAX_BODY
 
 
 class Services(NamedTuple):
-    """What handlers may use. secret: of front ends; it signs their pages' tickets, too. sign_ins: where there are clusters.
+    """What handlers may use. secret: of front ends; it signs their pages' tickets, too. sign_ins:
+    where there are clusters.
 
-    known: by what `trace` finds agents and containers. logs_written: returns when all that was logged is in its file (or after a moment).
+    known: by what `trace` finds agents and containers. logs_written: returns when all that was
+    logged is in its file (or after a moment).
     """
 
     desk: Desk
@@ -72,9 +75,11 @@ class Sink(Protocol):
 
 
 class Route(NamedTuple):
-    """path: a pattern. open: whoever asks, without the secret. sink: where the body of a PUT goes, instead of into memory.
+    """path: a pattern. open: whoever asks, without the secret. sink: where the body of a PUT goes,
+    instead of into memory.
 
-    monitors: the token of those who monitor is enough. streams: it is answered for as long as somebody reads.
+    monitors: the token of those who monitor is enough. streams: it is answered for as long as
+    somebody reads.
     """
 
     path: str
@@ -98,7 +103,9 @@ class ServerReq:
 
 @tornado.web.stream_request_body
 class Handler(tornado.web.RequestHandler):
-    """One route: what every answer has in common. A body is taken in only of who has the secret, and not beyond the limit."""
+    """One route: what every answer has in common. A body is taken in only of who has the secret,
+    and not beyond the limit.
+    """
 
     def initialize(self, services: Services, route: Route) -> None:
         self.services, self.route = services, route
@@ -162,7 +169,9 @@ class Handler(tornado.web.RequestHandler):
         limit = MAX_BODY if self.sink is None else self.sink.limit
         if size > limit and self._refusal is None:
             self._body.clear()
-            self._refusal = Refusal("tooLarge", f"a request of {size} bytes or more is over the limit of {limit}")
+            self._refusal = Refusal(
+                "tooLarge", f"a request of {size} bytes or more is over the limit of {limit}"
+            )
         if size > _DROPPED_AT_MOST and self._refusal is not None and not self._finished:
             self.set_header("Connection", "close")
             self._refuse(self._refusal)
@@ -198,7 +207,10 @@ class Handler(tornado.web.RequestHandler):
             if self._refusal is not None:
                 raise self._refusal
             if self.request.method not in self.route.methods:
-                raise Refusal("methodNotAllowed", f"{self.request.path} takes {' or '.join(self.route.methods)}")
+                raise Refusal(
+                    "methodNotAllowed",
+                    f"{self.request.path} takes {' or '.join(self.route.methods)}",
+                )
             body = await self.route.action(self)
             if body is not None:
                 self._json(200, body)
@@ -212,7 +224,10 @@ class Handler(tornado.web.RequestHandler):
     def _as_refusal(self, error: Refusal | tornado.web.HTTPError) -> Refusal:
         if isinstance(error, Refusal):
             return error
-        return Refusal("badRequest", f"the address cannot be understood: {ascii(error.log_message)[1:-1][:200]}")
+        return Refusal(
+            "badRequest",
+            f"the address cannot be understood: {ascii(error.log_message)[1:-1][:200]}",
+        )
 
     def _internal(self, error: Exception) -> Refusal:
         """A fault of ours: its trace is for the log."""
@@ -228,9 +243,16 @@ class Handler(tornado.web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What tornado refuses by itself, in our form."""
         if status_code == 405:
-            self._refuse(Refusal("methodNotAllowed", f"{ascii(self.request.method)[1:-1][:20]} is used nowhere here"))
+            self._refuse(
+                Refusal(
+                    "methodNotAllowed",
+                    f"{ascii(self.request.method)[1:-1][:20]} is used nowhere here",
+                )
+            )
         else:
-            self._refuse(Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})"))
+            self._refuse(
+                Refusal("badRequest", f"the request cannot be understood (HTTP {status_code})")
+            )
 
     def _authenticate(self) -> bool:
         """False: nobody need say here who he is, and nobody did."""
@@ -270,9 +292,11 @@ class Handler(tornado.web.RequestHandler):
             self.services.unsent.watch(stream, self.owner, len(data))
 
     def argument(self, name: str) -> str | None:
-        """A value of the query exactly as it was sent, once; None where there is none. Raises Refusal("badRequest").
+        """A value of the query exactly as it was sent, once; None where there is none. Raises
+        Refusal("badRequest").
 
-        Tornado's own would put blanks in place of control characters, and cut blanks off: another name than the one that was sent.
+        Tornado's own would put blanks in place of control characters, and cut blanks off: another
+        name than the one that was sent.
         """
         given = self.request.query_arguments.get(name, [])
         if len(given) > 1:
@@ -301,7 +325,9 @@ class Handler(tornado.web.RequestHandler):
         return await parse_runs(bytes(self._body))
 
     async def send(self) -> None:
-        """What was written, to the client; raises StreamClosedError when it is gone or does not take it."""
+        """What was written, to the client; raises StreamClosedError when it is gone or does not
+        take it.
+        """
         try:
             async with asyncio.timeout(STALL_SECS):
                 await self.flush()
@@ -317,12 +343,22 @@ class Handler(tornado.web.RequestHandler):
     def log_request(self, api: str, request: Any, jid: str) -> None:
         """The lines by which the debugging guide follows a request."""
         content = msgspec.to_builtins(request)
-        self.desk.log("class=ServerReq content={}", {"api": "api_" + api, **content, "serverSecret": REDACTED}, jid=jid)
+        self.desk.log(
+            "class=ServerReq content={}",
+            {"api": "api_" + api, **content, "serverSecret": REDACTED},
+            jid=jid,
+        )
         self.desk.log("{}", ServerReq(api, jid), jid=jid)
 
-    def log_call(self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None) -> None:
-        """One line for a request of which nothing is kept. op: of the call that it leads to; jid: of the job that it reads."""
+    def log_call(
+        self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
+    ) -> None:
+        """One line for a request of which nothing is kept. op: of the call that it leads to; jid:
+        of the job that it reads.
+        """
         if op is None:
             self.desk.log("{}", ServerReq(api, about), jid=jid, uid=uid)
         else:
-            self.desk.log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op), jid=jid, uid=uid, op=op)
+            self.desk.log(
+                "{} _Op(analysis, {})", ServerReq(api, about), short_op(op), jid=jid, uid=uid, op=op
+            )

@@ -1,4 +1,6 @@
-"""Answers that their clients have not taken yet: how much memory they may have together, and how long they are waited for."""
+"""Answers that their clients have not taken yet: how much memory they may have together, and how
+long they are waited for.
+"""
 
 import asyncio
 from collections import Counter
@@ -21,7 +23,9 @@ _LOOK_SECS = 0.5
 class Unsent:
     """One per process. stalled: told of each client that was cut off."""
 
-    def __init__(self, *, in_all: int = IN_ALL, per_user: int = PER_USER, stall_secs: float = STALL_SECS) -> None:
+    def __init__(
+        self, *, in_all: int = IN_ALL, per_user: int = PER_USER, stall_secs: float = STALL_SECS
+    ) -> None:
         self._in_all, self._per_user, self._stall_secs = in_all, per_user, stall_secs
         self._of: Counter[str] = Counter()
         self._sum = 0
@@ -40,11 +44,18 @@ class Unsent:
             self._sweep()  # some may have been taken since the last look
         mine = self._of.get(owner, 0)
         if mine + size > self._per_user or self._sum + size > self._in_all:
-            whose, held = ("of this user", mine) if mine + size > self._per_user else ("in all", self._sum)
-            raise Refusal("tooManyRequests", f"answers of {held} bytes {whose} have not been taken yet; there is no room for {size} more")
+            whose, held = (
+                ("of this user", mine) if mine + size > self._per_user else ("in all", self._sum)
+            )
+            raise Refusal(
+                "tooManyRequests",
+                f"answers of {held} bytes {whose} have not been taken yet; there is no room for {size} more",
+            )
 
     def watch(self, stream: tornado.iostream.IOStream, owner: str, size: int) -> None:
-        """An answer of `size` bytes was written to this stream. Who does not take it in time is cut off."""
+        """An answer of `size` bytes was written to this stream. Who does not take it in time is cut
+        off.
+        """
         if stream.closed() or not stream.writing():
             return
         loop = asyncio.get_running_loop()

@@ -1,16 +1,19 @@
-"""Hosts that cannot be asked, and that can be again: what waits there goes elsewhere, and comes back to nothing by itself.
+"""Hosts that cannot be asked, and that can be again: what waits there goes elsewhere, and comes
+back to nothing by itself.
 
 What runs on such a host is left alone: nothing is known of it, and nothing is called lost.
 """
 
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
-from . import lifecycle as agency
-from ..scheduling import gang_placement as gangs, rebalancing as moving
-from ..resources import host_selection as hosts, gang_allocator as rooms
 from ..interface.effects import ReplyRefusal
 from ..interface.inputs import HostChanged
+from ..resources import gang_allocator as rooms
+from ..resources import host_selection as hosts
+from ..scheduling import gang_placement as gangs
+from ..scheduling import rebalancing as moving
 from ..state.world import AgentView, Turn
+from . import lifecycle as agency
 
 
 def changed(turn: Turn, input_: HostChanged) -> None:
@@ -25,7 +28,9 @@ def changed(turn: Turn, input_: HostChanged) -> None:
 
 def _down(turn: Turn, driver: str, host: str, detail: str) -> None:
     turn.world.room(driver).down.add(host)
-    unreachable = Refusal("agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}")
+    unreachable = Refusal(
+        "agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}"
+    )
     for key, view in _there(turn, driver, host):
         if view.phase != "up":
             for handle in view.wanted:
@@ -48,4 +53,7 @@ def _up(turn: Turn, driver: str, host: str) -> None:
 
 
 def _there(turn: Turn, driver: str, host: str) -> list[tuple[AgentKey, AgentView]]:
-    return sorted(((k, v) for k, v in turn.world.agents.items() if (k.driver, k.host) == (driver, host)), key=lambda pair: pair[0])
+    return sorted(
+        ((k, v) for k, v in turn.world.agents.items() if (k.driver, k.host) == (driver, host)),
+        key=lambda pair: pair[0],
+    )

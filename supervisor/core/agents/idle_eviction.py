@@ -1,15 +1,24 @@
-"""Agents that nobody needs: sent home after a while, or at once where another one needs the memory of their host.
+"""Agents that nobody needs: sent home after a while, or at once where another one needs the memory
+of their host.
 
-Nobody is sent home who is needed. Who leaves may be needed again before it is gone: then it is started anew when it is, unless it says
-itself that it is busy.
+Nobody is sent home who is needed. Who leaves may be needed again before it is gone: then it is
+started anew when it is, unless it says itself that it is busy.
 """
 
 from ....db.events.events import AgentGone
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
-from ..scheduling import placement
-from ..interface.effects import AgentReady, ClearTimer, DismissAgent, EndConnection, FindTasks, SetTimer, StopAgent
+from ..interface.effects import (
+    AgentReady,
+    ClearTimer,
+    DismissAgent,
+    EndConnection,
+    FindTasks,
+    SetTimer,
+    StopAgent,
+)
 from ..interface.inputs import AgentBusy, AgentConnected, AgentStopRequested
+from ..scheduling import placement
 from ..state.world import AgentView, Turn
 
 #: What is left of the time is not waited for.
@@ -18,11 +27,15 @@ _SOON_SECS = 0.001
 _BUSY_SECS = 5.0
 #: Why an agent is dismissed: told to the agent, and in the logs.
 UNNEEDED, REQUESTED = "nobody has needed it for long", "its user or an operator asked for it"
-NOT_CONNECTED = {"advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"}
+NOT_CONNECTED = {
+    "advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"
+}
 
 
 def look(turn: Turn) -> None:
-    """Agents that were looked at in this decision: who is idle from now on, and who is not any more."""
+    """Agents that were looked at in this decision: who is idle from now on, and who is not any
+    more.
+    """
     watched = sorted(turn.world.watched)
     turn.world.watched.clear()
     for key in watched:
@@ -33,7 +46,9 @@ def look(turn: Turn) -> None:
         if idle and not view.idle:
             view.idle, view.used = True, turn.now.mono
             if key.driver in turn.world.policy.agent_idle_secs:
-                turn.ask(SetTimer(("agent-idle", key), turn.world.policy.agent_idle_secs[key.driver]))
+                turn.ask(
+                    SetTimer(("agent-idle", key), turn.world.policy.agent_idle_secs[key.driver])
+                )
             turn.freed[key.driver, key.host] = None
         elif view.idle and not idle:
             view.idle = view.busy = False
@@ -63,9 +78,16 @@ def stop_requested(turn: Turn, input_: AgentStopRequested) -> None:
     key = input_.key
     view = turn.world.agents.get(key)
     if view is None or view.phase not in ("up", "leaving") or not view.synced:
-        raise Refusal("agentUnavailable", f"{key} is not connected, so it cannot be told to stop", NOT_CONNECTED)
+        raise Refusal(
+            "agentUnavailable",
+            f"{key} is not connected, so it cannot be told to stop",
+            NOT_CONNECTED,
+        )
     if view.needed:
-        raise Refusal("agentBusy", f"{key} still has runs: {len(view.placed)} started and {len(view.queued)} waiting")
+        raise Refusal(
+            "agentBusy",
+            f"{key} still has runs: {len(view.placed)} started and {len(view.queued)} waiting",
+        )
     if view.phase == "up":
         dismiss(turn, view, REQUESTED)
     turn.ask(AgentReady(input_.handle, key))
@@ -98,7 +120,9 @@ def busy(turn: Turn, input_: AgentBusy) -> None:
     turn.enter(view, "up")
     view.used, view.idle, view.busy = turn.now.mono, True, True
     turn.ask(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
-    turn.freed[input_.key.driver, input_.key.host] = None  # nothing was, and another one may have to go
+    turn.freed[input_.key.driver, input_.key.host] = (
+        None  # nothing was, and another one may have to go
+    )
     turn.ask(FindTasks(input_.key))
     placement.up(turn, input_.key)
 
@@ -108,7 +132,11 @@ def leave_deadline(turn: Turn, key: AgentKey) -> None:
     view = turn.world.agent(key)
     if view.phase != "leaving":
         return
-    turn.ask(DismissAgent(key, view.epoch, {}) if view.record.handle is None else StopAgent(key, view.record.handle))
+    turn.ask(
+        DismissAgent(key, view.epoch, {})
+        if view.record.handle is None
+        else StopAgent(key, view.record.handle)
+    )
     turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
 
 
@@ -116,7 +144,9 @@ def gone(turn: Turn, key: AgentKey, why: str = "nobody needed it") -> None:
     """Nothing is left of an agent that was to leave."""
     view = turn.world.agent(key)
     turn.ask(ClearTimer(("agent-leave", key)))
-    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True))
+    turn.record_agent(
+        key, AgentGone(at=turn.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True)
+    )
     view.synced = False
     turn.enter(view, "absent")
     if view.needed:
@@ -124,7 +154,9 @@ def gone(turn: Turn, key: AgentKey, why: str = "nobody needed it") -> None:
 
 
 def make_room(turn: Turn, key: AgentKey) -> bool:
-    """Is there memory for it on its host? If not, as few idle agents as needed are sent home, where that helps at all."""
+    """Is there memory for it on its host? If not, as few idle agents as needed are sent home, where
+    that helps at all.
+    """
     homes = turn.world.homes
     lacking = homes.lacking(key)
     if lacking <= 0:

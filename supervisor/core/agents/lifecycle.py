@@ -1,21 +1,48 @@
 """The lives of agents: found, started, connected, gone.
 
-An agent is looked for or started because something needs it (a queued run, an execution that may live). The driver's word
-decides: `gone` lets a new one be started, which adopts what the old one left; `alive` means wait; `unknown` means wait, and
-nothing is called lost. A connection that ends is no reason to end anything. On a host that cannot be asked nothing is looked for or
-started until it can (`outages`); where the memory of a host is used up, idle agents make room (`idling`).
+An agent is looked for or started because something needs it (a queued run, an execution that may
+live). The driver's word decides: `gone` lets a new one be started, which adopts what the old one
+left; `alive` means wait; `unknown` means wait, and nothing is called lost. A connection that ends
+is no reason to end anything. On a host that cannot be asked nothing is looked for or started until
+it can (`outages`); where the memory of a host is used up, idle agents make room (`idling`).
 """
 
-from ....db.events.events import AgentGone, AgentSignInNeeded, AgentStarted, AgentStartFailed, AgentStartRequested, RunEnded
+from ....db.events.events import (
+    AgentGone,
+    AgentSignInNeeded,
+    AgentStarted,
+    AgentStartFailed,
+    AgentStartRequested,
+    RunEnded,
+)
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
-from ....protocol.wire.messages import KeeperReport
 from ....protocol.jobs.status import ERROR
-from ..scheduling import gang_placement as gangs, rebalancing as moving, placement
-from . import idle_eviction as idling
-from ..interface.effects import AgentReady, ClearTimer, Count, EndConnection, FindAgent, ReplyRefusal, SetTimer, StartAgent, StopAgent
-from ..interface.inputs import AgentConnected, AgentDisconnected, DriverFound, DriverStarted, SignInNeeded, WantAgent
+from ....protocol.wire.messages import KeeperReport
+from ..interface.effects import (
+    AgentReady,
+    ClearTimer,
+    Count,
+    EndConnection,
+    FindAgent,
+    ReplyRefusal,
+    SetTimer,
+    StartAgent,
+    StopAgent,
+)
+from ..interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    DriverFound,
+    DriverStarted,
+    SignInNeeded,
+    WantAgent,
+)
+from ..scheduling import gang_placement as gangs
+from ..scheduling import placement
+from ..scheduling import rebalancing as moving
 from ..state.world import AgentView, Turn
+from . import idle_eviction as idling
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
 #: Runs that are ended in one decision, when their agent cannot be started.
@@ -44,11 +71,16 @@ def want(turn: Turn, input_: WantAgent) -> None:
     if view.phase == "up" and view.synced:
         turn.ask(AgentReady(input_.handle, input_.key))
     elif down is not None and view.phase != "up":
-        raise Refusal("agentUnavailable", f"its agent cannot be reached: the host {input_.key.host} is down: {down.detail}")
+        raise Refusal(
+            "agentUnavailable",
+            f"its agent cannot be reached: the host {input_.key.host} is down: {down.detail}",
+        )
     elif view.phase == "signed_out":
         raise _sign_in_first(view)
     elif len(view.wanted) >= turn.world.policy.agent_wanted:
-        raise Refusal("tooManyRequests", f"{len(view.wanted)} others wait for the same agent already")
+        raise Refusal(
+            "tooManyRequests", f"{len(view.wanted)} others wait for the same agent already"
+        )
     else:
         view.wanted.append(input_.handle)
         ensure(turn, input_.key)
@@ -71,7 +103,10 @@ def _start(turn: Turn, key: AgentKey) -> None:
     attempt = view.record.attempt + 1
     token, digest = turn.mint()
     turn.enter(view, "starting")
-    turn.record_agent(key, AgentStartRequested(at=turn.now.wall, agent_key=key, token_hash=digest, attempt=attempt))
+    turn.record_agent(
+        key,
+        AgentStartRequested(at=turn.now.wall, agent_key=key, token_hash=digest, attempt=attempt),
+    )
     turn.ask(StartAgent(key, attempt, token))
     turn.ask(SetTimer(("agent-start", key, attempt), _secs_to_start(turn, key)))
 
@@ -80,14 +115,23 @@ def started(turn: Turn, input_: DriverStarted) -> None:
     view = turn.world.agent(input_.key)
     if view.record.attempt != input_.attempt or view.record.handle is not None:
         return
-    # also when it was given up meanwhile: with its handle it is looked for before another one is started
-    turn.record_agent(input_.key, AgentStarted(at=turn.now.wall, agent_key=input_.key, handle=input_.handle))
+    # also when it was given up meanwhile: with its handle it is looked for before another one is
+    # started
+    turn.record_agent(
+        input_.key, AgentStarted(at=turn.now.wall, agent_key=input_.key, handle=input_.handle)
+    )
     if view.phase == "starting" and input_.key.driver in turn.world.policy.driver_start_secs:
-        turn.ask(SetTimer(("agent-start", input_.key, input_.attempt), turn.world.policy.agent_start_secs))
+        turn.ask(
+            SetTimer(
+                ("agent-start", input_.key, input_.attempt), turn.world.policy.agent_start_secs
+            )
+        )
 
 
 def sign_in_needed(turn: Turn, input_: SignInNeeded) -> None:
-    """Its driver can do nothing before its user has signed in. That is no failure, and nothing is tried again until then."""
+    """Its driver can do nothing before its user has signed in. That is no failure, and nothing is
+    tried again until then.
+    """
     key, view = input_.key, turn.world.agent(input_.key)
     if input_.attempt is None:
         if view.phase in ("stopping", "leaving"):
@@ -96,15 +140,26 @@ def sign_in_needed(turn: Turn, input_: SignInNeeded) -> None:
             view.synced = False
             _signed_out(turn, view, input_.sentence)
         return
-    if view.record.attempt != input_.attempt or view.phase != "starting" or not view.record.starting:
+    if (
+        view.record.attempt != input_.attempt
+        or view.phase != "starting"
+        or not view.record.starting
+    ):
         return
     turn.ask(ClearTimer(("agent-start", key, input_.attempt)))
-    turn.record_agent(key, AgentSignInNeeded(at=turn.now.wall, agent_key=key, attempt=input_.attempt, reason=input_.sentence))
+    turn.record_agent(
+        key,
+        AgentSignInNeeded(
+            at=turn.now.wall, agent_key=key, attempt=input_.attempt, reason=input_.sentence
+        ),
+    )
     _signed_out(turn, view, input_.sentence)
 
 
 def _signed_out(turn: Turn, view: AgentView, sentence: str) -> None:
-    """Runs wait; whoever waits for an answer is told. Should it connect by itself, it is as good as any."""
+    """Runs wait; whoever waits for an answer is told. Should it connect by itself, it is as good as
+    any.
+    """
     turn.enter(view, "signed_out")
     view.sign_in = sentence
     if view.signed_in:
@@ -135,7 +190,9 @@ def signed_in(turn: Turn, key: AgentKey) -> None:
 
 
 def signed_out(turn: Turn, key: AgentKey) -> None:
-    """Forget the agent, so that its user may sign in as another unix user. While it has runs in the cluster, only the same one may."""
+    """Forget the agent, so that its user may sign in as another unix user. While it has runs in the
+    cluster, only the same one may.
+    """
     view = turn.world.agent(key)
     if view.record.handle is None or view.placed or view.phase == "up":
         return
@@ -155,7 +212,9 @@ def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
         return
     turn.ask(ClearTimer(("agent-start", key, attempt)))
     view.signed_in = False
-    turn.record_agent(key, AgentStartFailed(at=turn.now.wall, agent_key=key, attempt=attempt, reason=reason))
+    turn.record_agent(
+        key, AgentStartFailed(at=turn.now.wall, agent_key=key, attempt=attempt, reason=reason)
+    )
     turn.enter(view, "absent")
     if (key.driver, key.host) in turn.world.homes.down:
         return  # that is no fault of the agent's; it is started when its host is up
@@ -164,7 +223,9 @@ def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
         _give_up(turn, key, reason)
     if view.needed:
         turn.enter(view, "starting")
-        wait = RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
+        wait = (
+            RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
+        )
         turn.ask(SetTimer(("agent-retry", key, attempt), wait))
 
 
@@ -173,7 +234,11 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
     view = turn.world.agent(key)
     view.failures = 0
     for handle in view.wanted:
-        turn.ask(ReplyRefusal(handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")))
+        turn.ask(
+            ReplyRefusal(
+                handle, Refusal("agentUnavailable", f"its agent could not be started: {reason}")
+            )
+        )
     view.wanted.clear()
     for ticket in sorted(view.holding - view.queued.keys()):
         if ticket in turn.world.holds:
@@ -183,14 +248,23 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
 
 
 def give_up_queued(turn: Turn, key: AgentKey, before: int, reason: str) -> None:
-    """Runs that waited before this number of submission end; many of them some at a time, so that others are served in between."""
+    """Runs that waited before this number of submission end; many of them some at a time, so that
+    others are served in between.
+    """
     waiting = [ticket for ticket, number in turn.world.agent(key).queued.items() if number < before]
     for jid, serial in waiting[:GIVEN_UP]:
         placement.leave(turn, key, (jid, serial))
         turn.ask(ClearTimer(("queue", jid, serial)))
-        turn.record(jid, RunEnded(
-            at=turn.now.wall, serial=serial, status=ERROR, reason="agentStartFailed", error=f"its agent could not be started: {reason}",
-        ))
+        turn.record(
+            jid,
+            RunEnded(
+                at=turn.now.wall,
+                serial=serial,
+                status=ERROR,
+                reason="agentStartFailed",
+                error=f"its agent could not be started: {reason}",
+            ),
+        )
     if len(waiting) > GIVEN_UP:
         turn.ask(SetTimer(("agent-give-up", key, before, reason), 0.0))
 
@@ -210,17 +284,23 @@ def retry_at_once(turn: Turn, key: AgentKey) -> None:
         turn.ask(ClearTimer(("agent-return", key)))
         return_deadline(turn, key)
     elif view.phase == "starting":
-        turn.ask(ClearTimer(("agent-retry", key, view.record.attempt))) if not view.record.starting else None
+        turn.ask(
+            ClearTimer(("agent-retry", key, view.record.attempt))
+        ) if not view.record.starting else None
         retry(turn, key, view.record.attempt)
     elif view.needed:
         ensure(turn, key)
 
 
 def crowded(turn: Turn) -> None:
-    """Memory was given back on these hosts, or an agent has become idle: those that wait for it try again, who waits longest first."""
+    """Memory was given back on these hosts, or an agent has become idle: those that wait for it try
+    again, who waits longest first.
+    """
     freed, drivers = turn.freed, {driver for driver, _ in turn.freed}
     turn.freed = {}
-    for key in sorted(turn.world.homes.crowded, key=lambda k: (turn.world.agents[k].since or 0.0, k)):
+    for key in sorted(
+        turn.world.homes.crowded, key=lambda k: (turn.world.agents[k].since or 0.0, k)
+    ):
         view = turn.world.agent(key)
         if not view.needed:
             turn.enter(view, "absent")
@@ -233,7 +313,9 @@ def crowded(turn: Turn) -> None:
 
 
 def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
-    """It was started and has not connected: end what is there (nothing of ours runs in it yet), then count it as failed."""
+    """It was started and has not connected: end what is there (nothing of ours runs in it yet),
+    then count it as failed.
+    """
     view = turn.world.agent(key)
     if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
         return
@@ -256,18 +338,34 @@ def stopped(turn: Turn, key: AgentKey) -> None:
         return
     if view.phase != "stopping":
         return
-    failed(turn, key, view.record.attempt, f"it started but did not connect within {turn.world.policy.agent_start_secs:g} s")
-    turn.record_agent(key, AgentGone(at=turn.now.wall, agent_key=key, reason="stopped: it did not connect", ended=True))
+    failed(
+        turn,
+        key,
+        view.record.attempt,
+        f"it started but did not connect within {turn.world.policy.agent_start_secs:g} s",
+    )
+    turn.record_agent(
+        key,
+        AgentGone(
+            at=turn.now.wall, agent_key=key, reason="stopped: it did not connect", ended=True
+        ),
+    )
 
 
 def connected(turn: Turn, input_: AgentConnected) -> None:
-    """A new connection. The older one, if any, is ended by the shell and never heard again: its epoch is lower."""
+    """A new connection. The older one, if any, is ended by the shell and never heard again: its
+    epoch is lower.
+    """
     key, view = input_.key, turn.world.agent(input_.key)
     if input_.epoch <= view.epoch:
         turn.ask(EndConnection(key, input_.epoch, "an older connection"))
         return
     if view.phase == "stopping":
-        turn.ask(EndConnection(key, input_.epoch, "it is being ended, because it did not connect in time"))
+        turn.ask(
+            EndConnection(
+                key, input_.epoch, "it is being ended, because it did not connect in time"
+            )
+        )
         return
     if view.epoch and not view.synced:
         turn.ask(ClearTimer(("sync", key, view.epoch)))
@@ -293,7 +391,8 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
 
 
 def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
-    """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the keeper starts tasks.
+    """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the
+    keeper starts tasks.
 
     With a batch scheduler the agent works without its keeper.
     """
@@ -302,10 +401,20 @@ def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
     view = turn.world.agent(key)
     was, view.keeper = view.keeper, None if said.answers else said
     if view.keeper is not None and was is None:
-        turn.ask(Count("keeperSilent", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, does not answer"))
+        turn.ask(
+            Count(
+                "keeperSilent",
+                f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, does not answer",
+            )
+        )
         placement.withdraw_all(turn, key)
     elif view.keeper is None and was is not None and view.synced:
-        turn.ask(Count("keeperAnswers", f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, answers again"))
+        turn.ask(
+            Count(
+                "keeperAnswers",
+                f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, answers again",
+            )
+        )
         placement.up(turn, key)
 
 
@@ -324,7 +433,9 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
     if not view.placed:
         view.unknown_since = None
     elif was_synced or view.unknown_since is None:
-        view.unknown_since = turn.now.wall if silent is None or silent.since is None else silent.since
+        view.unknown_since = (
+            turn.now.wall if silent is None or silent.since is None else silent.since
+        )
     turn.enter(view, "absent")
     if view.needed:
         ensure(turn, key)

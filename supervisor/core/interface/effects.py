@@ -1,4 +1,5 @@
-"""What the core asks the shell for. Imperative; each has an identity and may be asked again without harm.
+"""What the core asks the shell for. Imperative; each has an identity and may be asked again without
+harm.
 
 Effects are performed only after the events of their decision are durable, in order.
 """
@@ -51,7 +52,9 @@ class StopAgent(msgspec.Struct, frozen=True):
 
 
 class DismissAgent(msgspec.Struct, frozen=True):
-    """Nobody needs this agent: end it, unless a call is under way there, which is told as AgentBusy. reason: for logs and the agent."""
+    """Nobody needs this agent: end it, unless a call is under way there, which is told as
+    AgentBusy. reason: for logs and the agent.
+    """
 
     key: AgentKey
     epoch: int
@@ -60,7 +63,9 @@ class DismissAgent(msgspec.Struct, frozen=True):
 
 
 class LaunchTask(msgspec.Struct, frozen=True):
-    """Start this execution at the place `key`, unless its token was started before. What comes of it is reported."""
+    """Start this execution at the place `key`, unless its token was started before. What comes of
+    it is reported.
+    """
 
     key: AgentKey
     token: Token
@@ -106,7 +111,9 @@ class SettleTasks(msgspec.Struct, frozen=True):
 
 
 class ReleaseTask(msgspec.Struct, frozen=True):
-    """A failed task is not kept for anybody to look at any more: what the place has of it, beside its evidence, may go."""
+    """A failed task is not kept for anybody to look at any more: what the place has of it, beside
+    its evidence, may go.
+    """
 
     key: AgentKey
     token: Token
@@ -146,6 +153,17 @@ class Count(msgspec.Struct, frozen=True):
 
 TaskEffect = LaunchTask | LaunchGang | Probe | StopTask | FindTasks | SettleTasks | ReleaseTask
 Effect = (
-    ReplyStatus | ReplyRefusal | AgentReady | StartAgent | FindAgent | StopAgent | DismissAgent | TaskEffect | RemoveRunDir
-    | EndConnection | SetTimer | ClearTimer | Count
+    ReplyStatus
+    | ReplyRefusal
+    | AgentReady
+    | StartAgent
+    | FindAgent
+    | StopAgent
+    | DismissAgent
+    | TaskEffect
+    | RemoveRunDir
+    | EndConnection
+    | SetTimer
+    | ClearTimer
+    | Count
 )

@@ -1,16 +1,20 @@
-"""What the core is told. One frozen struct each; `Input` is the union, `jids` says which jobs must be at hand to decide."""
+"""What the core is told. One frozen struct each; `Input` is the union, `jids` says which jobs must
+be at hand to decide.
+"""
 
 from typing import Any
 
 import msgspec
 
+from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
-from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The moment of a decision. wall: unix seconds; mono: seconds of the monotonic clock; entropy: fresh random bytes."""
+    """The moment of a decision. wall: unix seconds; mono: seconds of the monotonic clock; entropy:
+    fresh random bytes.
+    """
 
     wall: float
     mono: float
@@ -19,7 +23,8 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId led to before.
+    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId
+    led to before.
 
     taken: another kind of request had this reqId.
     """
@@ -46,7 +51,9 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class WantAgent(msgspec.Struct, frozen=True):
-    """A reader or a call needs this agent to be up; `handle` is told when it is, or why it cannot be. Nothing of it is kept."""
+    """A reader or a call needs this agent to be up; `handle` is told when it is, or why it cannot
+    be. Nothing of it is kept.
+    """
 
     handle: int
     key: AgentKey
@@ -106,7 +113,9 @@ class DriverFailed(msgspec.Struct, frozen=True):
 
 
 class DriverFound(msgspec.Struct, frozen=True):
-    """state: alive, gone or unknown. sign_in: it cannot be known before its user has signed in; `detail` says so."""
+    """state: alive, gone or unknown. sign_in: it cannot be known before its user has signed in;
+    `detail` says so.
+    """
 
     key: AgentKey
     state: str
@@ -142,7 +151,9 @@ class DriverStopped(msgspec.Struct, frozen=True):
 
 
 class HostChanged(msgspec.Struct, frozen=True):
-    """A host of a driver with several can be asked, or cannot. A notice: who is told nothing takes it for up."""
+    """A host of a driver with several can be asked, or cannot. A notice: who is told nothing takes
+    it for up.
+    """
 
     driver: str
     host: str
@@ -193,7 +204,9 @@ Input = (
 
 
 def cancel_receipt(req_id: str) -> str:
-    """Under which a cancel with this reqId is on record. No reqId has a slash, so that a submission is never taken for a cancel."""
+    """Under which a cancel with this reqId is on record. No reqId has a slash, so that a submission
+    is never taken for a cancel.
+    """
     return "cancel/" + req_id
 
 
@@ -202,7 +215,10 @@ def jids(input_: Input) -> tuple[str, ...]:
     match input_:
         case Submit(request=request):
             spec = request.run
-            return (f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}", *(a.compute_jid for a in spec.after))
+            return (
+                f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}",
+                *(a.compute_jid for a in spec.after),
+            )
         case Cancel(request=request) | Release(request=request):
             return (request.compute_jid,)
         case TimerFired(timer=("follow", str() as jid)):
@@ -230,6 +246,8 @@ def agent_key(input_: Input) -> AgentKey | None:
 
 def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
-    return input_.handle if isinstance(input_, Submit | Cancel | Release | WantAgent | AgentStopRequested) else None
-
-
+    return (
+        input_.handle
+        if isinstance(input_, Submit | Cancel | Release | WantAgent | AgentStopRequested)
+        else None
+    )

@@ -1,8 +1,9 @@
 """Which task of a gang sits on which node: each on one of them, all or none, by what is free there.
 
-Tasks of a role are alike, so whole roles are laid out at once: the largest first, node after node, in a few orders. A small gang that
-none of them finds a place for is searched for, so that it is not said to be too much when there is a way. The same calls
-give the same places. Who holds what is in `rooms`, what is said about it in `shortage`.
+Tasks of a role are alike, so whole roles are laid out at once: the largest first, node after node,
+in a few orders. A small gang that none of them finds a place for is searched for, so that it is not
+said to be too much when there is a way. The same calls give the same places. Who holds what is in
+`rooms`, what is said about it in `shortage`.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -21,8 +22,8 @@ SEARCHED_TASKS, SEARCH_STEPS = 16, 10_000
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One host of a driver and what runs may have of it. address: what others connect to.
 
-    subnets: gangs have a network of one host there, and addresses out of these. plans: only runs of users with these plans come here;
-    none: everybody else's.
+    subnets: gangs have a network of one host there, and addresses out of these. plans: only runs of
+    users with these plans come here; none: everybody else's.
     """
 
     host: str
@@ -54,7 +55,8 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Space(msgspec.Struct):
-    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this gang takes by their number.
+    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this
+    gang takes by their number.
 
     full: no addresses are left for the network of another gang.
     """
@@ -80,7 +82,9 @@ _Order = Callable[[Need, list[Space]], list[tuple[int, int]]]
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """The first task without a place: of which role, how many of the gang have one, and what is free beside them."""
+    """The first task without a place: of which role, how many of the gang have one, and what is
+    free beside them.
+    """
 
     need: Need
     index: int
@@ -108,7 +112,9 @@ def asked(needs: Sequence[Need], what: int) -> int:
 
 
 def without_ports(needs: Sequence[Need]) -> tuple[Need, ...]:
-    return tuple(Need(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0)) for n in needs)
+    return tuple(
+        Need(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0)) for n in needs
+    )
 
 
 def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
@@ -117,7 +123,12 @@ def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
         return None
     if not all(any(room_for(n, s) for s in spaces) for n in needs):
         return None
-    for by, order in ((_largest_share, _as_listed), (_largest_share, _evenly), (_largest_share, _tightest), (_all_shares, _as_listed)):
+    for by, order in (
+        (_largest_share, _as_listed),
+        (_largest_share, _evenly),
+        (_largest_share, _tightest),
+        (_all_shares, _as_listed),
+    ):
         seating, stuck = _lay_out(needs, [s.copy() for s in spaces], by, order)
         if stuck is None:
             return seating
@@ -125,8 +136,12 @@ def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
 
 
 def seat(needs: Sequence[Need], spaces: Sequence[Space], among: Sequence[int]) -> Seating | None:
-    """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one host, all tasks on one of these."""
-    for at in sorted(among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)):
+    """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one
+    host, all tasks on one of these.
+    """
+    for at in sorted(
+        among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)
+    ):
         if spaces[at].node.subnets is not None and alone(needs, spaces[at]):
             return [[at] * need.tasks for need in needs]
     wide = [at for at in among if spaces[at].node.subnets is None]
@@ -136,7 +151,11 @@ def seat(needs: Sequence[Need], spaces: Sequence[Space], among: Sequence[int]) -
 
 def alone(needs: Sequence[Need], space: Space) -> bool:
     """Is there room for all of it on this node, in a network of that host?"""
-    return not space.full and sum(n.tasks for n in needs) <= subnets.MEMBERS and pack(needs, [space]) is not None
+    return (
+        not space.full
+        and sum(n.tasks for n in needs) <= subnets.MEMBERS
+        and pack(needs, [space]) is not None
+    )
 
 
 def stuck(needs: Sequence[Need], spaces: Sequence[Space]) -> Stuck | None:
@@ -153,7 +172,9 @@ def room_for(need: Need, space: Space) -> int:
     if most > 0 and need.fixed:
         # a number is there once, and may be one of those that are given to anybody
         within = sum(p in space.node.ports for p in need.fixed)
-        fits = space.free[PORT] >= need.amounts[PORT] + within and all(space.has(p) for p in need.fixed)
+        fits = space.free[PORT] >= need.amounts[PORT] + within and all(
+            space.has(p) for p in need.fixed
+        )
         return int(fits)
     return max(0, most)
 
@@ -167,9 +188,14 @@ def _take(need: Need, space: Space, tasks: int) -> None:
 
 
 def _lay_out(
-    needs: Sequence[Need], spaces: list[Space], by: Callable[[Need, list[int]], float], order: _Order,
+    needs: Sequence[Need],
+    spaces: list[Space],
+    by: Callable[[Need, list[int]], float],
+    order: _Order,
 ) -> tuple[Seating, Stuck | None]:
-    """The largest need first; for each as many tasks on a node as fit, then the next node. Changes `spaces`."""
+    """The largest need first; for each as many tasks on a node as fit, then the next node. Changes
+    `spaces`.
+    """
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
     seating: Seating = [[] for _ in needs]
     for i in sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -by(needs[i], total), i)):
@@ -187,11 +213,17 @@ def _lay_out(
 
 
 def _largest_share(need: Need, total: list[int]) -> float:
-    return max((amount / free if free > 0 else 1.0) if amount else 0.0 for amount, free in zip(need.amounts, total, strict=True))
+    return max(
+        (amount / free if free > 0 else 1.0) if amount else 0.0
+        for amount, free in zip(need.amounts, total, strict=True)
+    )
 
 
 def _all_shares(need: Need, total: list[int]) -> float:
-    return sum((amount / free if free > 0 else 1.0) if amount else 0.0 for amount, free in zip(need.amounts, total, strict=True))
+    return sum(
+        (amount / free if free > 0 else 1.0) if amount else 0.0
+        for amount, free in zip(need.amounts, total, strict=True)
+    )
 
 
 def _spares_gpus(need: Need, space: Space) -> bool:
@@ -200,18 +232,30 @@ def _spares_gpus(need: Need, space: Space) -> bool:
 
 
 def _as_listed(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
-    return sorted(((at, need.tasks) for at in range(len(spaces))), key=lambda o: (_spares_gpus(need, spaces[o[0]]), o))
+    return sorted(
+        ((at, need.tasks) for at in range(len(spaces))),
+        key=lambda o: (_spares_gpus(need, spaces[o[0]]), o),
+    )
 
 
 def _tightest(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
     room = [room_for(need, s) for s in spaces]
-    return sorted(((at, need.tasks) for at, n in enumerate(room) if n), key=lambda o: (_spares_gpus(need, spaces[o[0]]), room[o[0]], o))
+    return sorted(
+        ((at, need.tasks) for at, n in enumerate(room) if n),
+        key=lambda o: (_spares_gpus(need, spaces[o[0]]), room[o[0]], o),
+    )
 
 
 def _evenly(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
-    """To each node its share, by how many it has room for: so none runs out of one thing while it has much of another."""
+    """To each node its share, by how many it has room for: so none runs out of one thing while it
+    has much of another.
+    """
     room = [room_for(need, s) for s in spaces]
-    return [(at, -(-need.tasks * n // sum(room))) for at, n in sorted(enumerate(room), key=lambda o: (-o[1], o[0])) if n]
+    return [
+        (at, -(-need.tasks * n // sum(room)))
+        for at, n in sorted(enumerate(room), key=lambda o: (-o[1], o[0]))
+        if n
+    ]
 
 
 def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
@@ -219,9 +263,13 @@ def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
     if sum(n.tasks for n in needs) > SEARCHED_TASKS:
         return None
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
-    order = sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -_largest_share(needs[i], total), i))
+    order = sorted(
+        range(len(needs)), key=lambda i: (not needs[i].fixed, -_largest_share(needs[i], total), i)
+    )
     tasks = [i for i in order for _ in range(needs[i].tasks)]
-    chosen = _Search([needs[i] for i in tasks], alike=not any(n.fixed for n in needs)).go_on(list(spaces), ())
+    chosen = _Search([needs[i] for i in tasks], alike=not any(n.fixed for n in needs)).go_on(
+        list(spaces), ()
+    )
     if chosen is None:
         return None
     seating: Seating = [[] for _ in needs]
@@ -231,7 +279,9 @@ def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
 
 
 class _Search(msgspec.Struct):
-    """tasks: what each needs, those of a role one after the other. alike: nodes with the same amounts free are the same."""
+    """tasks: what each needs, those of a role one after the other. alike: nodes with the same
+    amounts free are the same.
+    """
 
     tasks: list[Need]
     alike: bool

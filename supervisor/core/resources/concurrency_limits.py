@@ -1,9 +1,11 @@
-"""Slots: what a run must hold before its task may be placed, taken in a fixed order, first come first served per pool.
+"""Slots: what a run must hold before its task may be placed, taken in a fixed order, first come
+first served per pool.
 
-A ticket takes its pools one after the other (its job, op, run directory, CPU); the fixed order makes a deadlock impossible. Within a
-pool the lowest number (the order of submission) goes first, whatever pool it waited in before. Pools appear when somebody
-asks and vanish when nobody holds or waits, so that memory follows what is live. Functions over plain data: the same calls
-give the same grants.
+A ticket takes its pools one after the other (its job, op, run directory, CPU); the fixed order
+makes a deadlock impossible. Within a pool the lowest number (the order of submission) goes first,
+whatever pool it waited in before. Pools appear when somebody asks and vanish when nobody holds or
+waits, so that memory follows what is live. Functions over plain data: the same calls give the same
+grants.
 """
 
 from bisect import bisect_left, insort
@@ -54,15 +56,21 @@ class Slots(msgspec.Struct):
 
 
 def request(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...]) -> list[Ticket]:
-    """Ask for all of `pools`. Returns the tickets that hold everything now and did not before (this one, or none)."""
+    """Ask for all of `pools`. Returns the tickets that hold everything now and did not before (this
+    one, or none).
+    """
     if ticket in slots.claims:
         return []
     slots.claims[ticket] = Claim(number=number, pools=pools)
     return _advance(slots, [ticket])
 
 
-def hold(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], released: Iterable[str] = ()) -> None:
-    """Take note of what was placed before a restart, whether or not there is room. `released` were given back since."""
+def hold(
+    slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], released: Iterable[str] = ()
+) -> None:
+    """Take note of what was placed before a restart, whether or not there is room. `released` were
+    given back since.
+    """
     kept = tuple(p for p in pools if p not in released)
     slots.claims[ticket] = Claim(number=number, pools=kept, held=len(kept))
     for name in kept:
@@ -70,7 +78,9 @@ def hold(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], rele
 
 
 def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticket]:
-    """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds all). Returns who holds everything now."""
+    """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds
+    all). Returns who holds everything now.
+    """
     if only is None:
         return release_all(slots, (ticket,))
     claim = slots.claims.get(ticket)
@@ -83,7 +93,9 @@ def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticke
 
 
 def release_all(slots: Slots, tickets: Iterable[Ticket]) -> list[Ticket]:
-    """Give back everything that these hold or wait for: none of them gets what another one of them gives back."""
+    """Give back everything that these hold or wait for: none of them gets what another one of them
+    gives back.
+    """
     names: dict[str, None] = {}
     for ticket in tickets:
         claim = slots.claims.pop(ticket, None)
@@ -105,7 +117,12 @@ def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
         return None
     name = claim.pools[claim.held]
     pool = slots.pools[name]
-    return Wait(name, bisect_left(pool.queue, (claim.number, ticket)), frozenset(pool.holders), pool.capacity)
+    return Wait(
+        name,
+        bisect_left(pool.queue, (claim.number, ticket)),
+        frozenset(pool.holders),
+        pool.capacity,
+    )
 
 
 def broken(slots: Slots) -> list[str]:
@@ -116,7 +133,11 @@ def broken(slots: Slots) -> list[str]:
             claim = slots.claims.get(t)
             if claim is None or name not in claim.pools[: claim.held]:
                 out.append(f"{name} is held by {t}, which does not know")
-        out.extend(f"{t} stands in the queue of {name} and does not wait for it" for _, t in pool.queue if not _waits_for(slots, t, name))
+        out.extend(
+            f"{t} stands in the queue of {name} and does not wait for it"
+            for _, t in pool.queue
+            if not _waits_for(slots, t, name)
+        )
         if pool.queue != sorted(pool.queue):
             out.append(f"the queue of {name} is out of order")
         if not pool.holders and not pool.queue:
@@ -124,12 +145,18 @@ def broken(slots: Slots) -> list[str]:
         if len(pool.holders) < pool.capacity and pool.queue:
             out.append(f"{name} has room and somebody waits")
     for t, claim in slots.claims.items():
-        out.extend(f"{t} believes it holds {name}" for name in claim.pools[: claim.held] if t not in slots.pools[name].holders)
+        out.extend(
+            f"{t} believes it holds {name}"
+            for name in claim.pools[: claim.held]
+            if t not in slots.pools[name].holders
+        )
     return out
 
 
 def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
-    """Let these tickets take pool after pool until each has all or must wait. Returns the ones that have all."""
+    """Let these tickets take pool after pool until each has all or must wait. Returns the ones that
+    have all.
+    """
     done = []
     for ticket in tickets:
         claim = slots.claims[ticket]

@@ -1,12 +1,15 @@
-"""Rooms: the cores, memory, GPUs and ports of the nodes of one driver, who holds them, and the gangs that wait for them.
+"""Rooms: the cores, memory, GPUs and ports of the nodes of one driver, who holds them, and the
+gangs that wait for them.
 
-A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one node. The lowest number goes first, and
-who is first and cannot have everything holds up those behind it, so that a large gang is not starved by small ones. Only who could
-not be placed if nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are given in turn, so
-that one just given back rests; those that a stranger listens on are avoided for a while. Where gangs have a network of one host, each has a
-block of addresses there; those that somebody else's network has are avoided, too. A host that is down gives nothing to anybody new.
-Nothing is kept for gangs that are gone.
-Functions over plain data: the same calls give the same grants.
+A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one
+node. The lowest number goes first, and who is first and cannot have everything holds up those
+behind it, so that a large gang is not starved by small ones. Only who could not be placed if
+nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are
+given in turn, so that one just given back rests; those that a stranger listens on are avoided for a
+while. Where gangs have a network of one host, each has a block of addresses there; those that
+somebody else's network has are avoided, too. A host that is down gives nothing to anybody new.
+Nothing is kept for gangs that are gone. Functions over plain data: the same calls give the same
+grants.
 """
 
 from bisect import bisect_left, insort
@@ -16,22 +19,43 @@ from itertools import islice, repeat
 import msgspec
 
 from ....protocol.jobs.roles import Place, TaskRole
-from . import host_selection as hosts, bin_packing as packing, unschedulable as shortage, subnets
+from . import bin_packing as packing
+from . import host_selection as hosts
+from . import subnets
+from . import unschedulable as shortage
 from .bin_packing import PORT, Need, Node, Space
-from .unschedulable import Lack, too_much
 from .concurrency_limits import Ticket
+from .unschedulable import Lack, too_much
 
 __all__ = [
-    "AVOID_BLOCK_SECS", "AVOID_SECS", "Grant", "Lack", "Node", "Room", "Seat",
-    "again", "broken", "foreign", "keep", "look_again", "next_look", "release", "request", "taken", "too_much", "usage", "wait_of",
+    "AVOID_BLOCK_SECS",
+    "AVOID_SECS",
+    "Grant",
+    "Lack",
+    "Node",
+    "Room",
+    "Seat",
+    "again",
+    "broken",
+    "foreign",
+    "keep",
+    "look_again",
+    "next_look",
+    "release",
+    "request",
+    "taken",
+    "too_much",
+    "usage",
+    "wait_of",
 ]
 
 #: (role, index)
 Seat = tuple[str, int]
-#: Who got everything, and where each of its tasks is: by role in the order they were asked for, then by index.
+#: Who got everything, and where each of its tasks is: by role in the order they were asked for,
+#: then by index.
 Grant = tuple[Ticket, tuple[Place, ...]]
-#: So long a port is avoided on which somebody else was found listening; and addresses that somebody else's network has, because
-#: to try them again costs a gang its attempt.
+#: So long a port is avoided on which somebody else was found listening; and addresses that somebody
+#: else's network has, because to try them again costs a gang its attempt.
 AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
@@ -83,8 +107,17 @@ class Room(msgspec.Struct):
             self.books.setdefault(n.host, Books(subnets=n.subnets))
 
 
-def request(room: Room, ticket: Ticket, number: int, roles: Sequence[TaskRole], mono: float, plan: str | None = None) -> list[Grant]:
-    """Ask for places for all tasks of all roles. Returns who has them now and had not before (this one, or none)."""
+def request(
+    room: Room,
+    ticket: Ticket,
+    number: int,
+    roles: Sequence[TaskRole],
+    mono: float,
+    plan: str | None = None,
+) -> list[Grant]:
+    """Ask for places for all tasks of all roles. Returns who has them now and had not before (this
+    one, or none).
+    """
     if ticket in room.claims:
         return []
     never = too_much(room.nodes, roles, plan)
@@ -97,7 +130,9 @@ def request(room: Room, ticket: Ticket, number: int, roles: Sequence[TaskRole], 
 
 
 def keep(room: Room, ticket: Ticket, roles: Sequence[TaskRole], places: Iterable[Place]) -> None:
-    """Take note of what was placed before a restart, whether or not there is room; also of some of a gang, one after the other."""
+    """Take note of what was placed before a restart, whether or not there is room; also of some of
+    a gang, one after the other.
+    """
     claim = room.claims.get(ticket)
     if claim is not None and not claim.seats:
         _leave_queue(room, ticket)
@@ -116,7 +151,9 @@ def keep(room: Room, ticket: Ticket, roles: Sequence[TaskRole], places: Iterable
 
 
 def release(room: Room, ticket: Ticket, mono: float, seat: Seat | None = None) -> list[Grant]:
-    """Give back everything a gang holds or waits for (or only one seat of those it holds). Returns who has everything now."""
+    """Give back everything a gang holds or waits for (or only one seat of those it holds). Returns
+    who has everything now.
+    """
     claim = room.claims.get(ticket)
     if claim is None:
         return []
@@ -134,12 +171,16 @@ def release(room: Room, ticket: Ticket, mono: float, seat: Seat | None = None) -
 
 
 def taken(
-    room: Room, ticket: Ticket, ports: Mapping[str, Sequence[int]], mono: float,
+    room: Room,
+    ticket: Ticket,
+    ports: Mapping[str, Sequence[int]],
+    mono: float,
 ) -> tuple[tuple[Place, ...] | None, list[Grant]]:
-    """On these ports of these hosts somebody else listens: avoid them for a while. Returns the gang's places, with other ports.
+    """On these ports of these hosts somebody else listens: avoid them for a while. Returns the
+    gang's places, with other ports.
 
-    None: there are no others (or it has no places), and it waits again, with its number; it may be among those who got something, then
-    on other hosts.
+    None: there are no others (or it has no places), and it waits again, with its number; it may be
+    among those who got something, then on other hosts.
     """
     for host, numbers in ports.items():
         if host in room.books:
@@ -155,13 +196,17 @@ def taken(
 def foreign(room: Room, host: str, address: str, mono: float) -> None:
     """Somebody else has the network of this address there: nobody is given any of it for a while."""
     books = room.books.get(host)
-    block = None if books is None or books.subnets is None else subnets.block_of(books.subnets, address)
+    block = (
+        None if books is None or books.subnets is None else subnets.block_of(books.subnets, address)
+    )
     if books is not None and block is not None:
         books.foreign[block] = mono + AVOID_BLOCK_SECS
 
 
 def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
-    """A gang gives its places back and waits for others, with its number. Returns who has everything now, this one perhaps."""
+    """A gang gives its places back and waits for others, with its number. Returns who has
+    everything now, this one perhaps.
+    """
     claim = room.claims[ticket]
     for place in claim.seats.values():
         _book(room, claim, place, -1)
@@ -171,13 +216,22 @@ def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
 
 
 def look_again(room: Room, mono: float) -> list[Grant]:
-    """Time has passed: ports and addresses that were avoided may be free; or a host is up again. Returns who has everything now."""
+    """Time has passed: ports and addresses that were avoided may be free; or a host is up again.
+    Returns who has everything now.
+    """
     return _settle(room, mono)
 
 
 def next_look(room: Room) -> float | None:
-    """When to look again: the moment that the next of what is avoided may be tried, while somebody waits; None: no need to."""
-    untils = (until for b in room.books.values() for avoided in (b.avoided, b.foreign) for until in avoided.values())
+    """When to look again: the moment that the next of what is avoided may be tried, while somebody
+    waits; None: no need to.
+    """
+    untils = (
+        until
+        for b in room.books.values()
+        for avoided in (b.avoided, b.foreign)
+        for until in avoided.values()
+    )
     return min(untils, default=None) if room.queue else None
 
 
@@ -187,26 +241,45 @@ def wait_of(room: Room, ticket: Ticket) -> Lack | None:
     if claim is None or claim.seats:
         return None
     if claim.never is not None:
-        return Lack("insufficient", 0, f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}")
+        return Lack(
+            "insufficient",
+            0,
+            f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}",
+        )
     if ahead := bisect_left(room.queue, (claim.number, ticket)):
         return shortage.behind(ahead)
     spaces = _spaces(room)
-    return shortage.lack(packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)])
+    return shortage.lack(
+        packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)]
+    )
 
 
 def usage(room: Room) -> list[dict[str, object]]:
     """For each node what is held and what there is."""
-    return [{
-        "host": n.host, "cpu": [b.cpu, n.cpu], "memory_mb": [b.memory_mb, n.memory_mb],
-        "gpus": [len(b.gpus), len(n.gpus)], "ports": len(b.ports),
-    } for n in room.nodes for b in (room.books[n.host],)]
+    return [
+        {
+            "host": n.host,
+            "cpu": [b.cpu, n.cpu],
+            "memory_mb": [b.memory_mb, n.memory_mb],
+            "gpus": [len(b.gpus), len(n.gpus)],
+            "ports": len(b.ports),
+        }
+        for n in room.nodes
+        for b in (room.books[n.host],)
+    ]
 
 
 def broken(room: Room) -> list[str]:
     """What is wrong with the books, as sentences: for tests and the simulator."""
     waits = {t: c for t, c in room.claims.items() if not c.seats and c.never is None}
-    out = [f"{t} waits and is not in the queue" for t, c in waits.items() if (c.number, t) not in room.queue]
-    out.extend(f"{t} stands in the queue and does not wait" for _, t in room.queue if t not in waits)
+    out = [
+        f"{t} waits and is not in the queue"
+        for t, c in waits.items()
+        if (c.number, t) not in room.queue
+    ]
+    out.extend(
+        f"{t} stands in the queue and does not wait" for _, t in room.queue if t not in waits
+    )
     if room.queue != sorted(set(room.queue)):
         out.append("the queue is out of order")
     for node in room.nodes:
@@ -223,15 +296,24 @@ def _wrong_books(room: Room, node: Node) -> list[str]:
     out: list[str] = []
     for ticket, claim in room.claims.items():
         asked = {(r.name, i): r for r in claim.roles for i in range(r.tasks)}
-        out.extend(f"{ticket} has {seat}, which it did not ask for" for seat in claim.seats if seat not in asked)
+        out.extend(
+            f"{ticket} has {seat}, which it did not ask for"
+            for seat in claim.seats
+            if seat not in asked
+        )
         for seat, place in claim.seats.items():
             if place.host == node.host and seat in asked:
                 _add(seen, asked[seat], place, 1)
                 kept = kept or claim.kept
-                block = None if node.subnets is None else subnets.block_of(node.subnets, place.address)
+                block = (
+                    None if node.subnets is None else subnets.block_of(node.subnets, place.address)
+                )
                 if block is not None and owners.setdefault(block, ticket) != ticket:
                     out.append(f"{ticket} and {owners[block]} have addresses of one network")
-    if any(getattr(seen, what) != getattr(books, what) for what in ("cpu", "memory_mb", "gpus", "ports", "blocks")):
+    if any(
+        getattr(seen, what) != getattr(books, what)
+        for what in ("cpu", "memory_mb", "gpus", "ports", "blocks")
+    ):
         out.append("the books differ from what the gangs hold")
     if kept:
         return out
@@ -281,8 +363,17 @@ def _spaces(room: Room) -> list[Space]:
     out = []
     for n in room.nodes:
         b = room.books[n.host]
-        ports = len(n.ports) - sum(p in n.ports for p in b.ports) - sum(p in n.ports and p not in b.ports for p in b.avoided)
-        free = [n.cpu - b.cpu, n.memory_mb - b.memory_mb, sum(g not in b.gpus for g in n.gpus), ports]
+        ports = (
+            len(n.ports)
+            - sum(p in n.ports for p in b.ports)
+            - sum(p in n.ports and p not in b.ports for p in b.avoided)
+        )
+        free = [
+            n.cpu - b.cpu,
+            n.memory_mb - b.memory_mb,
+            sum(g not in b.gpus for g in n.gpus),
+            ports,
+        ]
         full = n.subnets is not None and _free_block(n, b) is None
         out.append(Space(n, [max(0, f) for f in free], b.ports, b.avoided, full=full))
     return out
@@ -303,36 +394,60 @@ def _plan(room: Room, claim: Claim) -> tuple[tuple[Need, ...], packing.Seating] 
 
 
 def _hopeless(room: Room, needs: Sequence[Need], among: Sequence[int]) -> bool:
-    """Is less free on all nodes together than is asked for? It is soon said, and this is asked whenever somebody gives something back."""
+    """Is less free on all nodes together than is asked for? It is soon said, and this is asked
+    whenever somebody gives something back.
+    """
     books = [(n, room.books[n.host]) for n in (room.nodes[at] for at in among)]
     free = (
-        sum(max(0, n.cpu - b.cpu) for n, b in books), sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
-        sum(len(n.gpus) for n, _ in books), sum(len(n.ports) for n, _ in books),
+        sum(max(0, n.cpu - b.cpu) for n, b in books),
+        sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
+        sum(len(n.gpus) for n, _ in books),
+        sum(len(n.ports) for n, _ in books),
     )
     return any(packing.asked(needs, what) > free[what] for what in range(len(free)))
 
 
-def _places(room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seating: packing.Seating) -> tuple[Place, ...]:
-    """Names and numbers for what was planned: of a node's ports, first those that are asked for by number, then any."""
+def _places(
+    room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seating: packing.Seating
+) -> tuple[Place, ...]:
+    """Names and numbers for what was planned: of a node's ports, first those that are asked for by
+    number, then any.
+    """
     count = [0] * len(room.nodes)
     fixed: list[set[int]] = [set() for _ in room.nodes]
     for need, seats in zip(needs, seating, strict=True):
         for at in seats:
             count[at] += need.amounts[PORT]
             fixed[at].update(need.fixed)
-    numbers = [iter(_next_ports(n, room.books[n.host], count[at], fixed[at])) for at, n in enumerate(room.nodes)]
+    numbers = [
+        iter(_next_ports(n, room.books[n.host], count[at], fixed[at]))
+        for at, n in enumerate(room.nodes)
+    ]
     gpus = [iter([g for g in n.gpus if g not in room.books[n.host].gpus]) for n in room.nodes]
     addresses = [_addresses(n, room.books[n.host]) for n in room.nodes]
     out = []
     for role, seats in zip(roles, seating, strict=True):
         labels = role.all_ports()
         for index, at in enumerate(seats):
-            ports = {p.label: tuple(range(p.begin, p.begin + p.count) if p.begin else sorted(islice(numbers[at], p.count))) for p in labels}
+            ports = {
+                p.label: tuple(
+                    range(p.begin, p.begin + p.count)
+                    if p.begin
+                    else sorted(islice(numbers[at], p.count))
+                )
+                for p in labels
+            }
             node = room.nodes[at]
-            out.append(Place(
-                role=role.name, index=index, host=node.host, address=next(addresses[at]), ports=ports,
-                gpus=tuple(islice(gpus[at], role.gpu)),
-            ))
+            out.append(
+                Place(
+                    role=role.name,
+                    index=index,
+                    host=node.host,
+                    address=next(addresses[at]),
+                    ports=ports,
+                    gpus=tuple(islice(gpus[at], role.gpu)),
+                )
+            )
     return tuple(out)
 
 
@@ -349,26 +464,37 @@ def _addresses(node: Node, books: Books) -> Iterator[str]:
 
 
 def _next_ports(node: Node, books: Books, count: int, but: Iterable[int] = ()) -> list[int]:
-    """The next free ports in turn; fewer than `count` when there are no more. Those are not the next ones any more."""
+    """The next free ports in turn; fewer than `count` when there are no more. Those are not the
+    next ones any more.
+    """
     if not count:
         return []
     first, end = node.ports.start, node.ports.stop
     start = min(max(books.next_port, first), end)
     turn = (p for r in (range(start, end), range(first, start)) for p in r)
-    out = list(islice((p for p in turn if p not in books.ports and p not in books.avoided and p not in but), count))
+    out = list(
+        islice(
+            (p for p in turn if p not in books.ports and p not in books.avoided and p not in but),
+            count,
+        )
+    )
     if out:
         books.next_port = out[-1] + 1
     return out
 
 
 def _change_ports(room: Room, claim: Claim, lost: Mapping[str, Sequence[int]]) -> bool:
-    """Give the gang others for what it lost, on the same hosts; False, and its places stay, when there are none."""
+    """Give the gang others for what it lost, on the same hosts; False, and its places stay, when
+    there are none.
+    """
     any_number = {(r.name, p.label) for r in claim.roles for p in r.all_ports() if not p.begin}
     nodes = {n.host: n for n in room.nodes}
     fresh: dict[str, list[int]] = {}
     for host, bad in lost.items():
         here = [p for p in claim.seats.values() if p.host == host]
-        gone = [(p.role, label) for p in here for label, has in p.ports.items() for n in has if n in bad]
+        gone = [
+            (p.role, label) for p in here for label, has in p.ports.items() for n in has if n in bad
+        ]
         if not gone:
             continue
         if host not in nodes or not any_number.issuperset(gone):
@@ -379,7 +505,10 @@ def _change_ports(room: Room, claim: Claim, lost: Mapping[str, Sequence[int]]) -
     for seat, place in claim.seats.items():
         numbers = fresh.get(place.host, [])
         bad = lost.get(place.host, ())
-        ports = {label: tuple(sorted(numbers.pop(0) if n in bad else n for n in has)) for label, has in place.ports.items()}
+        ports = {
+            label: tuple(sorted(numbers.pop(0) if n in bad else n for n in has))
+            for label, has in place.ports.items()
+        }
         if ports != place.ports:
             _book(room, claim, place, -1)
             claim.seats[seat] = msgspec.structs.replace(place, ports=ports)

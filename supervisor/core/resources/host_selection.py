@@ -1,6 +1,8 @@
-"""Hosts of a driver with several: what each has for agents, which of them a run may go to, and to which of these it goes.
+"""Hosts of a driver with several: what each has for agents, which of them a run may go to, and to
+which of these it goes.
 
-Plain data and functions of it. What runs hold and wait for is gathered in `world`, what is done about it in `moving` and `outages`.
+Plain data and functions of it. What runs hold and wait for is gathered in `world`, what is done
+about it in `moving` and `outages`.
 """
 
 from collections.abc import Sequence
@@ -12,10 +14,12 @@ from ....protocol.clusters.cluster import LIMIT_SLACK_SECS
 
 
 class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """slots: runs at once, by kind. agent_mb: memory that one agent of a kind takes there; memory_mb: for all of them, None: not counted.
+    """slots: runs at once, by kind. agent_mb: memory that one agent of a kind takes there;
+    memory_mb: for all of them, None: not counted.
 
-    It is counted for drivers whose gangs are in containers only: agents of gangs could wait for each other's memory. plans: only runs of
-    users with these plans come here; none: everybody else's.
+    It is counted for drivers whose gangs are in containers only: agents of gangs could wait for
+    each other's memory. plans: only runs of users with these plans come here; none: everybody
+    else's.
     """
 
     host: str
@@ -43,8 +47,9 @@ Outages = dict[tuple[str, str], Down]
 class Option(msgspec.Struct, frozen=True, kw_only=True):
     """One host, as a run sees it that looks for a home.
 
-    load: runs of its kind that wait or run there, of `slots` at once. warm: 2 where its user's agent of that kind is there or on its way, 1
-    where the user has any agent. memory: 2 where there is room for its agent, 1 where idle ones make room, 0 where there is none.
+    load: runs of its kind that wait or run there, of `slots` at once. warm: 2 where its user's
+    agent of that kind is there or on its way, 1 where the user has any agent. memory: 2 where there
+    is room for its agent, 1 where idle ones make room, 0 where there is none.
     """
 
     host: str
@@ -75,9 +80,11 @@ def allowed(places: Sequence[_Place], plan: str | None) -> list[_Place]:
 
 
 def choose(options: Sequence[Option]) -> str | None:
-    """Where a run waits. A host that is down is nobody's choice while another is up; nor is one whose memory is used up.
+    """Where a run waits. A host that is down is nobody's choice while another is up; nor is one
+    whose memory is used up.
 
-    Where a slot is free, the agent that is there counts first, then the load; where none is, the load alone. The first listed wins a tie.
+    Where a slot is free, the agent that is there counts first, then the load; where none is, the
+    load alone. The first listed wins a tie.
     """
     up = [o for o in options if not o.down] or options
     roomy = [o for o in up if o.memory] or up

@@ -1,6 +1,8 @@
-"""Addresses of gangs that have a network of their own on one host: a block of 1024 addresses for each, by its number among those of a host.
+"""Addresses of gangs that have a network of their own on one host: a block of 1024 addresses for
+each, by its number among those of a host.
 
-Of a block the first address is the network's, the second its gateway's, the last its broadcast's; tasks have those between.
+Of a block the first address is the network's, the second its gateway's, the last its broadcast's;
+tasks have those between.
 """
 
 from collections.abc import Container
@@ -24,7 +26,11 @@ def blocks(subnets: str) -> int:
 
 def free_block(subnets: str | None, held: Container[int]) -> int | None:
     """The lowest one that nobody holds."""
-    return None if subnets is None else next((n for n in range(blocks(subnets)) if n not in held), None)
+    return (
+        None
+        if subnets is None
+        else next((n for n in range(blocks(subnets)) if n not in held), None)
+    )
 
 
 def address(subnets: str, block: int, member: int) -> str:

@@ -1,4 +1,5 @@
-"""Why a gang has no place, in sentences with numbers: what it asks for, what there is, where, and whether it is scattered.
+"""Why a gang has no place, in sentences with numbers: what it asks for, what there is, where, and
+whether it is scattered.
 
 Nothing is decided here; `rooms` knows who holds what, `packing` what fits.
 """
@@ -10,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from ....protocol.jobs.roles import FIRST_PORT, LAST_PORT, TaskRole
-from . import host_selection as hosts, bin_packing as packing, subnets
+from . import bin_packing as packing
+from . import host_selection as hosts
+from . import subnets
 from .bin_packing import CPU, GPU, MEMORY, PORT, Need, Node, Space, Stuck
 
 #: Hosts that a sentence names, before it says how many more there are.
@@ -20,8 +23,8 @@ NAMED_HOSTS = 3
 class Lack(msgspec.Struct, frozen=True):
     """Why a gang waits.
 
-    behind: others asked before it, `ahead` of them. insufficient: less is free than it asks for. fragmented: enough is free, but not
-    where it is needed. ports: only ports are wanting.
+    behind: others asked before it, `ahead` of them. insufficient: less is free than it asks for.
+    fragmented: enough is free, but not where it is needed. ports: only ports are wanting.
     """
 
     code: Literal["behind", "insufficient", "fragmented", "ports"]
@@ -38,19 +41,33 @@ def lack(needs: Sequence[Need], spaces: Sequence[Space]) -> Lack:
     """Why the gang whose turn it is cannot have its places now."""
     short = [what for what in (CPU, MEMORY, GPU) if packing.asked(needs, what) > _sum(spaces, what)]
     if short:
-        return Lack("insufficient", 0, "; ".join(_too_little(needs, spaces, what) for what in short))
+        return Lack(
+            "insufficient", 0, "; ".join(_too_little(needs, spaces, what) for what in short)
+        )
     stuck = packing.stuck(needs, spaces)
-    if spaces and all(s.node.subnets is not None for s in spaces) and (stuck is None or len(spaces) > 1):
+    if (
+        spaces
+        and all(s.node.subnets is not None for s in spaces)
+        and (stuck is None or len(spaces) > 1)
+    ):
         return Lack("fragmented", 0, _one_network(needs, spaces, "has room for all of them now"))
     if stuck is None:
-        return Lack("fragmented", 0, f"no way was found yet to share its {_tasks(needs)} tasks out among the hosts")
+        return Lack(
+            "fragmented",
+            0,
+            f"no way was found yet to share its {_tasks(needs)} tasks out among the hosts",
+        )
     if packing.pack(packing.without_ports(needs), spaces) is not None:
         return Lack("ports", 0, _ports_wanting(needs, spaces, stuck))
     return Lack("fragmented", 0, _scattered(stuck, _tasks(needs)))
 
 
-def too_much(nodes: Sequence[Node], roles: Sequence[TaskRole], plan: str | None = None) -> str | None:
-    """Why these roles could not be placed even if nothing else ran, with every host up; None: they could."""
+def too_much(
+    nodes: Sequence[Node], roles: Sequence[TaskRole], plan: str | None = None
+) -> str | None:
+    """Why these roles could not be placed even if nothing else ran, with every host up; None: they
+    could.
+    """
     wrong, all_ = _wrong_ports(roles), nodes
     nodes = hosts.allowed(nodes, plan)
     if wrong or not nodes:
@@ -82,9 +99,16 @@ def no_host(plan: str | None) -> str:
 
 def _one_network(needs: Sequence[Need], spaces: Sequence[Space], what: str) -> str:
     """Enough is there, but not on one host."""
-    asks = [_who_asks(needs, what_) for what_ in (CPU, MEMORY, GPU) if packing.asked(needs, what_) > _best(spaces, what_).free[what_]]
+    asks = [
+        _who_asks(needs, what_)
+        for what_ in (CPU, MEMORY, GPU)
+        if packing.asked(needs, what_) > _best(spaces, what_).free[what_]
+    ]
     full = " (all networks for gangs are in use there)" if all(s.full for s in spaces) else ""
-    best = [f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if packing.asked(needs, w))}" for s in spaces]
+    best = [
+        f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if packing.asked(needs, w))}"
+        for s in spaces
+    ]
     asked = f"; {asks[0]}" if asks else ""
     return f"its tasks share a network of one host, and no host {what}{full}{asked} ({_first_few(best)})"
 
@@ -139,13 +163,20 @@ def _free(spaces: Sequence[Space], what: int, *, scattered: bool = False) -> str
     if len(spaces) == 1:
         return f"{here} {'is' if best.free[what] == 1 else 'are'} free on {best.node.host}"
     free = _sum(spaces, what)
-    there = f"{free} {'is' if free == 1 else 'are'} free in all, but on several hosts" if scattered else (
-        f"{free} of {sum(s.node.amounts[what] for s in spaces)} {'is' if free == 1 else 'are'} free in all")
+    there = (
+        f"{free} {'is' if free == 1 else 'are'} free in all, but on several hosts"
+        if scattered
+        else (
+            f"{free} of {sum(s.node.amounts[what] for s in spaces)} {'is' if free == 1 else 'are'} free in all"
+        )
+    )
     return f"the most that one host has free is {here} ({best.node.host}); {there}"
 
 
 def _who_asks(needs: Sequence[Need], what: int) -> str:
-    """`role worker asks for 12 cores (3 x 4)`; of several roles, their sum and the one that wants most."""
+    """`role worker asks for 12 cores (3 x 4)`; of several roles, their sum and the one that wants
+    most.
+    """
     asking = [n for n in needs if n.amounts[what]]
     most = max(asking, key=lambda n: n.amounts[what] * n.tasks)
     each = f"{most.tasks} x {most.amounts[what]}"
@@ -178,7 +209,9 @@ def _scattered(stuck: Stuck, tasks: int) -> str:
 def _there(need: Need, space: Space) -> str:
     """What a host has free of what is needed; of ports by number, whether they are."""
     has = ", ".join(amount(what, space.free[what]) for what, n in enumerate(need.amounts) if n)
-    return f"{space.node.host} has {has}" + (f", but {why}" if (why := _who_has(need, space)) else "")
+    return f"{space.node.host} has {has}" + (
+        f", but {why}" if (why := _who_has(need, space)) else ""
+    )
 
 
 def _first_few(told: Sequence[str]) -> str:
@@ -201,7 +234,9 @@ def _ports_wanting(needs: Sequence[Need], spaces: Sequence[Space], stuck: Stuck)
 def _who_has(need: Need, space: Space) -> str | None:
     """Who has the ports on this host that are asked for by number."""
     for ports, who in (
-        (space.held, "another run holds"), (space.avoided, "something else listens on"), (space.fixed, "another task of this run has"),
+        (space.held, "another run holds"),
+        (space.avoided, "something else listens on"),
+        (space.fixed, "another task of this run has"),
     ):
         if there := [p for p in need.fixed if p in ports]:
             return f"{who} {_numbers(there)} on {space.node.host}"
@@ -235,19 +270,29 @@ def _task_too_large(need: Need, spaces: Sequence[Space]) -> str | None:
     for what, n in enumerate(need.amounts):
         best = _best(spaces, what)
         if n > best.free[what]:
-            there = f"{best.node.host} has {best.free[what]}" if len(spaces) == 1 else (
-                f"the most that one host has is {best.free[what]} ({best.node.host})")
+            there = (
+                f"{best.node.host} has {best.free[what]}"
+                if len(spaces) == 1
+                else (f"the most that one host has is {best.free[what]} ({best.node.host})")
+            )
             return f"role {need.role} asks for {amount(what, n)} for each task: {there}"
     if any(packing.room_for(need, s) for s in spaces):
         return None
     hosts = _first_few([_there(need, s) for s in spaces])
-    return f"role {need.role} asks for {_all_of(need)} for each task: no host has all of it ({hosts})"
+    return (
+        f"role {need.role} asks for {_all_of(need)} for each task: no host has all of it ({hosts})"
+    )
 
 
 def _gang_too_large(needs: Sequence[Need], spaces: Sequence[Space], what: int) -> str:
     best = _best(spaces, what)
-    there = f"{best.node.host} has {best.free[what]}" if len(spaces) == 1 else (
-        f"all {len(spaces)} hosts together have {_sum(spaces, what)}, the largest of them {best.free[what]} ({best.node.host})")
+    there = (
+        f"{best.node.host} has {best.free[what]}"
+        if len(spaces) == 1
+        else (
+            f"all {len(spaces)} hosts together have {_sum(spaces, what)}, the largest of them {best.free[what]} ({best.node.host})"
+        )
+    )
     return f"{_who_asks(needs, what)}: {there}"
 
 
@@ -261,6 +306,8 @@ def _same_port_too_often(needs: Sequence[Need], spaces: Sequence[Space]) -> str 
         return None
     port = crowded[0]
     who = [f"role {n.role}" for n in needs if port in n.fixed]
-    hosts = f"there is one ({spaces[0].node.host})" if len(spaces) == 1 else f"there are {len(spaces)}"
+    hosts = (
+        f"there is one ({spaces[0].node.host})" if len(spaces) == 1 else f"there are {len(spaces)}"
+    )
     ask = f"{' and '.join(who)} {'asks' if len(who) == 1 else 'ask'} for port {port} for {tasks[port]} tasks"
     return f"{ask}: one task on each host can have it, and of hosts {hosts}"

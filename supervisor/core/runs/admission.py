@@ -1,8 +1,10 @@
-"""What becomes of a request to run: a new run, the live one joined, the finished one reused, or a refusal.
+"""What becomes of a request to run: a new run, the live one joined, the finished one reused, or a
+refusal.
 
-A request is *valid* for the run that is there when its hash is equal and its serial is absent or equal. Live and not valid:
-somebody else's run is in the slot, refused. Live and valid: joined. Completed and valid: reused, unless `forceRun`.
-Everything else becomes a new run with a serial that no other run of this job ever had.
+A request is *valid* for the run that is there when its hash is equal and its serial is absent or
+equal. Live and not valid: somebody else's run is in the slot, refused. Live and valid: joined.
+Completed and valid: reused, unless `forceRun`. Everything else becomes a new run with a serial that
+no other run of this job ever had.
 """
 
 import hashlib
@@ -12,18 +14,21 @@ import msgspec
 from ....db.events.events import RunRequested
 from ....db.events.state import Job, Run
 from ....db.store.contract import Receipt
+from ....protocol.api.requests import RunSimulation, RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.ids import compute_jid
-from ....protocol.api.requests import RunSimulation, RunSpec
 from ....protocol.jobs.status import COMPLETED
-from ..state import cluster_assignment as batch
-from . import dependencies, termination as stopping
-from ..resources import host_selection as hosts, gang_allocator as rooms, unschedulable as shortage
-from ..scheduling import placement
 from ..interface.effects import ReplyStatus
 from ..interface.inputs import Submit
+from ..resources import gang_allocator as rooms
+from ..resources import host_selection as hosts
+from ..resources import unschedulable as shortage
+from ..scheduling import placement
+from ..state import cluster_assignment as batch
 from ..state.configuration import Policy
 from ..state.world import Turn, owner
+from . import dependencies
+from . import termination as stopping
 
 
 def submit(turn: Turn, input_: Submit) -> None:
@@ -35,7 +40,10 @@ def submit(turn: Turn, input_: Submit) -> None:
         _reply_known(turn, input_, jid)
         return
     if input_.taken:
-        raise Refusal("conflict", f"reqId {request.req_id} was used for a cancel; a new request needs a new reqId")
+        raise Refusal(
+            "conflict",
+            f"reqId {request.req_id} was used for a cancel; a new request needs a new reqId",
+        )
     job = turn.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
     if run is not None and _answered_by(run, request, spec):
@@ -49,10 +57,19 @@ def submit(turn: Turn, input_: Submit) -> None:
         raise Refusal("resourceExceeded", lack)
     waits = dependencies.accepted(turn, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(turn.now.wall), turn.world.policy.serial_floor)
-    turn.record(jid, RunRequested(
-        at=turn.now.wall, serial=serial, spec=spec, run_dir=input_.run_dir, req_id=request.req_id, mono=turn.now.mono,
-        boot_id=turn.now.boot_id, waits_for=waits,
-    ))
+    turn.record(
+        jid,
+        RunRequested(
+            at=turn.now.wall,
+            serial=serial,
+            spec=spec,
+            run_dir=input_.run_dir,
+            req_id=request.req_id,
+            mono=turn.now.mono,
+            boot_id=turn.now.boot_id,
+            waits_for=waits,
+        ),
+    )
     _receipt(turn, request.req_id, jid, serial)
     turn.ask(ReplyStatus(input_.handle, jid, serial))
     job = turn.world.jobs[jid]
@@ -78,33 +95,52 @@ def _reply_known(turn: Turn, input_: Submit, jid: str) -> None:
     known = input_.known
     assert known is not None
     if known[0] != jid:
-        raise Refusal("conflict", f"reqId {input_.request.req_id} was used for another job before; a new request needs a new reqId")
+        raise Refusal(
+            "conflict",
+            f"reqId {input_.request.req_id} was used for another job before; a new request needs a new reqId",
+        )
     turn.ask(ReplyStatus(input_.handle, jid, known[1]))
 
 
 def _answered_by(run: Run, request: RunSimulation, spec: RunSpec) -> bool:
-    valid = run.spec.compute_job_hash == spec.compute_job_hash and request.compute_job_serial in (0, run.serial)
+    valid = run.spec.compute_job_hash == spec.compute_job_hash and request.compute_job_serial in (
+        0,
+        run.serial,
+    )
     if run.active:
         if not valid:
             raise Refusal("anotherRun", "another browser is running the simulation")
         if request.force_run:
-            raise Refusal("anotherRun", "the simulation is running already; refresh, and cancel it before forcing a new run")
+            raise Refusal(
+                "anotherRun",
+                "the simulation is running already; refresh, and cancel it before forcing a new run",
+            )
         return True
     return valid and run.status == COMPLETED and not request.force_run
 
 
 def _receipt(turn: Turn, req_id: str, jid: str, serial: int) -> None:
-    turn.receipts.append(Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=turn.now.wall))
+    turn.receipts.append(
+        Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=turn.now.wall)
+    )
 
 
 def with_hash(spec: RunSpec) -> RunSpec:
     """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
     if spec.compute_job_hash is not None:
         return spec
-    matters: tuple[object, ...] = (spec.simulation_type, spec.compute_model, spec.command, spec.wrap, sorted(spec.env.items()))
+    matters: tuple[object, ...] = (
+        spec.simulation_type,
+        spec.compute_model,
+        spec.command,
+        spec.wrap,
+        sorted(spec.env.items()),
+    )
     if spec.data is not None:
         matters = (*matters, spec.data)
     if spec.roles:
         matters = (*matters, spec.roles)
-    digest = hashlib.blake2b(msgspec.json.encode(matters, order="deterministic"), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(
+        msgspec.json.encode(matters, order="deterministic"), digest_size=16
+    ).hexdigest()
     return msgspec.structs.replace(spec, compute_job_hash=digest)

@@ -1,8 +1,10 @@
-"""When an attempt is decided, and whether another one follows: the completion policy and the retry policy.
+"""When an attempt is decided, and whether another one follows: the completion policy and the retry
+policy.
 
-Pure: tasks that ended in, a verdict out. An attempt is looked at whenever one of its tasks has ended by itself. Failure comes first:
-where both a failure and a success could decide, it failed. Attempts are tried again as a whole; what the platform did counts
-separately from what nobody can explain, and what trying again cannot help is never tried again.
+Pure: tasks that ended in, a verdict out. An attempt is looked at whenever one of its tasks has
+ended by itself. Failure comes first: where both a failure and a success could decide, it failed.
+Attempts are tried again as a whole; what the platform did counts separately from what nobody can
+explain, and what trying again cannot help is never tried again.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,8 @@ import msgspec
 from ....diagnosis.exit_table import Behavior
 from ....protocol.jobs.roles import Retry, TaskRole
 
-#: Conflict retries after which the wait for resources has grown as far as it does, and how many times the shortest wait that is.
+#: Conflict retries after which the wait for resources has grown as far as it does, and how many
+#: times the shortest wait that is.
 CONFLICTS, CONFLICT_TIMES = 6, 6
 #: The longest pause before other retries.
 MAX_PAUSE_SECS = 60.0
@@ -30,7 +33,9 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of an attempt, and the task that decided it (None: the last of all, which fulfilled no condition)."""
+    """What became of an attempt, and the task that decided it (None: the last of all, which
+    fulfilled no condition).
+    """
 
     succeeded: bool
     reason: str
@@ -47,8 +52,14 @@ class Again(msgspec.Struct, frozen=True):
 
 
 def decided(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | None:
-    """None: the attempt goes on. finals: each task at most once, in the order of their ends, without those that were stopped."""
-    return _deciding(roles, finals, ok=False) or _deciding(roles, finals, ok=True) or _all_over(roles, finals)
+    """None: the attempt goes on. finals: each task at most once, in the order of their ends,
+    without those that were stopped.
+    """
+    return (
+        _deciding(roles, finals, ok=False)
+        or _deciding(roles, finals, ok=True)
+        or _all_over(roles, finals)
+    )
 
 
 def _deciding(roles: Sequence[TaskRole], finals: Sequence[Final], *, ok: bool) -> Verdict | None:
@@ -78,10 +89,13 @@ def _all_over(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | N
     return Verdict(succeeded=True, reason=reason, role=None, index=None)
 
 
-def again(policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float) -> Again | str:
+def again(
+    policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float
+) -> Again | str:
     """What follows an attempt that failed in this way; a sentence that says why nothing does.
 
-    before: why each earlier attempt was tried again. chance: in [0, 1), so that those who wait for the same do not come together.
+    before: why each earlier attempt was tried again. chance: in [0, 1), so that those who wait for
+    the same do not come together.
     """
     if policy is None:
         return "the run did not ask for retries"
@@ -91,7 +105,11 @@ def again(policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], 
         case "unknown":
             used, allowed, kind = before.count("unknown"), policy.count, "retry"
         case "transient" | "conflict":
-            used, allowed, kind = before.count("transient") + before.count("conflict"), policy.platform, "platform retry"
+            used, allowed, kind = (
+                before.count("transient") + before.count("conflict"),
+                policy.platform,
+                "platform retry",
+            )
         case _:
             assert_never(behavior)
     if allowed == 0:
@@ -113,7 +131,11 @@ _WHY: dict[Behavior, str] = {
 
 def _delay(policy: Retry, behavior: Behavior, before: Sequence[Behavior], chance: float) -> float:
     if behavior == "conflict":
-        grown = min(1.0, before.count("conflict") / CONFLICTS) * (CONFLICT_TIMES - 1) * policy.conflict_secs
+        grown = (
+            min(1.0, before.count("conflict") / CONFLICTS)
+            * (CONFLICT_TIMES - 1)
+            * policy.conflict_secs
+        )
         return policy.conflict_secs + chance * grown
     quick = len(before) - before.count("conflict")
     return min(MAX_PAUSE_SECS, 2.0 ** min(quick - 1, _DOUBLINGS)) if quick else 0.0

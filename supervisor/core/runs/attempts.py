@@ -1,18 +1,21 @@
-"""What the end of a task does to its attempt, and the end of an attempt to its run: completion, retries, the final status."""
+"""What the end of a task does to its attempt, and the end of an attempt to its run: completion,
+retries, the final status.
+"""
 
 from collections.abc import Iterable
 
 from ....db.events.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded
 from ....db.events.state import Attempt, Retrying, Run, Stop, Task
 from ....diagnosis.exit_table import Diagnosis
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import Token
+from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR
-from ..scheduling import placement, dispatch as tasks
 from ..interface.effects import ClearTimer, ReleaseTask, SetTimer
-from .outcome import outcome
-from .attempt_policies import Final, again, decided
+from ..scheduling import dispatch as tasks
+from ..scheduling import placement
 from ..state.world import Turn
+from .attempt_policies import Final, again, decided
+from .outcome import outcome
 
 #: Why a task is stopped when its attempt was decided by others: never a failure of its own.
 DECIDED = "decided"
@@ -23,10 +26,14 @@ CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
     """Nothing is left of this task."""
     token = task.token
-    turn.record(token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
+    turn.record(
+        token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis)
+    )
     run = turn.world.jobs[token.jid].run
     mine = run is not None and run.serial == token.serial
-    if task.agent_key.kind == "container" and (run is None or not mine or run.spec.debug_secs is not None):
+    if task.agent_key.kind == "container" and (
+        run is None or not mine or run.spec.debug_secs is not None
+    ):
         turn.ask(ReleaseTask(task.agent_key, token))
     if run is not None and mine:
         _decide(turn, run, token, exit_)
@@ -63,21 +70,41 @@ def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
     if not _may_decide(turn, run, token, exit_):
         return
     if exit_.stop_reason == "timeLimit":
-        succeeded, reason, role, index = False, f"[{token.role}]: a task was ended by the time limit", token.role, token.index
+        succeeded, reason, role, index = (
+            False,
+            f"[{token.role}]: a task was ended by the time limit",
+            token.role,
+            token.index,
+        )
     else:
         verdict = decided(run.spec.roles, _finals(attempt, token))
         if verdict is None:
             return
-        succeeded, reason, role, index = verdict.succeeded, verdict.reason, verdict.role or "", verdict.index or 0
-    turn.record(token.jid, AttemptDecided(
-        at=turn.now.wall, serial=run.serial, attempt=token.attempt, succeeded=succeeded, reason=reason, role=role or None,
-        index=index if role else None,
-    ))
+        succeeded, reason, role, index = (
+            verdict.succeeded,
+            verdict.reason,
+            verdict.role or "",
+            verdict.index or 0,
+        )
+    turn.record(
+        token.jid,
+        AttemptDecided(
+            at=turn.now.wall,
+            serial=run.serial,
+            attempt=token.attempt,
+            succeeded=succeeded,
+            reason=reason,
+            role=role or None,
+            index=index if role else None,
+        ),
+    )
     _dismiss(turn, run, attempt)
 
 
 def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
-    """Is it worth looking at all of them? Only at the last end, or at the one with which its role has enough of its kind."""
+    """Is it worth looking at all of them? Only at the last end, or at the one with which its role
+    has enough of its kind.
+    """
     tally = turn.world.tallies.get((token.jid, token.serial))
     if tally is None or exit_.stop_reason == "timeLimit":
         return True
@@ -88,13 +115,20 @@ def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
 
 def _finals(attempt: Attempt, newest: Token) -> list[Final]:
     """Tasks that are over, in the order of their ends."""
-    ended = sorted((t for t in attempt.tasks if not t.live), key=lambda t: (t.token == newest, t.ended_at or 0.0))
-    return [Final(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded) for t in ended]
+    ended = sorted(
+        (t for t in attempt.tasks if not t.live),
+        key=lambda t: (t.token == newest, t.ended_at or 0.0),
+    )
+    return [
+        Final(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded) for t in ended
+    ]
 
 
 def not_needed(turn: Turn, run: Run) -> Stop:
     """How a task is stopped that its attempt does not need any more."""
-    return Stop(at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note="")
+    return Stop(
+        at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note=""
+    )
 
 
 def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
@@ -107,7 +141,9 @@ def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
 
 
 def end_held(turn: Turn, task: Task) -> None:
-    """A task that was kept for debugging is over, with the exit that it had; the end of another one may have ended it already."""
+    """A task that was kept for debugging is over, with the exit that it had; the end of another one
+    may have ended it already.
+    """
     known = turn.world.task(task.token)
     if known is None or not known.live:
         return
@@ -121,7 +157,11 @@ def _close(turn: Turn, token: Token) -> None:
     run = turn.world.jobs[token.jid].run
     assert run is not None
     attempt = _attempt(run, token.attempt)
-    if attempt is None or attempt.ended_at is not None or (token.jid, token.serial) in turn.world.tallies:
+    if (
+        attempt is None
+        or attempt.ended_at is not None
+        or (token.jid, token.serial) in turn.world.tallies
+    ):
         return
     status, reason, error = _result(run, attempt)
     if not run.active:
@@ -129,27 +169,62 @@ def _close(turn: Turn, token: Token) -> None:
         return
     if status == ERROR and run.stop is None and run.spec.retry is not None:
         telling = attempt.telling
-        behavior = "unknown" if telling is None or telling.diagnosis is None else telling.diagnosis.behavior
+        behavior = (
+            "unknown"
+            if telling is None or telling.diagnosis is None
+            else telling.diagnosis.behavior
+        )
         before = [a.retry.behavior for a in run.attempts if a.retry is not None]
         late = run.late_stop
-        found = again(run.spec.retry, behavior, before, turn.chance()) if late is None else CANCELED_LATE.format(late.by)
+        found = (
+            again(run.spec.retry, behavior, before, turn.chance())
+            if late is None
+            else CANCELED_LATE.format(late.by)
+        )
         if not isinstance(found, str):
-            _end(turn, token, reason, retry=Retrying(
-                at=turn.now.wall, delay_secs=found.delay_secs, behavior=found.behavior, reason=found.reason, mono=turn.now.mono,
-                boot_id=turn.now.boot_id,
-            ))
+            _end(
+                turn,
+                token,
+                reason,
+                retry=Retrying(
+                    at=turn.now.wall,
+                    delay_secs=found.delay_secs,
+                    behavior=found.behavior,
+                    reason=found.reason,
+                    mono=turn.now.mono,
+                    boot_id=turn.now.boot_id,
+                ),
+            )
             turn.ask(SetTimer(("retry", token.jid, token.serial), found.delay_secs))
             return
         _end(turn, token, reason, not_retried=found)
     else:
         _end(turn, token, reason)
-    turn.record(token.jid, RunEnded(at=turn.now.wall, serial=token.serial, status=status, reason=reason, error=error))
+    turn.record(
+        token.jid,
+        RunEnded(at=turn.now.wall, serial=token.serial, status=status, reason=reason, error=error),
+    )
 
 
-def _end(turn: Turn, token: Token, reason: str, *, retry: Retrying | None = None, not_retried: str | None = None) -> None:
-    turn.record(token.jid, AttemptEnded(
-        at=turn.now.wall, serial=token.serial, attempt=token.attempt, reason=reason, retry=retry, not_retried=not_retried,
-    ))
+def _end(
+    turn: Turn,
+    token: Token,
+    reason: str,
+    *,
+    retry: Retrying | None = None,
+    not_retried: str | None = None,
+) -> None:
+    turn.record(
+        token.jid,
+        AttemptEnded(
+            at=turn.now.wall,
+            serial=token.serial,
+            attempt=token.attempt,
+            reason=reason,
+            retry=retry,
+            not_retried=not_retried,
+        ),
+    )
 
 
 def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
@@ -162,7 +237,11 @@ def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
     status, reason, error = outcome(exit_)
     if verdict is None or status == COMPLETED:
         return status, reason, error
-    return status, reason, f"{verdict.reason} {_named(attempt.telling)}: {error}" if error else verdict.reason
+    return (
+        status,
+        reason,
+        f"{verdict.reason} {_named(attempt.telling)}: {error}" if error else verdict.reason,
+    )
 
 
 def _named(task: Task | None) -> str:

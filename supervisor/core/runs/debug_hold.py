@@ -1,35 +1,51 @@
-"""Failed tasks that are kept for somebody to look at: nothing of them runs, what they hold they go on holding.
+"""Failed tasks that are kept for somebody to look at: nothing of them runs, what they hold they go
+on holding.
 
-Kept is what failed by itself (its own exit code, a crash, memory that ran out), never what the platform did to it. It ends at
-its deadline, or when it is released; then it has ended as it ended, and the attempt goes on from there.
+Kept is what failed by itself (its own exit code, a crash, memory that ran out), never what the
+platform did to it. It ends at its deadline, or when it is released; then it has ended as it ended,
+and the attempt goes on from there.
 """
 
 from ....db.events.events import TaskHeld
 from ....db.events.state import Job, Task
 from ....diagnosis.exit_table import Diagnosis
 from ....protocol.errors import Refusal
-from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.ids import Token
-from . import attempts
+from ....protocol.jobs.exit_info import ExitInfo
 from ..interface.effects import ReplyStatus, SetTimer
 from ..interface.inputs import Release
 from ..state.world import Turn, owner
+from . import attempts
 
 
 def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
     """Is this failure one that somebody wants to look at?"""
     token = task.token
     run = turn.world.jobs[token.jid].run
-    if run is None or run.serial != token.serial or not run.active or run.spec.debug_secs is None or task.held is not None:
+    if (
+        run is None
+        or run.serial != token.serial
+        or not run.active
+        or run.spec.debug_secs is None
+        or task.held is not None
+    ):
         return False
     if run.late_stop is not None:  # its user does not want it any more
         return False
     attempt = next((a for a in run.attempts if a.number == token.attempt), None)
-    if attempt is None or attempt.decided is not None or diagnosis is None or exit_.stop_reason is not None:
+    if (
+        attempt is None
+        or attempt.decided is not None
+        or diagnosis is None
+        or exit_.stop_reason is not None
+    ):
         return False
     if exit_.ended_by_scheduler not in (None, "OUT_OF_MEMORY"):
         return False
-    return exit_.source in ("keeper", "script", "engine", "scheduler") and diagnosis.type in ("user", "unknown")
+    return exit_.source in ("keeper", "script", "engine", "scheduler") and diagnosis.type in (
+        "user",
+        "unknown",
+    )
 
 
 def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
@@ -38,9 +54,18 @@ def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -
     run = turn.world.jobs[token.jid].run
     assert run is not None and run.spec.debug_secs is not None
     secs = min(run.spec.debug_secs, turn.world.policy.debug_secs)
-    turn.record(token.jid, TaskHeld(
-        at=turn.now.wall, token=token, exit=exit_, secs=secs, diagnosis=diagnosis, mono=turn.now.mono, boot_id=turn.now.boot_id,
-    ))
+    turn.record(
+        token.jid,
+        TaskHeld(
+            at=turn.now.wall,
+            token=token,
+            exit=exit_,
+            secs=secs,
+            diagnosis=diagnosis,
+            mono=turn.now.mono,
+            boot_id=turn.now.boot_id,
+        ),
+    )
     turn.world.agent(task.agent_key).placed.discard(token)
     turn.ask(SetTimer(("debug", token), secs))
 

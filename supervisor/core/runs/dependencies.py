@@ -1,7 +1,8 @@
 """Runs that wait for the end of others: what is accepted, and what their ends lead to.
 
-A run that waits for others is in no queue. The end of one of those is looked at in a decision of its own, some followers at a
-time, so that a chain of ten thousand is no long decision; after a restart every one that is waited for is looked at again.
+A run that waits for others is in no queue. The end of one of those is looked at in a decision of
+its own, some followers at a time, so that a chain of ten thousand is no long decision; after a
+restart every one that is waited for is looked at again.
 """
 
 from itertools import islice
@@ -10,13 +11,13 @@ import msgspec
 
 from ....db.events.events import DependencyEnded, RunEnded
 from ....db.events.state import Job, PastRun, Run
-from ....protocol.errors import Refusal
 from ....protocol.api.requests import RunSpec
+from ....protocol.errors import Refusal
 from ....protocol.jobs.roles import After
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
-from ..scheduling import placement
 from ..interface.effects import ClearTimer, SetTimer
 from ..resources.concurrency_limits import Ticket
+from ..scheduling import placement
 from ..state.world import Turn, owner
 
 #: Followers of one run that are told of its end in one decision.
@@ -24,7 +25,9 @@ TOLD = 128
 
 
 def accepted(turn: Turn, spec: RunSpec, jid: str) -> tuple[After, ...]:
-    """What this run has still to wait for, each with its serial. Raises Refusal for what will never come."""
+    """What this run has still to wait for, each with its serial. Raises Refusal for what will never
+    come.
+    """
     waits: list[After] = []
     for after in spec.after:
         job = turn.world.jobs.get(after.compute_jid)
@@ -32,7 +35,9 @@ def accepted(turn: Turn, spec: RunSpec, jid: str) -> tuple[After, ...]:
             raise Refusal("badRequest", f"{jid} cannot wait for itself")
         if job is None or job.run is None or owner(job.jid) != spec.uid:
             raise Refusal("notFound", f"there is no job {after.compute_jid} to wait for")
-        pinned = msgspec.structs.replace(after, compute_job_serial=after.compute_job_serial or job.run.serial)
+        pinned = msgspec.structs.replace(
+            after, compute_job_serial=after.compute_job_serial or job.run.serial
+        )
         found = _ended(job, pinned.compute_job_serial)
         if found is None:
             waits.append(pinned)
@@ -62,7 +67,9 @@ def forget(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
 def noticed(turn: Turn) -> None:
     """Jobs changed in this decision: are there some that others wait for?"""
     for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
-        if any(_ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]):
+        if any(
+            _ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]
+        ):
             turn.ask(SetTimer(("follow", jid), 0.0))
 
 
@@ -96,26 +103,48 @@ def _tell(turn: Turn, ticket: Ticket, jid: str, serial: int, found: str) -> None
     assert run is not None and run.serial == ticket[1]
     waits = [a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) == (jid, serial)]
     forget(turn, ticket, tuple(waits))
-    _over(turn, ticket, run.waits_for, jid, serial, found, right=all(_right(a, found) for a in waits))
+    _over(
+        turn, ticket, run.waits_for, jid, serial, found, right=all(_right(a, found) for a in waits)
+    )
 
 
-def _over(turn: Turn, ticket: Ticket, waited: tuple[After, ...], jid: str, serial: int, found: str, *, right: bool) -> None:
+def _over(
+    turn: Turn,
+    ticket: Ticket,
+    waited: tuple[After, ...],
+    jid: str,
+    serial: int,
+    found: str,
+    *,
+    right: bool,
+) -> None:
     own, own_serial = ticket
-    job = turn.record(own, DependencyEnded(
-        at=turn.now.wall, serial=own_serial, compute_jid=jid, compute_job_serial=serial, status=found,
-    ))
+    job = turn.record(
+        own,
+        DependencyEnded(
+            at=turn.now.wall,
+            serial=own_serial,
+            compute_jid=jid,
+            compute_job_serial=serial,
+            status=found,
+        ),
+    )
     run = job.run
     assert run is not None
     if not right:
         forget(turn, ticket, waited)
         turn.ask(ClearTimer(("queue", own, own_serial)))
-        turn.record(own, RunEnded(at=turn.now.wall, serial=own_serial, status=CANCELED, reason="dependency"))
+        turn.record(
+            own, RunEnded(at=turn.now.wall, serial=own_serial, status=CANCELED, reason="dependency")
+        )
     elif not run.waits_for:
         placement.enqueue(turn, job)
 
 
 def _ended(job: Job, serial: int) -> str | None:
-    """How this run ended, once nothing of it is left; None before. One that nobody remembers ended somehow."""
+    """How this run ended, once nothing of it is left; None before. One that nobody remembers ended
+    somehow.
+    """
     run = job.run
     if run is not None and run.serial == serial:
         if run.busy:
@@ -148,4 +177,6 @@ def _right(after: After, found: str) -> bool:
 
 
 def _words(after: After) -> str:
-    return {"ok": "if it completes", "failed": "if it does not complete", "any": "however it ends"}[after.on]
+    return {"ok": "if it completes", "failed": "if it does not complete", "any": "however it ends"}[
+        after.on
+    ]

@@ -1,4 +1,6 @@
-"""How a run ends: from one execution's exit to the run's status and reason. Plain functions with their truth table as tests."""
+"""How a run ends: from one execution's exit to the run's status and reason. Plain functions with
+their truth table as tests.
+"""
 
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
@@ -7,14 +9,17 @@ from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
 
 #: The log was set back to before this run was started: what ran was taken for a leftover.
-LEFTOVER = "it was ended because the log, which had been set back, did not know that it had been started"
+LEFTOVER = (
+    "it was ended because the log, which had been set back, did not know that it had been started"
+)
 
 
 def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
-    """(status, reason, error) of a run whose only task ended like this and which nobody had stopped in the books.
+    """(status, reason, error) of a run whose only task ended like this and which nobody had stopped
+    in the books.
 
-    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM. Then what the job itself
-    left as its last word; then what is known of its exit.
+    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM.
+    Then what the job itself left as its last word; then what is known of its exit.
     """
     if exit_.stop_reason == "timeLimit":
         return CANCELED, "timeLimit", None

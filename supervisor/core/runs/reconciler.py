@@ -1,8 +1,10 @@
-"""What agents report, held against what the log says. Level-triggered: whatever the order, only the difference counts.
+"""What agents report, held against what the log says. Level-triggered: whatever the order, only the
+difference counts.
 
-An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings news, or speaks of something that should
-not be: an ended or unknown task that runs is stopped; an ended one that was recorded before is only acknowledged; a task the
-agent does not know was never received (then it is sent again) or is lost (then it had started).
+An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings
+news, or speaks of something that should not be: an ended or unknown task that runs is stopped; an
+ended one that was recorded before is only acknowledged; a task the agent does not know was never
+received (then it is sent again) or is lost (then it had started).
 """
 
 from typing import assert_never
@@ -11,19 +13,46 @@ import msgspec
 
 from ....db.events.events import TaskExited, TaskStarted, TaskSubmitted
 from ....db.events.state import Task
-from ....protocol.jobs import progress_report as reports
-from ....protocol.clusters.batch import BatchState
 from ....diagnosis.exit_table import diagnose
-from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, Token
-from ....protocol.wire.messages import Alive, CallReply, ClusterReport, Execution, FileChunk, FileList, KeeperReport, LogChunk, OpError, PortsProbed, RunReport, RunStatusUpdate, Samples, Snapshot
+from ....protocol.jobs import progress_report as reports
+from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.wire.messages import (
+    Alive,
+    CallReply,
+    ClusterReport,
+    Execution,
+    FileChunk,
+    FileList,
+    KeeperReport,
+    LogChunk,
+    OpError,
+    PortsProbed,
+    RunReport,
+    RunStatusUpdate,
+    Samples,
+    Snapshot,
+)
 from ..agents import lifecycle as agency
-from . import attempts, debug_hold as debugging, termination as stopping
-from ..state import cluster_assignment as batch
-from ..scheduling import gang_placement as gangs, placement, dispatch as tasks
-from ..interface.effects import ClearTimer, Count, EndConnection, FindTasks, SetTimer, SettleTasks, StopTask
+from ..interface.effects import (
+    ClearTimer,
+    Count,
+    EndConnection,
+    FindTasks,
+    SetTimer,
+    SettleTasks,
+    StopTask,
+)
 from ..interface.inputs import AgentGap, AgentSaid
+from ..scheduling import dispatch as tasks
+from ..scheduling import gang_placement as gangs
+from ..scheduling import placement
+from ..state import cluster_assignment as batch
 from ..state.world import AgentView, Turn, owner
+from . import attempts
+from . import debug_hold as debugging
+from . import termination as stopping
 
 #: It may have run: what its keeper wrote down need not have been on the disk when the power went.
 RESTARTED = "the machine was restarted while it was being started"
@@ -46,13 +75,26 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             if all(_owned(turn, input_, e) for e in message.executions):
                 _page(turn, input_.key, view, message)
         case OpError():
-            turn.ask(Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"))
+            turn.ask(
+                Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}")
+            )
         case PortsProbed():
             placement.probed(turn, input_.key, message)
         case KeeperReport():
             agency.keeper_said(turn, input_.key, message)
-        case Alive() | LogChunk() | CallReply() | FileChunk() | FileList() | RunReport() | Samples() | ClusterReport():
-            pass  # the shell's: a connection opens with the first, the others answer a reader or are kept by nobody
+        case (
+            Alive()
+            | LogChunk()
+            | CallReply()
+            | FileChunk()
+            | FileList()
+            | RunReport()
+            | Samples()
+            | ClusterReport()
+        ):
+            # the shell's: a connection opens with the first, the others answer a reader or are
+            # kept by nobody
+            pass
         case _:
             assert_never(message)
 
@@ -103,7 +145,9 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
 
 
 def _heard(turn: Turn, task: Task, said: BatchState) -> None:
-    """What its batch scheduler says of it. Its number there is on record from the first time on; the rest is a notice."""
+    """What its batch scheduler says of it. Its number there is on record from the first time on;
+    the rest is a notice.
+    """
     turn.world.batch[task.token] = said
     if said.job_id is not None and task.batch is None:
         turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
@@ -120,7 +164,11 @@ def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
     if execution.state == "ended":
         turn.ask(SettleTasks(key, (execution.token,)))
         return
-    turn.ask(Count("staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"))
+    turn.ask(
+        Count(
+            "staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"
+        )
+    )
     turn.ask(StopTask(key, execution.token, "lost", 0.0))
 
 
@@ -133,10 +181,18 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
     if pid is None and token in turn.world.batch:
         pid = 0  # it runs by the word of its scheduler alone
     if task.pid is None and pid is not None:
-        turn.record(token.jid, TaskStarted(
-            at=turn.now.wall, token=token, pid=pid, start_ticks=execution.start_ticks or 0,
-            started_at=execution.started_at or turn.now.wall, host=_host(turn, task, view), boot_id=view.boot_id,
-        ))
+        turn.record(
+            token.jid,
+            TaskStarted(
+                at=turn.now.wall,
+                token=token,
+                pid=pid,
+                start_ticks=execution.start_ticks or 0,
+                started_at=execution.started_at or turn.now.wall,
+                host=_host(turn, task, view),
+                boot_id=view.boot_id,
+            ),
+        )
         placement.running(turn, token)
     if execution.exit is not None:
         _exited(turn, token, execution.exit)
@@ -147,10 +203,14 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
 
 
 def _exited(turn: Turn, token: Token, exit_: ExitInfo) -> None:
-    """Its command has ended: from here on neither its time limit nor a stop concerns it, however long the rest of it takes."""
+    """Its command has ended: from here on neither its time limit nor a stop concerns it, however
+    long the rest of it takes.
+    """
     task = turn.world.task(token)
     if task is not None and task.exited is None:
-        turn.record(token.jid, TaskExited(at=turn.now.wall, token=token, exit=_writable(turn, exit_)))
+        turn.record(
+            token.jid, TaskExited(at=turn.now.wall, token=token, exit=_writable(turn, exit_))
+        )
     for timer in ("limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
 
@@ -170,25 +230,44 @@ def _unwanted(turn: Turn, token: Token) -> bool:
 
 
 def _ended(turn: Turn, task: Task, execution: Execution) -> None:
-    exit_ = execution.exit or ExitInfo(source="lost", detail="the agent reported its end and nothing else")
+    exit_ = execution.exit or ExitInfo(
+        source="lost", detail="the agent reported its end and nothing else"
+    )
     if exit_.source == "start" and _restarted(turn, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
     turn.ask(SettleTasks(task.agent_key, (task.token,)))
 
 
-def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, start_ticks: int | None = None) -> None:
-    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost, an exit on record decides."""
+def finish(
+    turn: Turn,
+    task: Task,
+    exit_: ExitInfo,
+    *,
+    pid: int | None = None,
+    start_ticks: int | None = None,
+) -> None:
+    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost,
+    an exit on record decides.
+    """
     if exit_.source == "lost" and task.exited is not None:
         exit_ = task.exited
     token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
     view = turn.world.agent(task.agent_key)
     if task.pid is None and pid is not None:
         # it was so short that its start and its end came in one word
-        turn.record(token.jid, TaskStarted(
-            at=at, token=token, pid=pid, start_ticks=start_ticks or 0, started_at=exit_.started_at or at,
-            host=_host(turn, task, view), boot_id=view.boot_id,
-        ))
+        turn.record(
+            token.jid,
+            TaskStarted(
+                at=at,
+                token=token,
+                pid=pid,
+                start_ticks=start_ticks or 0,
+                started_at=exit_.started_at or at,
+                host=_host(turn, task, view),
+                boot_id=view.boot_id,
+            ),
+        )
         placement.running(turn, token)
     exit_ = _with_last_word(turn, token, exit_)
     turn.world.began.pop(token, None)
@@ -209,7 +288,11 @@ def finish(turn: Turn, task: Task, exit_: ExitInfo, *, pid: int | None = None, s
 def _with_last_word(turn: Turn, token: Token, exit_: ExitInfo) -> ExitInfo:
     """Of its batch scheduler, where the exit does not have it."""
     said = turn.world.batch.pop(token, None)
-    return exit_ if said is None or isinstance(exit_.batch, BatchState) else msgspec.structs.replace(exit_, batch=said)
+    return (
+        exit_
+        if said is None or isinstance(exit_.batch, BatchState)
+        else msgspec.structs.replace(exit_, batch=said)
+    )
 
 
 def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
@@ -234,24 +317,47 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
     view.snapshot_pages += 1
     view.snapshot.update({e.token: e for e in page.executions})
     if page.last:
-        known, view.snapshot, view.snapshot_number, view.snapshot_done = view.snapshot, {}, None, page.number
+        known, view.snapshot, view.snapshot_number, view.snapshot_done = (
+            view.snapshot,
+            {},
+            None,
+            page.number,
+        )
         reconcile(turn, key, known)
 
 
 def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
-    """Everything the agent knows against everything the log believes to be with it; then it is up to date and gets work."""
+    """Everything the agent knows against everything the log believes to be with it; then it is up
+    to date and gets work.
+    """
     view = turn.world.agent(key)
-    if not view.synced and not view.doubted and any(_started(turn, token) for token in view.placed - known.keys()):
-        # it may be the last word of an agent that was replaced since, on its way for long; who is gone does not answer
+    if (
+        not view.synced
+        and not view.doubted
+        and any(_started(turn, token) for token in view.placed - known.keys())
+    ):
+        # it may be the last word of an agent that was replaced since, on its way for long; who is
+        # gone does not answer
         view.doubted = True
         turn.ask(FindTasks(key))
         return
     before = {token.jid for token in view.placed}
-    tasks.launch(turn, key, [token for token in sorted(view.placed - known.keys()) if _never_heard_of(turn, key, token)])
+    tasks.launch(
+        turn,
+        key,
+        [
+            token
+            for token in sorted(view.placed - known.keys())
+            if _never_heard_of(turn, key, token)
+        ],
+    )
     for execution in known.values():
         update(turn, key, execution)
     if not view.synced:
-        view.news, view.news_since = {jid: job.version for jid, job in turn.touched.items() if jid in before}, view.unknown_since
+        view.news, view.news_since = (
+            {jid: job.version for jid, job in turn.touched.items() if jid in before},
+            view.unknown_since,
+        )
         view.synced, view.unknown_since = True, None
         turn.ask(ClearTimer(("sync", key, view.epoch)))
         placement.up(turn, key)
@@ -269,7 +375,15 @@ def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
     if task is None or not task.live:
         return False
     if task.pid is not None:
-        finish(turn, task, ExitInfo(source="lost", detail="its agent does not know it any more", started_at=task.started_at))
+        finish(
+            turn,
+            task,
+            ExitInfo(
+                source="lost",
+                detail="its agent does not know it any more",
+                started_at=task.started_at,
+            ),
+        )
         return False
     if _unwanted(turn, token):
         stopping.remind(turn, token)
@@ -281,9 +395,11 @@ def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
 
 
 def _restarted(turn: Turn, task: Task) -> bool:
-    """Was its machine restarted since it was placed? Then its traces may be lost with what was not yet on the disk.
+    """Was its machine restarted since it was placed? Then its traces may be lost with what was not
+    yet on the disk.
 
-    What is given to a batch scheduler has its traces on the nodes, which share a file system: its script starts once at most.
+    What is given to a batch scheduler has its traces on the nodes, which share a file system: its
+    script starts once at most.
     """
     view = turn.world.agent(task.agent_key)
     if task.agent_key.driver in turn.world.policy.batch:

@@ -8,12 +8,24 @@ from ..state.world import Turn
 
 
 def purge(turn: Turn, input_: Purge) -> None:
-    """Only the run that is meant, only when nothing of it is left, and only of a plan that does not keep it."""
+    """Only the run that is meant, only when nothing of it is left, and only of a plan that does not
+    keep it.
+    """
     job = turn.world.jobs.get(input_.jid)
     run = job.run if job is not None else None
-    if job is None or run is None or run.serial != input_.serial or job.busy or run.status == PURGED:
+    if (
+        job is None
+        or run is None
+        or run.serial != input_.serial
+        or job.busy
+        or run.status == PURGED
+    ):
         return
-    if run.ended_at is None or run.ended_at > input_.ended_before or run.spec.active_plan in turn.world.policy.kept_plans:
+    if (
+        run.ended_at is None
+        or run.ended_at > input_.ended_before
+        or run.spec.active_plan in turn.world.policy.kept_plans
+    ):
         return
     turn.record(job.jid, RunPurged(at=turn.now.wall, serial=run.serial))
     turn.ask(RemoveRunDir(job.jid, run.serial, run.run_dir))

@@ -1,10 +1,10 @@
 """Ends that are wanted: cancels, time limits, queue limits.
 
-An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes still do, and ending them
-is owed until an agent reports that nothing is left. The intent is on record before any signal. A stop that comes when the commands of
-all its live tasks have exited is too late: it is on record, it changes no result, and no other attempt follows.
+An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes
+still do, and ending them is owed until an agent reports that nothing is left. The intent is on
+record before any signal. A stop that comes when the commands of all its live tasks have exited is
+too late: it is on record, it changes no result, and no other attempt follows.
 """
-
 
 from ....db.events.events import LateStopRequested, RunEnded, StopRequested
 from ....db.events.state import Job, Run
@@ -13,32 +13,49 @@ from ....protocol.clusters.cluster import fallback_secs
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.jobs.status import CANCELED
-from . import attempts, dependencies
-from ..state import cluster_assignment as batch
-from ..scheduling import placement, dispatch as tasks
 from ..interface.effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from ..interface.inputs import Cancel, cancel_receipt
+from ..scheduling import dispatch as tasks
+from ..scheduling import placement
 from ..scheduling.dispatch import REMIND_SECS
+from ..state import cluster_assignment as batch
 from ..state.world import Turn, owner
+from . import attempts, dependencies
 
 
 def cancel(turn: Turn, input_: Cancel) -> None:
-    """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer alike."""
+    """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer
+    alike.
+    """
     request = input_.request
     job = turn.world.jobs.get(request.compute_jid)
     if job is None or job.run is None or owner(job.jid) != request.uid:
         raise Refusal("notFound", f"there is no job {request.compute_jid}")
     run = job.run
     if input_.known is not None and input_.known[0] != job.jid:
-        raise Refusal("conflict", f"reqId {request.req_id} was used for another job before; a new request needs a new reqId")
+        raise Refusal(
+            "conflict",
+            f"reqId {request.req_id} was used for another job before; a new request needs a new reqId",
+        )
     if input_.taken:
-        raise Refusal("conflict", f"reqId {request.req_id} was used to submit a run; a cancel needs a reqId of its own")
+        raise Refusal(
+            "conflict",
+            f"reqId {request.req_id} was used to submit a run; a cancel needs a reqId of its own",
+        )
     serial = input_.known[1] if input_.known else request.compute_job_serial or run.serial
     turn.ask(ReplyStatus(input_.handle, job.jid, serial))
     if input_.known is not None:
         return
     # also when there is nothing to do: the same request again must not hit a run that came after it
-    turn.receipts.append(Receipt(uid=request.uid, req_id=cancel_receipt(request.req_id), jid=job.jid, serial=serial, at=turn.now.wall))
+    turn.receipts.append(
+        Receipt(
+            uid=request.uid,
+            req_id=cancel_receipt(request.req_id),
+            jid=job.jid,
+            serial=serial,
+            at=turn.now.wall,
+        )
+    )
     if serial != run.serial or not run.active:
         return
     _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
@@ -54,8 +71,8 @@ def queue_limit(turn: Turn, jid: str, serial: int) -> None:
 def time_limit(turn: Turn, token: Token) -> None:
     """Its keeper should have ended it by now, and is told to, again and again.
 
-    Nothing is on record for that: it may have ended by itself long ago, and whoever was there will say so. What the keeper ends
-    because of this comes back with this reason.
+    Nothing is on record for that: it may have ended by itself long ago, and whoever was there will
+    say so. What the keeper ends because of this comes back with this reason.
     """
     task = turn.world.task(token)
     run = _live(turn, token.jid, token.serial)
@@ -68,12 +85,20 @@ def remind(turn: Turn, token: Token) -> None:
     """Nobody reported the end of something that was stopped: ask again."""
     task = turn.world.task(token)
     job = turn.world.jobs.get(token.jid)
-    if task is None or not task.live or task.held is not None or task.exited is not None or job is None:
+    if (
+        task is None
+        or not task.live
+        or task.held is not None
+        or task.exited is not None
+        or job is None
+    ):
         return
     run = job.run
     if run is None or run.serial != token.serial:
         tasks.stop(turn, token, None)
-    elif run.stop is None and any(a.number == token.attempt and a.decided is not None for a in run.attempts):
+    elif run.stop is None and any(
+        a.number == token.attempt and a.decided is not None for a in run.attempts
+    ):
         tasks.stop(turn, token, attempts.not_needed(turn, run))
     else:
         tasks.stop(turn, token, run.stop)
@@ -81,23 +106,50 @@ def remind(turn: Turn, token: Token) -> None:
 
 def _live(turn: Turn, jid: str, serial: int) -> Run | None:
     job = turn.world.jobs.get(jid)
-    return job.run if job is not None and job.run is not None and job.run.serial == serial and job.run.active else None
+    return (
+        job.run
+        if job is not None and job.run is not None and job.run.serial == serial and job.run.active
+        else None
+    )
 
 
-def _stop(turn: Turn, run: Run, jid: str, reason: str, *, by: str, note: str = "", req_id: str | None = None) -> None:
+def _stop(
+    turn: Turn,
+    run: Run,
+    jid: str,
+    reason: str,
+    *,
+    by: str,
+    note: str = "",
+    req_id: str | None = None,
+) -> None:
     at = turn.now.wall
     key = turn.world.key_of(run)
     live = run.live_tasks
     held = attempts.live_held(live)
     if run.ending:
         if run.late_stop is None:
-            turn.record(jid, LateStopRequested(at=at, serial=run.serial, reason=reason, by=by, note=note, req_id=req_id))
+            turn.record(
+                jid,
+                LateStopRequested(
+                    at=at, serial=run.serial, reason=reason, by=by, note=note, req_id=req_id
+                ),
+            )
         for task in held:
             attempts.end_held(turn, task)
         return
-    turn.record(jid, StopRequested(
-        at=at, serial=run.serial, reason=reason, by=by, grace_secs=run.spec.grace_secs, note=note, req_id=req_id,
-    ))
+    turn.record(
+        jid,
+        StopRequested(
+            at=at,
+            serial=run.serial,
+            reason=reason,
+            by=by,
+            grace_secs=run.spec.grace_secs,
+            note=note,
+            req_id=req_id,
+        ),
+    )
     for timer in ("queue", "retry"):
         turn.ask(ClearTimer((timer, jid, run.serial)))
     dependencies.forget(turn, (jid, run.serial), run.waits_for)
@@ -142,7 +194,11 @@ def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:
         slack = turn.world.policy.limit_slack_secs + run.spec.grace_secs
         if task.agent_key.driver in turn.world.policy.batch:
             place = turn.world.policy.place(task.agent_key.driver, task.agent_key.host)
-            limit = fallback_secs(limit) if place is None else fallback_secs(limit, place.limit_slack_secs)
+            limit = (
+                fallback_secs(limit)
+                if place is None
+                else fallback_secs(limit, place.limit_slack_secs)
+            )
         turn.ask(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
 
 
@@ -151,5 +207,3 @@ def canceled_after(run: Run) -> float | None:
     if run.status != CANCELED or run.reason != "timeLimit":
         return None
     return run.spec.time_limit_secs
-
-

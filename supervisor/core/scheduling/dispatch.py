@@ -1,32 +1,37 @@
-"""What is asked for tasks: their launch and their stop, each with the timer that asks again when nobody answers."""
+"""What is asked for tasks: their launch and their stop, each with the timer that asks again when
+nobody answers.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from ....db.events.state import Run, Stop
-from ....protocol.launch import task_environment as task_env
 from ....protocol.clusters.batch import Wishes
-from ....protocol.wire.codec import MAX_KEYS
 from ....protocol.ids import AgentKey, Token
-from ....protocol.wire.messages import AppInput, Box, Shared, TaskRun, TaskSpec
 from ....protocol.jobs.roles import Place, TaskRole
-from ..state import cluster_assignment as batch
-from ..resources import subnets
+from ....protocol.launch import task_environment as task_env
+from ....protocol.wire.codec import MAX_KEYS
+from ....protocol.wire.messages import AppInput, Box, Shared, TaskRun, TaskSpec
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
+from ..resources import subnets
+from ..state import cluster_assignment as batch
 from ..state.world import Turn
 
 #: A stop is asked for again until it is reported done.
 REMIND_SECS = 10.0
-#: Tasks of a gang that are launched in one message, at most, and how long and how rich in names such a message may be: well below
-#: what the codec takes, which one task alone never exceeds (`role_checks`).
+#: Tasks of a gang that are launched in one message, at most, and how long and how rich in names
+#: such a message may be: well below what the codec takes, which one task alone never exceeds
+#: (`role_checks`).
 AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 #: Names of one task besides its variables.
 _OTHER_NAMES = 20
 
 
 def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
-    """Ask for their start at this place; at most once is the task driver's promise, so asking again is harmless."""
+    """Ask for their start at this place; at most once is the task driver's promise, so asking again
+    is harmless.
+    """
     gangs: dict[tuple[str, int, int], list[Token]] = {}
     for token in tokens:
         run = turn.world.jobs[token.jid].run
@@ -44,16 +49,33 @@ def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
 
 def _plain(turn: Turn, run: Run, key: AgentKey) -> TaskSpec:
     spec = run.spec
-    app = None if spec.data is None else AppInput(simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data)
+    app = (
+        None
+        if spec.data is None
+        else AppInput(
+            simulation_type=spec.simulation_type, compute_model=spec.compute_model, data=spec.data
+        )
+    )
     return TaskSpec(
-        command=spec.command, app=app, run_dir=run.run_dir, env=spec.env, wrap=spec.wrap,
-        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes, batch=_wishes(turn, run, key.host),
+        command=spec.command,
+        app=app,
+        run_dir=run.run_dir,
+        env=spec.env,
+        wrap=spec.wrap,
+        time_limit_secs=_limit(turn, run),
+        grace_secs=spec.grace_secs,
+        core_bytes=spec.core_bytes,
+        batch=_wishes(turn, run, key.host),
     )
 
 
 def _wishes(turn: Turn, run: Run, host: str) -> Wishes | msgspec.UnsetType:
     """What its batch scheduler is asked for, if it has one."""
-    return batch.wishes(run.spec, host) if run.spec.driver in turn.world.policy.batch else msgspec.UNSET
+    return (
+        batch.wishes(run.spec, host)
+        if run.spec.driver in turn.world.policy.batch
+        else msgspec.UNSET
+    )
 
 
 def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
@@ -62,9 +84,18 @@ def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Tok
     for token in tokens:
         task = run.find(token)
         assert task is not None
-        runs.append(TaskRun(op_id=task.op_id, token=token, spec=_member(turn, run, token, roles[token.role], task.place)))
-    # what a batch scheduler starts together must come to it together, however much that is (`batch.too_large`)
-    for together in [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs):
+        runs.append(
+            TaskRun(
+                op_id=task.op_id,
+                token=token,
+                spec=_member(turn, run, token, roles[token.role], task.place),
+            )
+        )
+    # what a batch scheduler starts together must come to it together, however much that is
+    # (`batch.too_large`)
+    for together in (
+        [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs)
+    ):
         turn.ask(LaunchGang(key, shared, together))
 
 
@@ -73,7 +104,9 @@ def _shared(turn: Turn, run: Run, jid: str, number: int) -> Shared:
     known = turn.shared.get((jid, run.serial, number))
     if known is None:
         places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
-        known = turn.shared[jid, run.serial, number] = task_env.shared(run.spec, jid, run.serial, number, places)
+        known = turn.shared[jid, run.serial, number] = task_env.shared(
+            run.spec, jid, run.serial, number, places
+        )
     return known
 
 
@@ -83,8 +116,13 @@ def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun
     together: list[TaskRun] = []
     chars, names = own, len(shared.env)
     for run in runs:
-        size, more = _chars(run.spec.env) + sum(map(len, run.spec.command)), len(run.spec.env) + _OTHER_NAMES
-        if together and (len(together) == AT_ONCE or chars + size > MESSAGE_CHARS or names + more > MESSAGE_NAMES):
+        size, more = (
+            _chars(run.spec.env) + sum(map(len, run.spec.command)),
+            len(run.spec.env) + _OTHER_NAMES,
+        )
+        if together and (
+            len(together) == AT_ONCE or chars + size > MESSAGE_CHARS or names + more > MESSAGE_NAMES
+        ):
             yield tuple(together)
             together, chars, names = [], own, len(shared.env)
         together.append(run)
@@ -103,23 +141,41 @@ def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) ->
     queued = spec.driver in turn.world.policy.batch
     own = task_env.own(spec, token.jid, run.serial, token.attempt, place)
     return TaskSpec(
-        command=role.command, run_dir=directory, env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory}, wrap=spec.wrap,
-        time_limit_secs=_limit(turn, run), grace_secs=spec.grace_secs, core_bytes=spec.core_bytes,
+        command=role.command,
+        run_dir=directory,
+        env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory},
+        wrap=spec.wrap,
+        time_limit_secs=_limit(turn, run),
+        grace_secs=spec.grace_secs,
+        core_bytes=spec.core_bytes,
         memory_bytes=role.memory_mb * 2**20 if box is None else None,
         # whether somebody listens there, only its node could say
-        ports=tuple(sorted(port for ports in place.ports.values() for port in ports)) if box is None and not queued else (),
+        ports=tuple(sorted(port for ports in place.ports.values() for port in ports))
+        if box is None and not queued
+        else (),
         batch=_wishes(turn, run, place.host),
         box=msgspec.UNSET if box is None else box,
     )
 
 
 def _box(turn: Turn, run: Run, role: TaskRole, place: Place) -> Box:
-    """The container of one task. Where its gang has a network of its host, its address is out of that."""
+    """The container of one task. Where its gang has a network of its host, its address is out of
+    that.
+    """
     nodes = turn.world.room(run.spec.driver).nodes
-    subnet = None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
+    subnet = (
+        None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
+    )
     return Box(
-        image=role.image, cpu=role.cpu, memory_mb=role.memory_mb, shm_mb=role.shm_mb, gpus=place.gpus,
-        address=None if subnet is None else place.address, subnet=subnet, volumes=role.volumes, keep=run.spec.debug_secs is not None,
+        image=role.image,
+        cpu=role.cpu,
+        memory_mb=role.memory_mb,
+        shm_mb=role.shm_mb,
+        gpus=place.gpus,
+        address=None if subnet is None else place.address,
+        subnet=subnet,
+        volumes=role.volumes,
+        keep=run.spec.debug_secs is not None,
     )
 
 
@@ -134,7 +190,9 @@ def _limit(turn: Turn, run: Run) -> float | None:
 
 
 def stop(turn: Turn, token: Token, wanted: Stop | None) -> None:
-    """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any more either."""
+    """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any
+    more either.
+    """
     task = turn.world.task(token)
     assert task is not None
     reason, grace = (wanted.reason, wanted.grace_secs) if wanted is not None else ("lost", 0.0)

@@ -1,11 +1,12 @@
 """Gangs: all tasks of one attempt of a run with roles, held together before any of them is placed.
 
-Two phases. First everything is held: its slots (`slots`), then cores, memory, GPUs and ports for every task at once (`rooms`).
-Then, when each of its agents is up and says that nobody listens on these ports, all tasks are placed in one transaction, and
-only then launched: so the lists of hosts are complete before anything starts. Tasks in containers have all ports to themselves: nobody is
-asked about those. Nor is anybody asked with a batch scheduler, where only its nodes could say, and everything fits (`batch`). What
-cannot be completed gives everything back and waits, with a reason. A hold is a notice, not an event: after a restart everything is
-held anew.
+Two phases. First everything is held: its slots (`slots`), then cores, memory, GPUs and ports for
+every task at once (`rooms`). Then, when each of its agents is up and says that nobody listens on
+these ports, all tasks are placed in one transaction, and only then launched: so the lists of hosts
+are complete before anything starts. Tasks in containers have all ports to themselves: nobody is
+asked about those. Nor is anybody asked with a batch scheduler, where only its nodes could say, and
+everything fits (`batch`). What cannot be completed gives everything back and waits, with a reason.
+A hold is a notice, not an event: after a restart everything is held anew.
 """
 
 from collections.abc import Iterable
@@ -13,17 +14,18 @@ from collections.abc import Iterable
 from ....db.events.events import TaskPlaced
 from ....db.events.state import Run, Task
 from ....protocol.ids import AgentKey, Token, derived_id, op_id
-from ....protocol.wire.messages import PortsProbed
 from ....protocol.jobs.roles import Place
-from ..state import cluster_assignment as batch
-from ..resources import gang_allocator as rooms
-from . import dispatch as tasks
+from ....protocol.wire.messages import PortsProbed
 from ..interface.effects import ClearTimer, Probe, SetTimer
-from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Grant
+from ..resources import gang_allocator as rooms
 from ..resources.concurrency_limits import Ticket
+from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Grant
+from ..state import cluster_assignment as batch
 from ..state.world import Hold, Turn
+from . import dispatch as tasks
 
-#: A pause before ports that were in use are looked at again has a little room, so that they are free to be chosen then.
+#: A pause before ports that were in use are looked at again has a little room, so that they are
+#: free to be chosen then.
 _SLACK_SECS = 1.0
 
 
@@ -37,7 +39,12 @@ def ask(turn: Turn, ticket: Ticket) -> None:
         return
     view = turn.world.agent(key)
     room = turn.world.room(run.spec.driver)
-    granted(turn, rooms.request(room, ticket, view.queued[ticket], run.spec.roles, turn.now.mono, run.spec.active_plan))
+    granted(
+        turn,
+        rooms.request(
+            room, ticket, view.queued[ticket], run.spec.roles, turn.now.mono, run.spec.active_plan
+        ),
+    )
 
 
 def granted(turn: Turn, grants: Iterable[Grant]) -> None:
@@ -69,7 +76,9 @@ def stand_by(turn: Turn, key: AgentKey) -> None:
 
 
 def drop(turn: Turn, ticket: Ticket) -> None:
-    """It does not want to be placed any more, or not now: everything it holds goes to whoever is next."""
+    """It does not want to be placed any more, or not now: everything it holds goes to whoever is
+    next.
+    """
     if turn.world.held_off.pop(ticket, None) is not None:
         turn.ask(ClearTimer(("gang", *ticket)))
     _forget(turn, ticket)
@@ -78,27 +87,42 @@ def drop(turn: Turn, ticket: Ticket) -> None:
 
 
 def leave(turn: Turn, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this task, also of one of an earlier run: what it held goes to whoever is next."""
+    """Nothing is left of this task, also of one of an earlier run: what it held goes to whoever is
+    next.
+    """
     room = turn.world.rooms.get(key.driver)
     if room is not None:
-        granted(turn, rooms.release(room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)))
+        granted(
+            turn,
+            rooms.release(
+                room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)
+            ),
+        )
 
 
 def foreign(turn: Turn, task: Task) -> None:
-    """Its network could not be made: somebody else has these addresses there. Nobody is given them for a while, nor is its next attempt."""
+    """Its network could not be made: somebody else has these addresses there. Nobody is given them
+    for a while, nor is its next attempt.
+    """
     driver = task.agent_key.driver
     rooms.foreign(turn.world.room(driver), task.agent_key.host, task.address, turn.now.mono)
     turn.ask(SetTimer(("room", driver), AVOID_BLOCK_SECS + _SLACK_SECS))
 
 
 def elsewhere(turn: Turn, driver: str, host: str) -> None:
-    """This host cannot be asked: gangs that hold something there and are not placed give everything back, and ask for other places."""
+    """This host cannot be asked: gangs that hold something there and are not placed give everything
+    back, and ask for other places.
+    """
     if driver in turn.world.policy.batch:
         return  # there is one cluster that it may go to
     room = turn.world.room(driver)
     for ticket in sorted(turn.world.holds):
         hold = turn.world.holds.get(ticket)
-        if hold is None or _run(turn, ticket).spec.driver != driver or not any(p.host == host for p in hold.places):
+        if (
+            hold is None
+            or _run(turn, ticket).spec.driver != driver
+            or not any(p.host == host for p in hold.places)
+        ):
             continue
         _forget(turn, ticket)
         granted(turn, rooms.again(room, ticket, turn.now.mono))
@@ -122,7 +146,9 @@ def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
 
 
 def deadline(turn: Turn, ticket: Ticket) -> None:
-    """It has everything for some time and is not placed: ask again, then give everything back for a while."""
+    """It has everything for some time and is not placed: ask again, then give everything back for a
+    while.
+    """
     hold = turn.world.holds.get(ticket)
     if hold is None:
         return
@@ -132,7 +158,11 @@ def deadline(turn: Turn, ticket: Ticket) -> None:
         _advance(turn, ticket)
         return
     late = sorted(str(key) for key in _agents(turn, _run(turn, ticket), hold) - hold.free)
-    hold_off(turn, ticket, f"it had everything it asks for, but {', '.join(late)} did not answer within {turn.world.policy.hold_secs:g} s")
+    hold_off(
+        turn,
+        ticket,
+        f"it had everything it asks for, but {', '.join(late)} did not answer within {turn.world.policy.hold_secs:g} s",
+    )
 
 
 def hold_off(turn: Turn, ticket: Ticket, reason: str) -> None:
@@ -150,7 +180,9 @@ def ask_again(turn: Turn, ticket: Ticket) -> None:
 
 
 def look_again(turn: Turn, driver: str) -> None:
-    """Ports and addresses that strangers had may be free; who waits on looks again when others may be."""
+    """Ports and addresses that strangers had may be free; who waits on looks again when others may
+    be.
+    """
     room = turn.world.room(driver)
     granted(turn, rooms.look_again(room, turn.now.mono))
     again = rooms.next_look(room)
@@ -187,8 +219,13 @@ def _advance(turn: Turn, ticket: Ticket) -> None:
             hold.free.add(key)
         elif key not in hold.probes:
             hold.tries += 1
-            hold.probes[key] = derived_id(f"{ticket}|{hold.number}|{hold.tries}".encode() + turn.now.entropy, key=b"jobscribe probe")
-            ports = sorted(port for place in hold.places if place.host == key.host for port in _ports(place))
+            hold.probes[key] = derived_id(
+                f"{ticket}|{hold.number}|{hold.tries}".encode() + turn.now.entropy,
+                key=b"jobscribe probe",
+            )
+            ports = sorted(
+                port for place in hold.places if place.host == key.host for port in _ports(place)
+            )
             turn.ask(Probe(key, hold.probes[key], tuple(ports)))
     if not _agents(turn, run, hold) - hold.free:
         _place(turn, ticket, run, hold)
@@ -233,9 +270,18 @@ def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> None:
         there = turn.world.agent(key)
         there.placed.add(token)
         tokens.setdefault(key, []).append(token)
-        turn.record(jid, TaskPlaced(
-            at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=there.boot_id or None,
-            address=place.address, ports=place.ports, gpus=place.gpus,
-        ))
+        turn.record(
+            jid,
+            TaskPlaced(
+                at=turn.now.wall,
+                token=token,
+                agent_key=key,
+                op_id=op_id(token, "run"),
+                boot_id=there.boot_id or None,
+                address=place.address,
+                ports=place.ports,
+                gpus=place.gpus,
+            ),
+        )
     for key, own in tokens.items():
         tasks.launch(turn, key, own)

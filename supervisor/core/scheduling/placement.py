@@ -1,11 +1,13 @@
 """The queue: who waits for an agent, who for slots, and the moment a task is placed.
 
-A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no slot of another. When the
-agent is up and known, its runs ask for their slots in the order of submission; whoever holds all of them is placed at once, or, with
-roles, goes on to ask for what those need (`gangs`).
+A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no
+slot of another. When the agent is up and known, its runs ask for their slots in the order of
+submission; whoever holds all of them is placed at once, or, with roles, goes on to ask for what
+those need (`gangs`).
 
-Only the first of an agent's runs ask; the others, who could not get anything before these, stand behind them. So an agent that
-comes or goes, or a slot that becomes free, costs the same however many wait.
+Only the first of an agent's runs ask; the others, who could not get anything before these, stand
+behind them. So an agent that comes or goes, or a slot that becomes free, costs the same however
+many wait.
 """
 
 from collections.abc import Iterable
@@ -15,15 +17,17 @@ from ....db.events.events import TaskPlaced
 from ....db.events.state import Job, Run
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.wire.messages import PortsProbed
-from ..state import cluster_assignment as batch
-from . import gang_placement as gangs, dispatch as tasks
-from ..resources import concurrency_limits as slots
 from ..interface.effects import ClearTimer
+from ..resources import concurrency_limits as slots
 from ..resources.concurrency_limits import Ticket
+from ..state import cluster_assignment as batch
 from ..state.world import Turn, World, dir_pool, pools_of
+from . import dispatch as tasks
+from . import gang_placement as gangs
 
 ROLE, INDEX = "main", 0
-#: Runs of one agent that ask for slots at once; when half of them have what they want, others follow.
+#: Runs of one agent that ask for slots at once; when half of them have what they want, others
+#: follow.
 ASKING = 128
 
 
@@ -58,12 +62,22 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
     if not view.known:
         return
     while (room := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
-        behind = ((ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking)
+        behind = (
+            (ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking
+        )
         for ticket, number in list(islice(behind, room)):
             view.asking.add(ticket)
             run = turn.world.jobs[ticket[0]].run
             assert run is not None and run.serial == ticket[1]
-            place(turn, slots.request(turn.world.slots, ticket, number, pools_of(key, ticket[0], run.spec, turn.world.policy.batch)))
+            place(
+                turn,
+                slots.request(
+                    turn.world.slots,
+                    ticket,
+                    number,
+                    pools_of(key, ticket[0], run.spec, turn.world.policy.batch),
+                ),
+            )
 
 
 def withdraw_all(turn: Turn, key: AgentKey) -> None:
@@ -81,7 +95,10 @@ def withdraw(turn: Turn, key: AgentKey, tickets: Iterable[Ticket]) -> None:
     for ticket in leaving:
         if ticket in view.queued:  # a gang may have been placed with what another one gave back
             gangs.drop(turn, ticket)
-    _see_to(turn, place(turn, slots.release_all(turn.world.slots, [t for t in leaving if t in view.queued])))
+    _see_to(
+        turn,
+        place(turn, slots.release_all(turn.world.slots, [t for t in leaving if t in view.queued])),
+    )
 
 
 def in_order(turn: Turn, key: AgentKey) -> None:
@@ -101,7 +118,9 @@ def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
 
 
 def over(turn: Turn, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this execution: what it held goes to whoever is next, and with the last one of its attempt the slots."""
+    """Nothing is left of this execution: what it held goes to whoever is next, and with the last
+    one of its attempt the slots.
+    """
     turn.world.agent(key).placed.discard(token)
     gangs.leave(turn, key, token)
     if (token.jid, token.serial) not in turn.world.tallies:
@@ -142,7 +161,9 @@ def _see_to(turn: Turn, keys: Iterable[AgentKey]) -> None:
 
 
 def place(turn: Turn, tickets: Iterable[Ticket]) -> set[AgentKey]:
-    """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns whose queue has become shorter."""
+    """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns
+    whose queue has become shorter.
+    """
     keys: set[AgentKey] = set()
     for ticket in tickets:
         run = turn.world.jobs[ticket[0]].run
@@ -164,8 +185,15 @@ def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
     limited = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
     if limited and not batch.keeps_limit(turn.world.policy, run):
         turn.ask(ClearTimer(("queue", jid, serial)))
-    turn.record(jid, TaskPlaced(
-        at=turn.now.wall, token=token, agent_key=key, op_id=op_id(token, "run"), boot_id=view.boot_id or None,
-    ))
+    turn.record(
+        jid,
+        TaskPlaced(
+            at=turn.now.wall,
+            token=token,
+            agent_key=key,
+            op_id=op_id(token, "run"),
+            boot_id=view.boot_id or None,
+        ),
+    )
     tasks.launch(turn, key, (token,))
     return key

@@ -1,18 +1,19 @@
-"""Queued runs of drivers with several hosts that go from one host's queue to another's, each with its number.
+"""Queued runs of drivers with several hosts that go from one host's queue to another's, each with
+its number.
 
-Never one of which something is placed. A run moves because its host is down, because no memory is left there for its agent, or because
-a slot is free elsewhere that nobody waits for.
+Never one of which something is placed. A run moves because its host is down, because no memory is
+left there for its agent, or because a slot is free elsewhere that nobody waits for.
 """
 
 from collections.abc import Iterable
 
-from ....protocol.ids import AgentKey
 from ....protocol.api.requests import RunSpec
+from ....protocol.ids import AgentKey
 from ..resources import host_selection as hosts
-from . import placement
-from ..state.host_assignment import cpu_pool
 from ..resources.concurrency_limits import Ticket
+from ..state.host_assignment import cpu_pool
 from ..state.world import Turn
+from . import placement
 
 
 def away(turn: Turn, key: AgentKey) -> None:
@@ -26,7 +27,9 @@ def away(turn: Turn, key: AgentKey) -> None:
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
         target = world.homes.choose(_spec(turn, ticket)) or key
-        better = (target.driver, target.host) not in world.homes.down and (down or world.homes.memory(target) > 0)
+        better = (target.driver, target.host) not in world.homes.down and (
+            down or world.homes.memory(target) > 0
+        )
         leaving[ticket] = target if better else key
         world.enqueue(leaving[ticket], ticket, number)
     _arrived(turn, {key, *leaving.values()})
@@ -49,7 +52,9 @@ def _arrived(turn: Turn, keys: Iterable[AgentKey]) -> None:
 
 
 def even_out(turn: Turn) -> None:
-    """Slots that are free where nobody waits for one go to those who wait longest for one elsewhere."""
+    """Slots that are free where nobody waits for one go to those who wait longest for one
+    elsewhere.
+    """
     if not turn.world.homes.hosts:
         return
     for driver, places in turn.world.policy.places.items():
@@ -60,12 +65,26 @@ def even_out(turn: Turn) -> None:
 
 def _even_out(turn: Turn, driver: str, kind: str) -> None:
     world = turn.world
-    pools = {p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host))) for p in world.policy.places[driver]}
-    waiting = sorted((number, ticket, host) for host, pool in pools.items() if pool is not None for number, ticket in pool.queue)
-    free = {
-        host: world.policy.slots_at(driver, kind, host) - (0 if pool is None else len(pool.holders))
-        for host, pool in pools.items() if (driver, host) not in world.homes.down and (pool is None or not pool.queue)
-    } if waiting else {}
+    pools = {
+        p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host)))
+        for p in world.policy.places[driver]
+    }
+    waiting = sorted(
+        (number, ticket, host)
+        for host, pool in pools.items()
+        if pool is not None
+        for number, ticket in pool.queue
+    )
+    free = (
+        {
+            host: world.policy.slots_at(driver, kind, host)
+            - (0 if pool is None else len(pool.holders))
+            for host, pool in pools.items()
+            if (driver, host) not in world.homes.down and (pool is None or not pool.queue)
+        }
+        if waiting
+        else {}
+    )
     if not any(n > 0 for n in free.values()):
         return
     for key, view in world.agents.items():
@@ -74,7 +93,14 @@ def _even_out(turn: Turn, driver: str, kind: str) -> None:
     for _, ticket, host in waiting:
         spec = _spec(turn, ticket)
         may = {p.host for p in hosts.allowed(world.policy.places[driver], spec.active_plan)}
-        to = next((h for h, n in free.items() if n > 0 and h in may and world.homes.memory(world.key_at(spec, h))), None)
+        to = next(
+            (
+                h
+                for h, n in free.items()
+                if n > 0 and h in may and world.homes.memory(world.key_at(spec, h))
+            ),
+            None,
+        )
         if to is not None and ticket in world.agent(world.key_at(spec, host)).queued:
             free[to] -= 1
             move(turn, world.key_at(spec, host), ticket, world.key_at(spec, to))

@@ -1,7 +1,9 @@
-"""Runs that a batch scheduler starts: which cluster each goes to, what it is told there, and where the tasks of a gang are.
+"""Runs that a batch scheduler starts: which cluster each goes to, what it is told there, and where
+the tasks of a gang are.
 
-Plain data and functions of it. There is nothing to be packed: the scheduler finds the nodes, and until it has, a task is at an address
-that is a mark (`@worker-0@`), which the batch script replaces.
+Plain data and functions of it. There is nothing to be packed: the scheduler finds the nodes, and
+until it has, a task is at an address that is a mark (`@worker-0@`), which the batch script
+replaces.
 """
 
 import zlib
@@ -11,17 +13,18 @@ from itertools import count, islice
 import msgspec
 
 from ....db.events.state import Run
-from ....protocol.launch import task_environment as task_env
-from ....protocol.clusters.batch import Wishes
-from ....protocol.wire.codec import MAX_KEYS, MAX_MESSAGE
 from ....protocol.api.requests import RunSpec
+from ....protocol.clusters.batch import Wishes
 from ....protocol.jobs.roles import Place, TaskRole
 from ....protocol.jobs.status import PENDING
+from ....protocol.launch import task_environment as task_env
+from ....protocol.wire.codec import MAX_KEYS, MAX_MESSAGE
 from .configuration import Policy
 
 #: The kind of all places of these drivers.
 KIND = "parallel"
-#: Names in the message of one task besides those that its run, its role and its ports make, and characters that each may take: generous.
+#: Names in the message of one task besides those that its run, its role and its ports make, and
+#: characters that each may take: generous.
 _NAMES, _CHARS, _ENVELOPE = 60, 8_000, 100
 
 
@@ -31,7 +34,9 @@ def asked_for(spec: RunSpec) -> str | None:
 
 
 def cluster(policy: Policy, spec: RunSpec) -> str | None:
-    """The cluster that it goes to, the first one where it names none; None: there is none of that name, or none any more."""
+    """The cluster that it goes to, the first one where it names none; None: there is none of that
+    name, or none any more.
+    """
     wanted, places = asked_for(spec), policy.hosts(spec.driver)
     if wanted is None:
         return places[0].host
@@ -67,20 +72,39 @@ def too_large(spec: RunSpec) -> str | None:
 
 def in_its_queue(policy: Policy, run: Run) -> bool:
     """Was it given to its scheduler for the first time, and has not begun?"""
-    if run.spec.driver not in policy.batch or run.status != PENDING or len(run.attempts) != 1 or run.started_at is not None:
+    if (
+        run.spec.driver not in policy.batch
+        or run.status != PENDING
+        or len(run.attempts) != 1
+        or run.started_at is not None
+    ):
         return False
     return run.attempts[0].ended_at is None
 
 
 def keeps_limit(policy: Policy, run: Run) -> bool:
-    """Does its own queue limit count on while it waits in the queue of its scheduler? The one of the house does not."""
-    return run.spec.driver in policy.batch and run.spec.queue_limit_secs is not None and run.attempt <= 1
+    """Does its own queue limit count on while it waits in the queue of its scheduler? The one of
+    the house does not.
+    """
+    return (
+        run.spec.driver in policy.batch
+        and run.spec.queue_limit_secs is not None
+        and run.attempt <= 1
+    )
 
 
 def places(policy: Policy, spec: RunSpec, host: str, seed: str) -> tuple[Place, ...]:
-    """Of a gang. Its ports are its own as far as they reach; `seed` has another gang, which may be on the same nodes, begin elsewhere."""
+    """Of a gang. Its ports are its own as far as they reach; `seed` has another gang, which may be
+    on the same nodes, begin elsewhere.
+    """
     first, last = policy.batch_ports
-    fixed = {p.begin + n for role in spec.roles for p in role.all_ports() if p.begin for n in range(p.count)}
+    fixed = {
+        p.begin + n
+        for role in spec.roles
+        for p in role.all_ports()
+        if p.begin
+        for n in range(p.count)
+    }
     free = [n for n in range(first, last + 1) if n not in fixed] or list(range(first, last + 1))
     start = zlib.crc32(seed.encode())
     return tuple(_places(spec.roles, host, (free[(start + k) % len(free)] for k in count())))
@@ -90,6 +114,17 @@ def _places(roles: tuple[TaskRole, ...], host: str, numbers: Iterator[int]) -> I
     for role in roles:
         for index in range(role.tasks):
             ports = {
-                p.label: tuple(range(p.begin, p.begin + p.count) if p.begin else sorted(islice(numbers, p.count))) for p in role.all_ports()
+                p.label: tuple(
+                    range(p.begin, p.begin + p.count)
+                    if p.begin
+                    else sorted(islice(numbers, p.count))
+                )
+                for p in role.all_ports()
             }
-            yield Place(role=role.name, index=index, host=host, address=f"@{role.name}-{index}@", ports=ports)
+            yield Place(
+                role=role.name,
+                index=index,
+                host=host,
+                address=f"@{role.name}-{index}@",
+                ports=ports,
+            )

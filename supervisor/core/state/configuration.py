@@ -1,21 +1,24 @@
-"""What the core decides by: sizes and deadlines, hosts and what they have. Made out of the settings, once."""
+"""What the core decides by: sizes and deadlines, hosts and what they have. Made out of the
+settings, once.
+"""
 
 import msgspec
 
 from ....diagnosis.exit_table import Table
-from ..resources.host_selection import HostPlace
 from ..resources.bin_packing import Node
+from ..resources.host_selection import HostPlace
 
 #: Where agents are of a driver that says nothing about it.
 _ALONE = (HostPlace(host="localhost", slots={}),)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; where none is given there is one, with cpu_slots.
+    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; where none is
+    given there is one, with cpu_slots.
 
-    nodes: per driver, what there is for runs with roles. containers: drivers whose runs with roles are at places of kind `container`.
-    batch: drivers that give their runs to a batch scheduler; the hosts of these are clusters.
-    exits: what exits mean.
+    nodes: per driver, what there is for runs with roles. containers: drivers whose runs with roles
+    are at places of kind `container`. batch: drivers that give their runs to a batch scheduler; the
+    hosts of these are clusters. exits: what exits mean.
     """
 
     #: per (driver, kind), on each host whose place does not say it
@@ -30,14 +33,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     #: agents that nobody needs for so long are sent home; of other drivers, never
     agent_idle_secs: dict[str, float] = {}
     exits: Table = Table()
-    #: what is held for a gang is given back when it could not be started within this time, and is asked for again later
+    #: what is held for a gang is given back when it could not be started within this time, and is
+    #: asked for again later
     hold_secs: float = 60.0
     hold_again_secs: float = 30.0
     #: a failed task may be kept so long
     debug_secs: float = 604_800.0
     #: from a start on to the first word of the agent
     agent_start_secs: float = 10.0
-    #: where starts take their turn, or an image has to come first: the driver has so long to say that it started one, and then it counts
+    #: where starts take their turn, or an image has to come first: the driver has so long to say
+    #: that it started one, and then it counts
     driver_start_secs: dict[str, float] = {}
     agent_start_tries: int = 3
     #: so many calls may wait for one agent to be up
@@ -66,7 +71,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def watches(self, driver: str) -> bool:
         """Does it matter whether somebody needs its agents?"""
-        return driver in self.agent_idle_secs or any(p.memory_mb is not None for p in self.hosts(driver))
+        return driver in self.agent_idle_secs or any(
+            p.memory_mb is not None for p in self.hosts(driver)
+        )
 
     def runs_at(self, driver: str, kind: str, host: str | None) -> int:
         """Runs of one user at once: on this host, where it has a number of its own."""

@@ -1,18 +1,20 @@
-"""Homes: with a driver that has several hosts, the one where each queued run waits, and what is known of the hosts when one is chosen.
+"""Homes: with a driver that has several hosts, the one where each queued run waits, and what is
+known of the hosts when one is chosen.
 
-All of it is notices: a queued run gets its home anew after a restart, a placed one stays with the agent it was placed with.
+All of it is notices: a queued run gets its home anew after a restart, a placed one stays with the
+agent it was placed with.
 """
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from ....db.events.state import Run
-from ....protocol.ids import AgentKey, compute_jid
 from ....protocol.api.requests import RunSpec
-from . import cluster_assignment as batch
+from ....protocol.ids import AgentKey, compute_jid
 from ..resources import host_selection as hosts
-from ..resources.host_selection import HostPlace, Option, Outages
 from ..resources.concurrency_limits import Ticket
+from ..resources.host_selection import HostPlace, Option, Outages
+from . import cluster_assignment as batch
 
 if TYPE_CHECKING:
     from .world import World
@@ -30,12 +32,14 @@ class Homes:
         self._world = world
         #: hosts that cannot be asked
         self.down = down
-        #: where queued runs wait, with drivers that have more than one host; and how many, by (driver, kind, host)
+        #: where queued runs wait, with drivers that have more than one host; and how many, by
+        #: (driver, kind, host)
         self.hosts: dict[Ticket, str] = {}
         self._waiting: Counter[tuple[str, str, str]] = Counter()
         #: queued runs that no host takes, with their numbers
         self.homeless: dict[Ticket, int] = {}
-        #: agents that take memory, by (driver, host), where that is counted; and those that wait for some
+        #: agents that take memory, by (driver, host), where that is counted; and those that wait
+        #: for some
         self._there: dict[tuple[str, str], dict[AgentKey, None]] = {}
         self.crowded: dict[AgentKey, None] = {}
 
@@ -49,7 +53,10 @@ class Homes:
         places = self._world.policy.hosts(spec.driver)
         if len(places) == 1:
             return places[0].host
-        return self.hosts.get((compute_jid(spec.uid, spec.simulation_id, spec.compute_model), run.serial), places[0].host)
+        return self.hosts.get(
+            (compute_jid(spec.uid, spec.simulation_id, spec.compute_model), run.serial),
+            places[0].host,
+        )
 
     def settled(self, key: AgentKey, ticket: Ticket) -> None:
         if len(self._world.policy.hosts(key.driver)) > 1:
@@ -89,7 +96,9 @@ class Homes:
         return None if host is None else self._world.key_at(spec, host)
 
     def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
-        """Whose agent answers a user: on this host, if it can be asked; where one is there; else as for a run without a plan."""
+        """Whose agent answers a user: on this host, if it can be asked; where one is there; else as
+        for a run without a plan.
+        """
         places = self._world.policy.hosts(driver)
         if driver in self._world.policy.batch:
             return self._on_cluster(driver, uid, host)
@@ -98,7 +107,9 @@ class Homes:
             return keys[0]
         options = [self._option(p, key) for p, key in zip(places, keys, strict=True)]
         up = [o for o in options if not o.down]
-        chosen = next((o.host for o in up if o.host == host), None) or next((o.host for o in up if o.warm == 2), None)
+        chosen = next((o.host for o in up if o.host == host), None) or next(
+            (o.host for o in up if o.warm == 2), None
+        )
         if chosen is None:
             open_ = {p.host for p in hosts.allowed(places, None)}
             chosen = hosts.choose([o for o in options if o.host in open_] or options)
@@ -113,9 +124,15 @@ class Homes:
 
     def _option(self, place: HostPlace, key: AgentKey) -> Option:
         world = self._world
-        pool, waiting = world.slots.pools.get(cpu_pool(key)), self._waiting[key.driver, key.kind, key.host]
+        pool, waiting = (
+            world.slots.pools.get(cpu_pool(key)),
+            self._waiting[key.driver, key.kind, key.host],
+        )
         return Option(
-            host=place.host, down=(key.driver, place.host) in self.down, warm=self._warm(key), memory=self.memory(key),
+            host=place.host,
+            down=(key.driver, place.host) in self.down,
+            warm=self._warm(key),
+            memory=self.memory(key),
             slots=max(1, world.policy.slots_at(key.driver, key.kind, place.host)),
             load=waiting + (len(pool.holders) if pool is not None else 0),
         )
@@ -123,17 +140,29 @@ class Homes:
     def _warm(self, key: AgentKey) -> int:
         if self._alive(key):
             return 2
-        others = (AgentKey(key.driver, kind, key.uid, key.host) for kind in ("sequential", "parallel") if kind != key.kind)
+        others = (
+            AgentKey(key.driver, kind, key.uid, key.host)
+            for kind in ("sequential", "parallel")
+            if kind != key.kind
+        )
         return int(any(map(self._alive, others)))
 
     def _alive(self, key: AgentKey) -> bool:
         view = self._world.agents.get(key)
-        return view is not None and view.phase not in ("absent", "crowded", "leaving", "stopping", "signed_out")
+        return view is not None and view.phase not in (
+            "absent",
+            "crowded",
+            "leaving",
+            "stopping",
+            "signed_out",
+        )
 
     # ---- memory of agents
 
     def memory(self, key: AgentKey) -> int:
-        """2: there is room for this agent on its host, or it is there; 1: if idle ones go; 0: there is none."""
+        """2: there is room for this agent on its host, or it is there; 1: if idle ones go; 0: there
+        is none.
+        """
         lacking = self.lacking(key)
         if lacking <= 0:
             return 2
@@ -142,7 +171,12 @@ class Homes:
     def lacking(self, key: AgentKey) -> int:
         """MiB that are wanting for it to be started."""
         place, view = self._world.policy.place(key.driver, key.host), self._world.agents.get(key)
-        if place is None or place.memory_mb is None or key.kind == "container" or (view is not None and view.there):
+        if (
+            place is None
+            or place.memory_mb is None
+            or key.kind == "container"
+            or (view is not None and view.there)
+        ):
             return 0
         return sum(map(self.mb, self._others(key))) + self.mb(key) - place.memory_mb
 
@@ -154,7 +188,14 @@ class Homes:
     def idle(self, key: AgentKey) -> list[AgentKey]:
         """Those on its host that nobody needs, who was not needed for longest first."""
         views = [self._world.agents[k] for k in self._others(key)]
-        idle = [v for v in views if v.phase == "up" and v.synced and not (v.needed or v.busy) and v.record.key.kind != "container"]
+        idle = [
+            v
+            for v in views
+            if v.phase == "up"
+            and v.synced
+            and not (v.needed or v.busy)
+            and v.record.key.kind != "container"
+        ]
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
     def leaving(self, key: AgentKey) -> list[AgentKey]:

@@ -1,4 +1,6 @@
-"""How far the attempts that live are, in numbers, so that the end of one of a thousand tasks need not look at all the others."""
+"""How far the attempts that live are, in numbers, so that the end of one of a thousand tasks need
+not look at all the others.
+"""
 
 from collections.abc import Iterable
 
@@ -10,7 +12,9 @@ from ..resources.concurrency_limits import Ticket
 
 
 class Tally(msgspec.Struct):
-    """live: tasks that are not over. ends: of those that are, how many of a role ended well, and how many did not."""
+    """live: tasks that are not over. ends: of those that are, how many of a role ended well, and
+    how many did not.
+    """
 
     live: int = 0
     ends: dict[tuple[str, bool], int] = msgspec.field(default_factory=dict)
@@ -28,7 +32,9 @@ def count(tallies: Tallies, event: JobEvent) -> None:
         case TaskEnded(token=token, exit=exit_):
             tally = tallies[token.jid, token.serial]
             tally.live -= 1
-            tally.ends[token.role, exit_.succeeded] = tally.ends.get((token.role, exit_.succeeded), 0) + 1
+            tally.ends[token.role, exit_.succeeded] = (
+                tally.ends.get((token.role, exit_.succeeded), 0) + 1
+            )
             if not tally.live:
                 del tallies[token.jid, token.serial]
 

@@ -1,8 +1,10 @@
-"""What the core knows: the fold of the log for everything live, and the notices that are true only while this process runs.
+"""What the core knows: the fold of the log for everything live, and the notices that are true only
+while this process runs.
 
-`World` is changed by two things alone: `Turn.record*` (events, through the folds) and the decisions' bookkeeping of notices
-(who is connected, who waits for which slot). A decision advances the world it is given instead of copying it, because one
-release can place many runs, each on top of the last; a failed commit throws the world away and folds a new one.
+`World` is changed by two things alone: `Turn.record*` (events, through the folds) and the
+decisions' bookkeeping of notices (who is connected, who waits for which slot). A decision advances
+the world it is given instead of copying it, because one release can place many runs, each on top of
+the last; a failed commit throws the world away and folds a new one.
 """
 
 import hashlib
@@ -17,30 +19,33 @@ from ....db.events.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ....db.events.job_fold import evolve
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
 from ....db.store.contract import Receipt, Write
+from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
-from ....protocol.wire.messages import Execution, KeeperReport, Shared
-from ....protocol.api.requests import RunSpec
 from ....protocol.jobs.roles import After, Place
-from . import cluster_assignment as batch, task_counts as tallies
-from ..resources import gang_allocator as rooms, concurrency_limits as slots
+from ....protocol.wire.messages import Execution, KeeperReport, Shared
 from ..interface.effects import Effect
-from .host_assignment import Homes, cpu_pool
-from ..resources.host_selection import Outages
-from .configuration import Policy as Policy
 from ..interface.inputs import Now
-from ..resources.gang_allocator import Room
+from ..resources import concurrency_limits as slots
+from ..resources import gang_allocator as rooms
 from ..resources.concurrency_limits import Slots, Ticket
+from ..resources.gang_allocator import Room
+from ..resources.host_selection import Outages
+from . import cluster_assignment as batch
+from . import task_counts as tallies
+from .configuration import Policy as Policy
+from .host_assignment import Homes, cpu_pool
 from .task_counts import Tallies
 
 
 class AgentView(msgspec.Struct, kw_only=True):
     """One agent key: its record (durable) and where it stands (a notice).
 
-    phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not connected), `stopping`,
-    `up`, `leaving` (nobody needed it, and it was asked to go), `crowded` (its host has no memory left to start it), `signed_out` (nothing
-    can be done about it before its user has signed in). Only an `up` agent whose first snapshot is complete (`synced`) is believed and
-    given work.
+    phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not
+    connected), `stopping`, `up`, `leaving` (nobody needed it, and it was asked to go), `crowded`
+    (its host has no memory left to start it), `signed_out` (nothing can be done about it before its
+    user has signed in). Only an `up` agent whose first snapshot is complete (`synced`) is believed
+    and given work.
     """
 
     record: AgentRecord
@@ -67,8 +72,9 @@ class AgentView(msgspec.Struct, kw_only=True):
     #: highest number of a snapshot of this connection that was complete
     snapshot_done: int = 0
     snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
-    #: jobs that the first snapshot of this connection changed, and the version of each that says so: until that is durable, nobody
-    #: is told more than before, which was not known since news_since
+    #: jobs that the first snapshot of this connection changed, and the version of each that says
+    #: so: until that is durable, nobody is told more than before, which was not known since
+    #: news_since
     news: dict[str, int] = msgspec.field(default_factory=dict)
     news_since: float | None = None
     #: queued runs of this key, by ticket: number of submission; in this order
@@ -83,10 +89,12 @@ class AgentView(msgspec.Struct, kw_only=True):
     wanted: list[int] = msgspec.field(default_factory=list)
     #: gangs that hold something here and have not been placed yet
     holding: set[Ticket] = msgspec.field(default_factory=set)
-    #: up and not needed, with a timer; and when it was needed or asked for last, on the monotonic clock
+    #: up and not needed, with a timer; and when it was needed or asked for last, on the monotonic
+    #: clock
     idle: bool = False
     used: float = 0.0
-    #: it was to go and did not, because somebody waited for an answer of it: it is left alone for a moment
+    #: it was to go and did not, because somebody waited for an answer of it: it is left alone for a
+    #: moment
     busy: bool = False
 
     #: why its user has to sign in; and whether that was done since it was last looked for
@@ -109,7 +117,8 @@ class AgentView(msgspec.Struct, kw_only=True):
 
 
 class Hold(msgspec.Struct):
-    """A gang that has everything and is not placed yet: its agents must be up, and nobody else on its ports.
+    """A gang that has everything and is not placed yet: its agents must be up, and nobody else on
+    its ports.
 
     probes: the probe under way at each of its agents; free: agents where its ports are free.
     """
@@ -125,12 +134,19 @@ class Hold(msgspec.Struct):
 
 
 class World:
-    """Everything live. Jobs are here while something is owed for them, or while somebody just asked."""
+    """Everything live. Jobs are here while something is owed for them, or while somebody just
+    asked.
+    """
 
     def __init__(
-        self, policy: Policy, recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key), down: Outages | None = None,
+        self,
+        policy: Policy,
+        recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
+        down: Outages | None = None,
     ) -> None:
-        """recall: what the log knows of an agent that is not here. down: hosts that cannot be asked now."""
+        """recall: what the log knows of an agent that is not here. down: hosts that cannot be asked
+        now.
+        """
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
@@ -144,11 +160,13 @@ class World:
         self.homes = Homes(self, {} if down is None else dict(down))
         #: what runs with roles have of the machines, by driver
         self.rooms = {
-            driver: Room(nodes=nodes, down={host for at, host in self.homes.down if at == driver}) for driver, nodes in policy.nodes.items()
+            driver: Room(nodes=nodes, down={host for at, host in self.homes.down if at == driver})
+            for driver, nodes in policy.nodes.items()
         }
         #: gangs on their way from having everything to being placed
         self.holds: dict[Ticket, Hold] = {}
-        #: gangs that gave everything back and wait for a moment, with why and until when (wall time)
+        #: gangs that gave everything back and wait for a moment, with why and until when (wall
+        #: time)
         self.held_off: dict[Ticket, tuple[str, float]] = {}
         #: how far the attempts are that live
         self.tallies: Tallies = {}
@@ -181,7 +199,9 @@ class World:
         return view
 
     def forget_idle(self) -> None:
-        """Agents that are not there and that nobody needs are in the log only. To be called when all that was decided is durable."""
+        """Agents that are not there and that nobody needs are in the log only. To be called when
+        all that was decided is durable.
+        """
         for key in self._looked_at:
             view = self.agents.get(key)
             if view is not None and view.phase in ("absent", "signed_out") and not view.needed:
@@ -196,7 +216,11 @@ class World:
         """Who runs it there."""
         if spec.driver in self.policy.batch:
             return AgentKey(spec.driver, batch.KIND, spec.uid, host)
-        kind = "container" if spec.roles and spec.driver in self.policy.containers else spec.job_run_mode
+        kind = (
+            "container"
+            if spec.roles and spec.driver in self.policy.containers
+            else spec.job_run_mode
+        )
         return AgentKey(spec.driver, kind, spec.uid, host)
 
     def enqueue(self, key: AgentKey, ticket: Ticket, number: int) -> None:
@@ -225,7 +249,9 @@ class World:
     def wait_for(self, ticket: Ticket, waits: Iterable[After]) -> None:
         """This run waits for the end of those."""
         for after in waits:
-            self.followers.setdefault(after.compute_jid, {}).setdefault(after.compute_job_serial, {})[ticket] = None
+            self.followers.setdefault(after.compute_jid, {}).setdefault(
+                after.compute_job_serial, {}
+            )[ticket] = None
 
     def task(self, token: Token) -> Task | None:
         job = self.jobs.get(token.jid)
@@ -236,7 +262,9 @@ class World:
         return self.next_number - 1
 
     def restore(self, jobs: Iterable[tuple[Job, int]], agents: Iterable[AgentRecord]) -> None:
-        """Take in what the log says of live jobs (with the position of their request, which orders them) and of agents."""
+        """Take in what the log says of live jobs (with the position of their request, which orders
+        them) and of agents.
+        """
         for record in agents:
             self.agent(record.key).record = record
         ordered = sorted(jobs, key=lambda pair: pair[1])
@@ -263,7 +291,13 @@ class World:
 
     def _restore_queued(self, job: Job, number: int) -> None:
         run = job.run
-        if run is None or run.waits_for or not run.active or run.live_tasks or run.retry is not None:
+        if (
+            run is None
+            or run.waits_for
+            or not run.active
+            or run.live_tasks
+            or run.retry is not None
+        ):
             return
         key = self.homes.choose(run.spec)
         if key is None:
@@ -280,18 +314,24 @@ class World:
             asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
         self.tallies[ticket] = tallies.of(attempt)
         released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
-        slots.hold(self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released)
+        slots.hold(
+            self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released
+        )
         if asked.roles and key.driver not in self.policy.batch:
             rooms.keep(self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks))
 
 
-def pools_of(key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()) -> tuple[str, ...]:
-    """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run directory, CPU.
+def pools_of(
+    key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()
+) -> tuple[str, ...]:
+    """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run
+    directory, CPU.
 
-    Before these comes the job itself, held until nothing of the run is left: the run directory is given back at the start
-    already (frames are read while it runs), and a run that is being stopped must not meet its successor there.
-    A run with roles takes no CPU slot: it holds what its roles ask for (`rooms`). With drivers that are in `clusters` it takes one,
-    which is a place in the queue of its cluster, and each cluster has op slots of its own.
+    Before these comes the job itself, held until nothing of the run is left: the run directory is
+    given back at the start already (frames are read while it runs), and a run that is being stopped
+    must not meet its successor there. A run with roles takes no CPU slot: it holds what its roles
+    ask for (`rooms`). With drivers that are in `clusters` it takes one, which is a place in the
+    queue of its cluster, and each cluster has op slots of its own.
     """
     uid, sid, _ = split_jid(jid)
     array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
@@ -306,7 +346,9 @@ def dir_pool(jid: str) -> str:
 
 
 class Turn:
-    """One decision in the making: what it records, what it asks for. `world` is already advanced by every event recorded."""
+    """One decision in the making: what it records, what it asks for. `world` is already advanced by
+    every event recorded.
+    """
 
     def __init__(self, world: World, now: Now) -> None:
         self.world = world
@@ -359,11 +401,15 @@ class Turn:
     def chance(self) -> float:
         """In [0, 1), another one each time."""
         self._minted += 1
-        digest = hashlib.blake2b(self.now.entropy + self._minted.to_bytes(4, "big"), digest_size=8, person=b"chance").digest()
+        digest = hashlib.blake2b(
+            self.now.entropy + self._minted.to_bytes(4, "big"), digest_size=8, person=b"chance"
+        ).digest()
         return int.from_bytes(digest, "big") / 2**64
 
     def passed(self, at: float, mono: float | None, boot_id: str | None) -> float:
-        """Seconds since a moment on record: by the monotonic clock within one boot, by the wall clock over a restart of the machine."""
+        """Seconds since a moment on record: by the monotonic clock within one boot, by the wall
+        clock over a restart of the machine.
+        """
         if mono is not None and boot_id == self.now.boot_id:
             return max(0.0, self.now.mono - mono)
         return max(0.0, self.now.wall - at)
@@ -371,11 +417,16 @@ class Turn:
     def mint(self) -> tuple[str, str]:
         """A fresh token and its hash."""
         self._minted += 1
-        token = derived_id(self.now.entropy + self._minted.to_bytes(4, "big"), key=b"jobscribe token")
+        token = derived_id(
+            self.now.entropy + self._minted.to_bytes(4, "big"), key=b"jobscribe token"
+        )
         return token, token_hash(token)
 
     def writes(self) -> tuple[Write, ...]:
-        return tuple(Write(stream, version, tuple(events)) for stream, (version, events) in self._writes.items())
+        return tuple(
+            Write(stream, version, tuple(events))
+            for stream, (version, events) in self._writes.items()
+        )
 
     def _write(self, stream: str, version: int, event: Any) -> None:
         self._writes.setdefault(stream, (version, []))[1].append(event)

@@ -1,4 +1,6 @@
-"""What people are told of a run that a batch scheduler has, or is to have: its place there, why it waits, what is not known. Pure."""
+"""What people are told of a run that a batch scheduler has, or is to have: its place there, why it
+waits, what is not known. Pure.
+"""
 
 import datetime
 
@@ -11,7 +13,9 @@ from ..state.world import AgentView, World
 
 
 def last_word(world: World, run: Run) -> BatchState | None:
-    """Of its scheduler: the newest there is, else what is on record. All tasks of a gang are one job there."""
+    """Of its scheduler: the newest there is, else what is on record. All tasks of a gang are one
+    job there.
+    """
     live = run.live_tasks
     heard = next((world.batch[t.token] for t in live if t.token in world.batch), None)
     if heard is not None:
@@ -53,7 +57,9 @@ def queued(world: World, run: Run) -> tuple[str, str]:
         return "starting", f"its agent was asked to submit it to {key.host}" + doubts(world, run)
     if said.job_id is None:
         why = said.sentence or said.reason
-        return "slurm", f"it is being submitted to {said.cluster}" + (f": {why}" if why else "") + doubts(world, run)
+        return "slurm", f"it is being submitted to {said.cluster}" + (
+            f": {why}" if why else ""
+        ) + doubts(world, run)
     return "slurm", _place(said) + doubts(world, run)
 
 
@@ -62,7 +68,11 @@ def _place(said: BatchState) -> str:
     partition = f", partition {said.partition}" if said.partition else ""
     why = said.sentence or said.reason or said.state
     expected = "" if said.starts_at is None else f"; expected to start at {_time(said.starts_at)}"
-    return f"in the queue of {said.cluster}{partition}, Slurm job {said.job_id}" + (f": {why}" if why else "") + expected
+    return (
+        f"in the queue of {said.cluster}{partition}, Slurm job {said.job_id}"
+        + (f": {why}" if why else "")
+        + expected
+    )
 
 
 def running(world: World, run: Run) -> str | None:
@@ -87,7 +97,11 @@ def doubts(world: World, run: Run) -> str:
     if view is None or view.phase != "up" or not view.synced:
         return f"; what became of it is not known{_since(None if view is None else view.unknown_since)}: its agent is not connected"
     since = unknown_since(world, run.live_tasks)
-    return "" if since is None else f"; what became of it is not known{_since(since)}: the scheduler of {key.host} does not answer"
+    return (
+        ""
+        if since is None
+        else f"; what became of it is not known{_since(since)}: the scheduler of {key.host} does not answer"
+    )
 
 
 def unknown_since(world: World, tasks: tuple[Task, ...]) -> float | None:

@@ -1,9 +1,12 @@
-"""How many runs are ahead of a waiting run: all that were submitted earlier and need the same slots or places. Pure.
+"""How many runs are ahead of a waiting run: all that were submitted earlier and need the same slots
+or places. Pure.
 
-The queue of one pool is only a part of them. A run that still waits for a slot of its user, or behind the first runs of its user,
-takes its CPU slot before every run that was submitted later. Runs whose agent is not up ask for nothing and are not counted.
+The queue of one pool is only a part of them. A run that still waits for a slot of its user, or
+behind the first runs of its user, takes its CPU slot before every run that was submitted later.
+Runs whose agent is not up ask for nothing and are not counted.
 
-Queues are in order of submission, so that a count costs a copy of the numbers and a search, not a loop over all runs.
+Queues are in order of submission, so that a count costs a copy of the numbers and a search, not a
+loop over all runs.
 """
 
 from bisect import bisect_left
@@ -15,27 +18,53 @@ from ..state.world import AgentView, World
 
 
 def for_slot(world: World, wait: Wait, number: int) -> int | None:
-    """Runs submitted before `number` that need a slot of the pool and have none; None for a pool that is no queue of runs."""
+    """Runs submitted before `number` that need a slot of the pool and have none; None for a pool
+    that is no queue of runs.
+    """
     match wait.pool.split("/"):
         case ["cpu", driver, kind, host]:
-            views = [v for v in _asking(world, driver) if (v.record.key.kind, v.record.key.host) == (kind, host)]
-            gangs = 0 if driver in world.policy.batch else sum(_earlier(v.gangs.values(), number) for v in views)
-            return sum(_earlier(v.queued.values(), number) for v in views) - gangs - _among(views, wait.holders, number)
+            views = [
+                v
+                for v in _asking(world, driver)
+                if (v.record.key.kind, v.record.key.host) == (kind, host)
+            ]
+            gangs = (
+                0
+                if driver in world.policy.batch
+                else sum(_earlier(v.gangs.values(), number) for v in views)
+            )
+            return (
+                sum(_earlier(v.queued.values(), number) for v in views)
+                - gangs
+                - _among(views, wait.holders, number)
+            )
         case ["op", _, driver, kind, uid, *host]:
-            views = [v for v in _asking(world, driver) if (v.record.key.kind, v.record.key.uid) == (kind, uid)]
+            views = [
+                v
+                for v in _asking(world, driver)
+                if (v.record.key.kind, v.record.key.uid) == (kind, uid)
+            ]
             views = [v for v in views if not host or v.record.key.host == host[0]]
-            return sum(_earlier(v.queued.values(), number) for v in views) - _among(views, wait.holders, number)
+            return sum(_earlier(v.queued.values(), number) for v in views) - _among(
+                views, wait.holders, number
+            )
         case ["array", array, _]:
             views = [v for v in _asking(world) if v.record.key.uid == array.partition("-")[0]]
-            return sum(_members(v, f"{array}-", number) for v in views) - _among(views, wait.holders, number)
+            return sum(_members(v, f"{array}-", number) for v in views) - _among(
+                views, wait.holders, number
+            )
         case _:
             return None
 
 
 def for_room(world: World, driver: str, number: int) -> int:
-    """Runs with roles submitted before `number` that need places of this driver and have none. Those that stand aside do not count."""
+    """Runs with roles submitted before `number` that need places of this driver and have none.
+    Those that stand aside do not count.
+    """
     views = [v for v in _asking(world, driver) if v.gangs]
-    never = (ticket for ticket, claim in world.room(driver).claims.items() if claim.never is not None)
+    never = (
+        ticket for ticket, claim in world.room(driver).claims.items() if claim.never is not None
+    )
     aside = {*never, *world.holds, *world.held_off}
     return sum(_earlier(v.gangs.values(), number) for v in views) - _among(views, aside, number)
 
@@ -63,4 +92,7 @@ def _among(views: Iterable[AgentView], tickets: Collection[Ticket], number: int)
 
 def _members(view: AgentView, prefix: str, number: int) -> int:
     """Runs of an array. Those that ask are among the first of the queue, so this loop is short."""
-    return sum(jid.startswith(prefix) for (jid, _), _n in takewhile(lambda item: item[1] < number, view.queued.items()))
+    return sum(
+        jid.startswith(prefix)
+        for (jid, _), _n in takewhile(lambda item: item[1] < number, view.queued.items())
+    )

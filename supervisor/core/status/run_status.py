@@ -1,24 +1,31 @@
-"""What people are told about a run: the status reply and the one sentence that says why it waits. Pure."""
+"""What people are told about a run: the status reply and the one sentence that says why it waits.
+Pure.
+"""
 
 import datetime
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from ....db.records.job_record import roles, usage
+
 from ....db.events.state import Job, PastRun, Run
+from ....db.records.job_record import roles, usage
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
-from . import queue_position as ahead, batch_status
-from ..state import cluster_assignment as batch
-from ..resources import host_selection as hosts, gang_allocator as rooms, unschedulable as shortage, concurrency_limits as slots
-from ..resources.host_selection import HostPlace
 from ..interface.inputs import Now
-from ..resources.gang_allocator import Node
+from ..resources import concurrency_limits as slots
+from ..resources import gang_allocator as rooms
+from ..resources import host_selection as hosts
+from ..resources import unschedulable as shortage
 from ..resources.concurrency_limits import Ticket, Wait
+from ..resources.gang_allocator import Node
+from ..resources.host_selection import HostPlace
 from ..runs.termination import canceled_after
+from ..state import cluster_assignment as batch
 from ..state.world import AgentView, World, owner
+from . import batch_status
+from . import queue_position as ahead
 
 #: Of the runs it waits for, so many are named.
 WAITS_SHOWN = 20
@@ -31,9 +38,18 @@ def missing(jid: str, reason: str) -> dict[str, Any]:
 
 
 def status(
-    world: World, job: Job, position: int, now: Now, *, hash_: str | None = None, serial: int = 0, store_fails_since: float | None = None,
+    world: World,
+    job: Job,
+    position: int,
+    now: Now,
+    *,
+    hash_: str | None = None,
+    serial: int = 0,
+    store_fails_since: float | None = None,
 ) -> dict[str, Any]:
-    """Status of a job's run for somebody who asked for this hash and serial; a mismatch is the normal answer `missing`."""
+    """Status of a job's run for somebody who asked for this hash and serial; a mismatch is the
+    normal answer `missing`.
+    """
     run = job.run
     if run is None:
         return missing(job.jid, "noRun")
@@ -45,7 +61,9 @@ def status(
     return _current(world, job, run, position, now, store_fails_since)
 
 
-def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fails_since: float | None) -> dict[str, Any]:
+def _current(
+    world: World, job: Job, run: Run, position: int, now: Now, store_fails_since: float | None
+) -> dict[str, Any]:
     known, since = knowledge(world, job, run)
     waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
     if run.live_tasks:
@@ -56,21 +74,43 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         sentence += f"; nothing can begin or end: the event store cannot be written{_since(store_fails_since)}"
     exit_, diagnosis = run.exit, run.diagnosis
     reply: dict[str, Any] = {
-        "state": run.status, "computeJid": job.jid, "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial,
+        "state": run.status,
+        "computeJid": job.jid,
+        "computeJobHash": run.spec.compute_job_hash,
+        "computeJobSerial": run.serial,
         "simulationType": run.spec.simulation_type,
-        "computeJobQueued": run.queued_at, "computeJobStart": run.started_at, "computeJobEnd": run.ended_at,
-        "elapsedTime": _elapsed(world, run, now), "reason": run.reason, "error": run.error,
-        "queueState": waits, "jobStatusMessage": sentence,
-        "known": known, "since": since, "over": not run.busy, "exit": msgspec.to_builtins(exit_) if exit_ else None,
-        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis), "roles": roles(run), "usage": usage(run),
+        "computeJobQueued": run.queued_at,
+        "computeJobStart": run.started_at,
+        "computeJobEnd": run.ended_at,
+        "elapsedTime": _elapsed(world, run, now),
+        "reason": run.reason,
+        "error": run.error,
+        "queueState": waits,
+        "jobStatusMessage": sentence,
+        "known": known,
+        "since": since,
+        "over": not run.busy,
+        "exit": msgspec.to_builtins(exit_) if exit_ else None,
+        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
+        "roles": roles(run),
+        "usage": usage(run),
         "waitsFor": [a.compute_jid for a in run.waits_for[:WAITS_SHOWN]],
-        "attempt": run.attempt, "position": position, "canceledAfterSecs": canceled_after(run),
+        "attempt": run.attempt,
+        "position": position,
+        "canceledAfterSecs": canceled_after(run),
         "nextRequestSeconds": NEXT_REQUEST_SECS[run.spec.job_run_mode] if run.busy else None,
     }
     if run.ending:
-        reply["exited"] = next(msgspec.to_builtins(t.exited) for t in run.ending if t.exited is not None)
+        reply["exited"] = next(
+            msgspec.to_builtins(t.exited) for t in run.ending if t.exited is not None
+        )
     if run.late_stop is not None:
-        reply["lateStop"] = {"at": run.late_stop.at, "by": run.late_stop.by, "note": run.late_stop.note, "reason": run.late_stop.reason}
+        reply["lateStop"] = {
+            "at": run.late_stop.at,
+            "by": run.late_stop.by,
+            "note": run.late_stop.note,
+            "reason": run.late_stop.reason,
+        }
     said = batch_status.last_word(world, run)
     if said is not None:
         reply["batch"] = msgspec.to_builtins(said)
@@ -83,14 +123,20 @@ def _current(world: World, job: Job, run: Run, position: int, now: Now, store_fa
         reply["signInTo"] = to
     if run.status in ACTIVE:
         reply["nextRequest"] = {
-            "computeJobHash": run.spec.compute_job_hash, "computeJobSerial": run.serial, "computeJobStart": run.started_at,
-            "simulationId": run.spec.simulation_id, "simulationType": run.spec.simulation_type, "report": run.spec.compute_model,
+            "computeJobHash": run.spec.compute_job_hash,
+            "computeJobSerial": run.serial,
+            "computeJobStart": run.started_at,
+            "simulationId": run.spec.simulation_id,
+            "simulationType": run.spec.simulation_type,
+            "report": run.spec.compute_model,
         }
     return reply
 
 
 def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
-    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before it is made and once it is purged."""
+    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before
+    it is made and once it is purged.
+    """
     if run.started_at is None or run.status == PURGED:
         return None, None
     if said is not None:
@@ -103,21 +149,35 @@ def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None)
     """What else there is to say of one that a batch scheduler has."""
     if waits is None:
         return batch_status.running(world, run)
-    return f"{sentence}{batch_status.doubts(world, run)}" if waits in ("stopping", "ending") else sentence
+    return (
+        f"{sentence}{batch_status.doubts(world, run)}"
+        if waits in ("stopping", "ending")
+        else sentence
+    )
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
     """An earlier run by its serial: what is kept of it."""
     return {
-        "state": past.status, "computeJid": job.jid, "computeJobHash": past.compute_job_hash, "computeJobSerial": past.serial,
-        "computeJobQueued": past.queued_at, "computeJobStart": past.started_at, "computeJobEnd": past.ended_at, "reason": past.reason,
-        "error": past.error, "known": True, "over": not past.live_tasks, "superseded": True,
+        "state": past.status,
+        "computeJid": job.jid,
+        "computeJobHash": past.compute_job_hash,
+        "computeJobSerial": past.serial,
+        "computeJobQueued": past.queued_at,
+        "computeJobStart": past.started_at,
+        "computeJobEnd": past.ended_at,
+        "reason": past.reason,
+        "error": past.error,
+        "known": True,
+        "over": not past.live_tasks,
+        "superseded": True,
         "exit": {"code": past.exit_code, "signal": past.exit_signal},
     }
 
 
 def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
-    """(known, since): false while a live task's agent is not there to be asked, or what it said is not durable yet.
+    """(known, since): false while a live task's agent is not there to be asked, or what it said is
+    not durable yet.
 
     Nor is it known what becomes of a task whose batch scheduler does not answer.
     """
@@ -128,7 +188,10 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
         if view is not None and view.keeper is not None:
             return False, view.keeper.since
         if view is None or not view.known:
-            return False, min((at for at in (view.unknown_since if view else None, dark) if at is not None), default=None)
+            return False, min(
+                (at for at in (view.unknown_since if view else None, dark) if at is not None),
+                default=None,
+            )
         if dark is not None:
             return False, dark
         if view.news.get(job.jid, 0) > job.version:
@@ -141,22 +204,42 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     ticket = (job.jid, run.serial)
     queued = run.spec.driver in world.policy.batch
     if run.live_tasks:
-        return batch_status.queued(world, run) if queued else ("starting", "its agent was asked to start it")
+        return (
+            batch_status.queued(world, run)
+            if queued
+            else ("starting", "its agent was asked to start it")
+        )
     if ticket in world.homes.homeless and queued:
-        return "no_host", f"{batch.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled"
+        return (
+            "no_host",
+            f"{batch.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
+        )
     if ticket in world.homes.homeless:
         return "no_host", shortage.no_host(run.spec.active_plan)
     if run.waits_for:
-        named, count = run.waits_for[0].compute_jid, len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for})
-        return "dependency", f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}"
+        named, count = (
+            run.waits_for[0].compute_jid,
+            len({(a.compute_jid, a.compute_job_serial) for a in run.waits_for}),
+        )
+        return (
+            "dependency",
+            f"waiting for the end of {f'{count} other runs: the first is ' if count > 1 else ''}{named}",
+        )
     key = world.key_of(run)
     view = world.agents.get(key)
     if run.retry is not None and (view is None or ticket not in view.queued):
         at = run.retry.at + run.retry.delay_secs
-        return "retry_wait", f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}"
+        return (
+            "retry_wait",
+            f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}",
+        )
     if view is None or not view.known:
         if (key.driver, key.host) in world.homes.down:
-            return "host_down", f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}" + _before_it(view, ticket)
+            return (
+                "host_down",
+                f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}"
+                + _before_it(view, ticket),
+            )
         if view is not None and view.phase == "signed_out":
             return "sign_in", batch_status.sign_in(view, key) + _before_it(view, ticket)
         if view is not None and view.phase == "crowded":
@@ -170,7 +253,10 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if ticket in view.queued:
         # those before it ask for slots; what they wait for, it will wait for
         before = ahead.of_user(view, view.queued[ticket])
-        return "op_slot", f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)"
+        return (
+            "op_slot",
+            f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)",
+        )
     return "starting", "it is being placed"
 
 
@@ -179,13 +265,18 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
     if run.ending:
         return "ending", _ending(world, run)
     if not run.active:
-        return "stopping", "its processes are being ended" + _since(run.stop.at if run.stop else None)
+        return "stopping", "its processes are being ended" + _since(
+            run.stop.at if run.stop else None
+        )
     held = [t for t in run.live_tasks if t.held is not None]
     if held:
         task, more = held[0], f" and {len(held) - 1} more" if len(held) > 1 else ""
         assert task.held is not None and task.exit is not None
         until = _since(task.held.at + task.held.secs, "until")
-        return "debug_hold", f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be looked at{until}"
+        return (
+            "debug_hold",
+            f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be looked at{until}",
+        )
     decided = run.attempts[-1].decided
     if decided is not None:
         return "stopping", f"{len(run.live_tasks)} tasks are being stopped: {decided.reason}"
@@ -193,19 +284,27 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
 
 
 def _ending(world: World, run: Run) -> str:
-    """Its command has ended, and something of it is still there: how it ended, and what is waited for."""
+    """Its command has ended, and something of it is still there: how it ended, and what is waited
+    for.
+    """
     task = next(t for t in run.ending if t.exited is not None)
     assert task.exited is not None
     more = f", and those of {len(run.ending) - 1} more tasks," if len(run.ending) > 1 else ""
     since = _since(task.exited.ended_at)
     if run.spec.driver in world.policy.batch:
-        waits = f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
+        waits = (
+            f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
+        )
     elif task.agent_key.kind == "container":
         waits = f"waiting until its container is removed{since}"
     else:
         waits = f"waiting until no process of it is left{since}"
     late = run.late_stop
-    too_late = "" if late is None else f"; {late.by} asked for its end ({late.reason}) after that, which does not change its result"
+    too_late = (
+        ""
+        if late is None
+        else f"; {late.by} asked for its end ({late.reason}) after that, which does not change its result"
+    )
     return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
 
 
@@ -216,19 +315,31 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
         return "resources", f"{reason}; it asks again{_since(until, 'at')}"
     hold = world.holds.get(ticket)
     if hold is not None:
-        away = sorted(str(key) for key in {world.key_at(run.spec, place.host) for place in hold.places} - hold.free - hold.probes.keys())
+        away = sorted(
+            str(key)
+            for key in {world.key_at(run.spec, place.host) for place in hold.places}
+            - hold.free
+            - hold.probes.keys()
+        )
         if away:
             return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
         return "ports", "it has everything it asks for; its agent looks whether its ports are free"
     room = world.room(run.spec.driver)
     lack = rooms.wait_of(room, ticket)
     if lack is not None:
-        down, all_ = _down(world, run, room.nodes), {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)}
+        down, all_ = (
+            _down(world, run, room.nodes),
+            {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)},
+        )
         if down and all_ <= room.down:
             return "host_down", f"no host can be asked: {down}"
         if lack.code == "behind":
-            lack = shortage.behind(ahead.for_room(world, run.spec.driver, room.claims[ticket].number))
-        return "ports" if lack.code == "ports" else "resources", lack.sentence + (f"; {down}" if down else "")
+            lack = shortage.behind(
+                ahead.for_room(world, run.spec.driver, room.claims[ticket].number)
+            )
+        return "ports" if lack.code == "ports" else "resources", lack.sentence + (
+            f"; {down}" if down else ""
+        )
     return "starting", "it is being placed"
 
 
@@ -236,8 +347,13 @@ def _down(world: World, run: Run, places: Sequence[HostPlace] | Sequence[Node]) 
     """Which of the hosts that it may go to cannot be asked, why, and since when."""
     driver, down = run.spec.driver, world.homes.down
     may = [p.host for p in hosts.allowed(places, run.spec.active_plan) if (driver, p.host) in down]
-    told = [f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})" for h in may[: shortage.NAMED_HOSTS]]
-    return "; ".join(told) + (f"; and {len(may) - len(told)} more are" if len(may) > len(told) else "")
+    told = [
+        f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})"
+        for h in may[: shortage.NAMED_HOSTS]
+    ]
+    return "; ".join(told) + (
+        f"; and {len(may) - len(told)} more are" if len(may) > len(told) else ""
+    )
 
 
 def _memory_sentence(world: World, key: AgentKey) -> str:
@@ -254,12 +370,17 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
     if view is None:
         return f"its agent is not there yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
-    starting = "is being started" if view.record.starting or view.record.handle else "is to be started again"
+    starting = (
+        "is being started"
+        if view.record.starting or view.record.handle
+        else "is to be started again"
+    )
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
     said = {
         "starting": f"its agent {starting}, {tries}",
-        "finding": "its agent is being looked for", "absent": "its agent is not there yet",
+        "finding": "its agent is being looked for",
+        "absent": "its agent is not there yet",
         "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
         "stopping": f"its agent did not connect and is being ended, {tries}",
         "up": "its agent is telling what it runs",
@@ -279,19 +400,28 @@ def keeper_sentence(view: AgentView) -> str:
 
 def _keeper(world: World, run: Run) -> dict[str, Any] | None:
     """The first keeper that does not answer, of those that run it or are to start it."""
-    keys = [t.agent_key for t in run.live_tasks if t.held is None] or ([world.key_of(run)] if run.status == PENDING else [])
+    keys = [t.agent_key for t in run.live_tasks if t.held is None] or (
+        [world.key_of(run)] if run.status == PENDING else []
+    )
     for view in (world.agents.get(key) for key in keys):
         if view is not None and view.keeper is not None:
             return {
-                "pid": view.keeper_pid, "host": view.host, "since": view.keeper.since, "stopped": view.keeper.stopped,
+                "pid": view.keeper_pid,
+                "host": view.host,
+                "since": view.keeper.since,
+                "stopped": view.keeper.stopped,
                 "sentence": keeper_sentence(view),
             }
     return None
 
 
 def _before_it(view: AgentView | None, ticket: Ticket) -> str:
-    before = 0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
-    return f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
+    before = (
+        0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
+    )
+    return (
+        f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
+    )
 
 
 def _first_waits(world: World, view: AgentView) -> str:
@@ -313,7 +443,9 @@ def _first_waits(world: World, view: AgentView) -> str:
 
 
 def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str, str]:
-    numbers = f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
+    numbers = (
+        f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
+    )
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
     match wait.pool.split("/", 1)[0]:
@@ -321,37 +453,70 @@ def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str
             held = f": {len(wait.holders)} hold what one user may have{since}"
             return "op_slot", f"waiting for another run of this user to end{held} ({numbers})"
         case "array":
-            return "array_slot", f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})"
+            return (
+                "array_slot",
+                f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
+            )
         case "cpu":
             mine = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
             held = f": {mine} runs of this user and {len(wait.holders) - mine} of others have them{since}"
             _, driver, _, host = wait.pool.split("/")
             if driver in world.policy.batch:
-                return "cpu_slot", f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})"
+                return (
+                    "cpu_slot",
+                    f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})",
+                )
             where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
             return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
         case _:
-            ended = max((p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None), default=None)
-            return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(ended)
+            ended = max(
+                (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
+                default=None,
+            )
+            return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(
+                ended
+            )
 
 
 def _longest(world: World, wait: Wait) -> float | None:
     """Start of the one that runs longest of those that have what is waited for."""
     runs = [(world.jobs[jid].run, serial) for jid, serial in wait.holders if jid in world.jobs]
-    return min((r.started_at for r, serial in runs if r is not None and r.serial == serial and r.started_at is not None), default=None)
+    return min(
+        (
+            r.started_at
+            for r, serial in runs
+            if r is not None and r.serial == serial and r.started_at is not None
+        ),
+        default=None,
+    )
 
 
 def _since(at: float | None, word: str = "since") -> str:
-    """A moment and no span of time: a page that follows it is told again only when something changes."""
-    return "" if at is None else f", {word} " + datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A moment and no span of time: a page that follows it is told again only when something
+    changes.
+    """
+    return (
+        ""
+        if at is None
+        else f", {word} "
+        + datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    )
 
 
 def _elapsed(world: World, run: Run, now: Now) -> float | None:
-    """Seconds that it took or runs: by the clock of the machine where it runs, and never by two settings of one wall clock."""
+    """Seconds that it took or runs: by the clock of the machine where it runs, and never by two
+    settings of one wall clock.
+    """
     if run.started_at is None:
         return None
     exit_ = run.exit
-    if len(run.attempts) == 1 and not run.spec.roles and exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
+    if (
+        len(run.attempts) == 1
+        and not run.spec.roles
+        and exit_ is not None
+        and exit_.started_at is not None
+        and exit_.ended_at is not None
+    ):
         return max(0.0, exit_.ended_at - exit_.started_at)
     exited = [t.exited for t in run.ending if t.exited is not None]
     if len(exited) == 1 and exited[0].started_at is not None and exited[0].ended_at is not None:

@@ -1,4 +1,6 @@
-"""Makes the n-th call of a process fail, from outside: by strace, which answers in the kernel's place."""
+"""Makes the n-th call of a process fail, from outside: by strace, which answers in the kernel's
+place.
+"""
 
 import os
 import signal
@@ -12,30 +14,67 @@ from strace_calls import tracer_of
 MARKS = ("(INJECTED)", "(DELAYED)")
 
 
-def options(calls: str, error: str, when: str, paths: Sequence[Path], seen: Path, *, also: str = "") -> list[str]:
-    """For strace. when: `3` for the third call, `2+` for all from the second on; each thread counts its own.
+def options(
+    calls: str, error: str, when: str, paths: Sequence[Path], seen: Path, *, also: str = ""
+) -> list[str]:
+    """For strace. when: `3` for the third call, `2+` for all from the second on; each thread counts
+    its own.
 
     also: calls that are written down, too.
     """
     named = [word for path in paths for word in ("-P", str(path))]
     traced = f"{calls},{also}" if also else calls
-    return ["-y", "-s", "0", "-o", str(seen), "-e", f"trace={traced}", "-e", f"inject={calls}:{error}:when={when}", *named]
+    return [
+        "-y",
+        "-s",
+        "0",
+        "-o",
+        str(seen),
+        "-e",
+        f"trace={traced}",
+        "-e",
+        f"inject={calls}:{error}:when={when}",
+        *named,
+    ]
 
 
 class Fault:
-    """What a running process suffers until `end`. error: as strace has it, `error=ENOSPC` or `delay_enter=20000` (microseconds)."""
+    """What a running process suffers until `end`. error: as strace has it, `error=ENOSPC` or
+    `delay_enter=20000` (microseconds).
+    """
 
-    def __init__(self, pid: int, calls: str, error: str, when: str, paths: Sequence[Path], seen: Path, *, also: str = "") -> None:
+    def __init__(
+        self,
+        pid: int,
+        calls: str,
+        error: str,
+        when: str,
+        paths: Sequence[Path],
+        seen: Path,
+        *,
+        also: str = "",
+    ) -> None:
         self._seen, self._pid = seen, pid
         seen.unlink(missing_ok=True)
-        words = ["strace", "-f", "-qq", "-e", "signal=none", *options(calls, error, when, paths, seen, also=also), "-p", str(pid)]
+        words = [
+            "strace",
+            "-f",
+            "-qq",
+            "-e",
+            "signal=none",
+            *options(calls, error, when, paths, seen, also=also),
+            "-p",
+            str(pid),
+        ]
         self._strace = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         until(self._attached, "strace holds all threads of the process")
 
     def _attached(self) -> bool:
         assert self._strace.poll() is None, "strace gave up"
         try:
-            return all(tracer_of(int(t)) == self._strace.pid for t in os.listdir(f"/proc/{self._pid}/task"))
+            return all(
+                tracer_of(int(t)) == self._strace.pid for t in os.listdir(f"/proc/{self._pid}/task")
+            )
         except FileNotFoundError:
             return False
 

@@ -1,4 +1,6 @@
-"""What goes on while a disk fails: a run that never notices, and requests that are refused as they must be."""
+"""What goes on while a disk fails: a run that never notices, and requests that are refused as they
+must be.
+"""
 
 import json
 from typing import Any
@@ -32,10 +34,14 @@ class Long:
 
 
 def ask(site: Site, run: dict[str, Any], request: str) -> Answer:
-    return site.ask("POST", "/api/run-simulation", json.dumps({"reqId": request, "run": run}).encode())
+    return site.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": request, "run": run}).encode()
+    )
 
 
 def refused(answer: Answer, *codes: str) -> None:
     """By name, and worth another try."""
     said = answer.json()
-    assert said["code"] in codes and answer.code == 503 and said["retry"] is True and said["error"], (answer.code, said)
+    assert (
+        said["code"] in codes and answer.code == 503 and said["retry"] is True and said["error"]
+    ), (answer.code, said)

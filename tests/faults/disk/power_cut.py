@@ -1,14 +1,18 @@
-"""A disk that keeps what was synced and nothing else that it does not like: from a trace of calls, what a power cut would leave.
+"""A disk that keeps what was synced and nothing else that it does not like: from a trace of calls,
+what a power cut would leave.
 
 The model, chosen to be what any file system with a journal may do, and nothing worse:
 
-* Data that an fsync or fdatasync of its file covered (it was written before the sync was called, and the sync returned) is there.
-  So is what was written through a descriptor with O_DSYNC or O_SYNC, as soon as the write returned.
-* Of all other data any sectors of 512 bytes may be there and any not, in any order of time; a sector is never torn.
-* What became of lengths: those that writes lead to, with holes where data did not arrive. A file that was cut to a length has
-  that length or none of what was written to the cut part later.
-* Names (new, renamed, removed files and folders) are kept in the order in which they were made, for each folder by itself,
-  at least up to the last fsync of that folder that covered them. An fsync of the file itself does not keep its name.
+* Data that an fsync or fdatasync of its file covered (it was written before the sync was called,
+  and the sync returned) is there. So is what was written through a descriptor with O_DSYNC or
+  O_SYNC, as soon as the write returned.
+* Of all other data any sectors of 512 bytes may be there and any not, in any order of time; a
+  sector is never torn.
+* What became of lengths: those that writes lead to, with holes where data did not arrive. A file
+  that was cut to a length has that length or none of what was written to the cut part later.
+* Names (new, renamed, removed files and folders) are kept in the order in which they were made, for
+  each folder by itself, at least up to the last fsync of that folder that covered them. An fsync of
+  the file itself does not keep its name.
 * Killed processes lose nothing: what they wrote stays in the cache until the power is cut.
 """
 
@@ -21,13 +25,16 @@ from pathlib import Path
 from strace_calls import Call, data_of, number_of, path_of
 
 SECTOR = 512
-#: How much of what was not synced arrives: nothing, a little, half, nearly all, all; or all up to some moment.
+#: How much of what was not synced arrives: nothing, a little, half, nearly all, all; or all up to
+#: some moment.
 SHARES = (0.0, 0.2, 0.5, 0.9, 1.0, None)
 
 
 @dataclass(eq=False)
 class Change:
-    """data at offset; or, with `data` None, cut (or filled up) to the length `offset`. done: the call has returned."""
+    """data at offset; or, with `data` None, cut (or filled up) to the length `offset`. done: the
+    call has returned.
+    """
 
     offset: int
     data: bytes | None
@@ -68,7 +75,8 @@ class File:
             here = share if share is not None else (1.0 if n < upto else chance.random())
             if change.data is None:
                 if chance.random() >= here:
-                    # the cut did not happen: of what came after it only what lies before it may be there
+                    # the cut did not happen: of what came after it only what lies before it may be
+                    # there
                     self._in_place(out, change.offset, self.changes[n + 1 : upto], here, chance)
                     break
                 _apply(out, change)
@@ -76,7 +84,9 @@ class File:
                 _arrive(out, change.offset, change.data, here, chance)
         return bytes(out)
 
-    def _in_place(self, out: bytearray, limit: int, changes: list[Change], share: float, chance: random.Random) -> None:
+    def _in_place(
+        self, out: bytearray, limit: int, changes: list[Change], share: float, chance: random.Random
+    ) -> None:
         for change in changes:
             if change.data is None:
                 limit = min(limit, change.offset)
@@ -144,7 +154,9 @@ def _step(names: dict[str, Node], step: Step) -> None:
 
 
 class Disk:
-    """`root` and everything in it, from nothing; fed with calls. left_out: paths relative to the root's folder that do not matter."""
+    """`root` and everything in it, from nothing; fed with calls. left_out: paths relative to the
+    root's folder that do not matter.
+    """
 
     def __init__(self, root: Path, left_out: Callable[[str], bool]) -> None:
         self._base, self._left_out = str(root.parent), left_out
@@ -166,11 +178,24 @@ class Disk:
             node = names[part]
         return node
 
-    def write_image(self, where: Path, chance: random.Random, *, wanted: Callable[[str], bool] = lambda path: True) -> None:
+    def write_image(
+        self,
+        where: Path,
+        chance: random.Random,
+        *,
+        wanted: Callable[[str], bool] = lambda path: True,
+    ) -> None:
         """Make in `where` what would be in the folder of the root."""
         self._write(self.top, where, "", chance, wanted)
 
-    def _write(self, folder: Folder, where: Path, path: str, chance: random.Random, wanted: Callable[[str], bool]) -> None:
+    def _write(
+        self,
+        folder: Folder,
+        where: Path,
+        path: str,
+        chance: random.Random,
+        wanted: Callable[[str], bool],
+    ) -> None:
         more = chance.choice((0, len(folder.steps), chance.randint(0, len(folder.steps))))
         for name, node in sorted(folder.now(more).items()):
             inner = f"{path}{name}"
@@ -186,8 +211,12 @@ class Disk:
     # ---- feeding
 
     def moments(self, calls: list[Call]) -> Iterator[tuple[int, Call, bool]]:
-        """Take the calls in, and after each moment of one yield (its number, the call, has it returned?)."""
-        moments = [(c.began, 0, c) for c in calls] + [(c.ended, 1, c) for c in calls if c.ended is not None]
+        """Take the calls in, and after each moment of one yield (its number, the call, has it
+        returned?).
+        """
+        moments = [(c.began, 0, c) for c in calls] + [
+            (c.ended, 1, c) for c in calls if c.ended is not None
+        ]
         for number, returned, call in sorted(moments, key=lambda m: m[:2]):
             if returned:
                 self._returned(call)
@@ -208,7 +237,9 @@ class Disk:
             then()
 
     def _change(self, call: Call) -> Callable[[], None] | None:
-        """Do what is visible from the beginning of the call; returns what there is to do when it has returned."""
+        """Do what is visible from the beginning of the call; returns what there is to do when it
+        has returned.
+        """
         args = call.args
         match call.name:
             case "open" | "openat" | "creat":
@@ -240,7 +271,9 @@ class Disk:
         return None
 
     def _path(self, *args: str) -> str:
-        """Relative to the root's folder; "" for what does not matter. A folder's descriptor may come before a name."""
+        """Relative to the root's folder; "" for what does not matter. A folder's descriptor may
+        come before a name.
+        """
         path = os.path.join(*(path_of(a) for a in args))
         path = os.path.normpath(path) if path else ""
         if not path.startswith(self._base + "/"):
@@ -254,7 +287,9 @@ class Disk:
         assert isinstance(node, Folder), f"{path}: its folder was never made"
         return node, name
 
-    def _set(self, path: str, node: Node | None, old: str | None = None) -> Callable[[], None] | None:
+    def _set(
+        self, path: str, node: Node | None, old: str | None = None
+    ) -> Callable[[], None] | None:
         if not path:
             return None
         folder, name = self._parent(path)
@@ -265,7 +300,9 @@ class Disk:
     def _rename(self, before: str, after: str) -> Callable[[], None] | None:
         if not before and not after:
             return None
-        assert os.path.dirname(before) == os.path.dirname(after), f"{before} -> {after}: moves between folders are not modelled"
+        assert os.path.dirname(before) == os.path.dirname(after), (
+            f"{before} -> {after}: moves between folders are not modelled"
+        )
         return self._set(after, self.find(before), os.path.basename(before))
 
     def _open(self, call: Call) -> Callable[[], None] | None:
@@ -275,7 +312,11 @@ class Disk:
         flags = call.args[2] if call.name == "openat" else call.args[1]
         key = (call.result, path)
         self._positions[key] = 0
-        for flag, keys in (("O_APPEND", self._appending), ("O_DSYNC", self._immediate), ("O_SYNC", self._immediate)):
+        for flag, keys in (
+            ("O_APPEND", self._appending),
+            ("O_DSYNC", self._immediate),
+            ("O_SYNC", self._immediate),
+        ):
             (keys.add if flag in flags else keys.discard)(key)
         if "O_SYNC" in flags or "O_DSYNC" in flags:
             self._immediate.add(key)
@@ -327,9 +368,18 @@ class Disk:
             nodes = list(_all(self.top))
         else:
             path = self._path(call.args[0])
-            node = self.find(path) if path else self.top if path_of(call.args[0]) == self._base else None
+            node = (
+                self.find(path)
+                if path
+                else self.top
+                if path_of(call.args[0]) == self._base
+                else None
+            )
             nodes = [] if node is None else [node]
-        covered = [(n, [c for c in (n.changes if isinstance(n, File) else n.steps) if c.done]) for n in nodes]
+        covered = [
+            (n, [c for c in (n.changes if isinstance(n, File) else n.steps) if c.done])
+            for n in nodes
+        ]
 
         def then() -> None:
             for node, changes in covered:

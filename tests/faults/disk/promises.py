@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 from strace_calls import Call, data_of, path_of
 
-from jobscribe.db.sqlite import head_file as witness
 from jobscribe.db.events.events import RunRequested, TaskPlaced, job_stream
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import FOLDER, RecordWriter, catch_up
+from jobscribe.db.sqlite import head_file as witness
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Stored
 
-#: A `run` message to an agent, and the beginning of the token in it: a jid and an unsigned number of four bytes.
+#: A `run` message to an agent, and the beginning of the token in it: a jid and an unsigned number
+#: of four bytes.
 _ORDER = re.compile(rb"\xa3run.*?([A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[a-z]+)\xce(.{4})", re.DOTALL)
 
 
@@ -52,7 +53,9 @@ class Promised:
         if data.startswith(b"HTTP/1.1 200 ") and b"application/json" in data:
             self._answer(json.loads(data.split(b"\r\n\r\n", 1)[1]))
             return True
-        orders = {Job(jid.decode(), int.from_bytes(serial, "big")) for jid, serial in _ORDER.findall(data)}
+        orders = {
+            Job(jid.decode(), int.from_bytes(serial, "big")) for jid, serial in _ORDER.findall(data)
+        }
         self.orders |= orders
         return bool(orders)
 
@@ -67,8 +70,11 @@ class Promised:
             self.ports.append(tuple(said["ports"]))
 
 
-def keep_them(root: Path, promised: Promised, requests: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, int]:
-    """A supervisor that starts on this root finds all that was promised. requests: reqId by jid. Returns what else is there.
+def keep_them(
+    root: Path, promised: Promised, requests: Mapping[str, str], secrets: Mapping[str, str]
+) -> dict[str, int]:
+    """A supervisor that starts on this root finds all that was promised. requests: reqId by jid.
+    Returns what else is there.
 
     The store must open: an honest disk is never a reason to refuse it.
     """
@@ -81,9 +87,13 @@ def keep_them(root: Path, promised: Promised, requests: Mapping[str, str], secre
     for name, secret in secrets.items():
         file = root / "secret" / name
         assert file.exists() or not promised, f"the secret {name} is gone"
-        assert not file.exists() or file.read_text() == secret, f"the secret {name} became {file.read_bytes()!r}"
+        assert not file.exists() or file.read_text() == secret, (
+            f"the secret {name} became {file.read_bytes()!r}"
+        )
     if promised.ports:
-        leased = [tuple(lease["ports"]) for lease in json.loads((root / "leases.json").read_bytes())]
+        leased = [
+            tuple(lease["ports"]) for lease in json.loads((root / "leases.json").read_bytes())
+        ]
         assert set(promised.ports) <= set(leased), (promised.ports, leased)
     for name, (size, digest) in promised.uploads.items():
         (found,) = root.glob(f"user/*/*/lib/{name}")
@@ -93,7 +103,10 @@ def keep_them(root: Path, promised: Promised, requests: Mapping[str, str], secre
         assert not promised, "the store is gone"
         return {}
     mark = witness.look(root / "db")
-    assert not promised.position or (mark is not None and mark.position >= promised.position), (mark, promised.position)
+    assert not promised.position or (mark is not None and mark.position >= promised.position), (
+        mark,
+        promised.position,
+    )
     return _recovered(root, promised, requests)
 
 
@@ -102,7 +115,9 @@ def _recovered(root: Path, promised: Promised, requests: Mapping[str, str]) -> d
     store = SqliteStore(root / "db" / "events.sqlite", _at_once)
     try:
         head = store.head()
-        assert head >= promised.position, f"position {promised.position} was told, and the log ends at {head}"
+        assert head >= promised.position, (
+            f"position {promised.position} was told, and the log ends at {head}"
+        )
         events = store.read_all(limit=100_000)
         assert [s.position for s in events] == list(range(1, head + 1))
         _has(events, promised)
@@ -122,7 +137,11 @@ def _recovered(root: Path, promised: Promised, requests: Mapping[str, str]) -> d
 
 def _has(events: list[Stored], promised: Promised) -> None:
     requested = {(s.stream, s.event.serial) for s in events if isinstance(s.event, RunRequested)}
-    placed = {Job(s.event.token.jid, s.event.token.serial) for s in events if isinstance(s.event, TaskPlaced)}
+    placed = {
+        Job(s.event.token.jid, s.event.token.serial)
+        for s in events
+        if isinstance(s.event, TaskPlaced)
+    }
     lost = {run for run in promised.runs if (job_stream(run.jid), run.serial) not in requested}
     assert not lost, f"acknowledged and lost: {lost}"
     assert promised.orders <= placed, f"ordered and not on record: {promised.orders - placed}"

@@ -1,7 +1,9 @@
-"""A real supervisor under strace: how it is started so, and what the trace says, call by call in the order of what was seen.
+"""A real supervisor under strace: how it is started so, and what the trace says, call by call in
+the order of what was seen.
 
-What is seen of a call are two moments: it was entered (strace held the thread before the kernel did anything) and it had
-returned (the kernel was done). So an answer counts from the moment its sending is entered, and a sync from its return.
+What is seen of a call are two moments: it was entered (strace held the thread before the kernel did
+anything) and it had returned (the kernel was done). So an answer counts from the moment its sending
+is entered, and a sync from its return.
 """
 
 import os
@@ -17,17 +19,54 @@ import pytest
 
 #: All that changes what lies on a disk, and what tells somebody about it.
 TRACED = (
-    "open", "openat", "creat", "write", "pwrite64", "writev", "pwritev", "pwritev2", "lseek", "ftruncate", "truncate", "fallocate",
-    "rename", "renameat", "renameat2", "unlink", "unlinkat", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "rmdir",
-    "fsync", "fdatasync", "sync_file_range", "sync", "syncfs", "sendfile", "copy_file_range", "splice", "sendto", "sendmsg",
+    "open",
+    "openat",
+    "creat",
+    "write",
+    "pwrite64",
+    "writev",
+    "pwritev",
+    "pwritev2",
+    "lseek",
+    "ftruncate",
+    "truncate",
+    "fallocate",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "link",
+    "linkat",
+    "symlink",
+    "symlinkat",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "sync",
+    "syncfs",
+    "sendfile",
+    "copy_file_range",
+    "splice",
+    "sendto",
+    "sendmsg",
 )
 _LINE = re.compile(r"(\d+)\s+(.*)")
 _CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(<[^>]*>)?( .*)?", re.DOTALL)
-_UNFINISHED, _DETACHED, _RESUMED = " <unfinished ...>", " <detached ...>", re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
+_UNFINISHED, _DETACHED, _RESUMED = (
+    " <unfinished ...>",
+    " <detached ...>",
+    re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL),
+)
 
 
 class Call(NamedTuple):
-    """began, ended: numbers in one order for all calls; `ended` is None where it was not seen to return. result: None likewise."""
+    """began, ended: numbers in one order for all calls; `ended` is None where it was not seen to
+    return. result: None likewise.
+    """
 
     began: int
     ended: int | None
@@ -44,14 +83,21 @@ def required() -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not here: sudo apt-get install strace (make engines does it)")
     if os.geteuid() != 0:
-        pytest.skip("a supervisor hides its memory, so only root can see what it writes: run this as root")
-    tried = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True, text=True)
+        pytest.skip(
+            "a supervisor hides its memory, so only root can see what it writes: run this as root"
+        )
+    tried = subprocess.run(
+        ["strace", "-f", "-o", "/dev/null", "true"], capture_output=True, text=True
+    )
     if tried.returncode != 0:
-        pytest.skip(f"nothing can be traced here ({tried.stderr.strip()[-200:]}): allow ptrace, as with --cap-add SYS_PTRACE for containers")
+        pytest.skip(
+            f"nothing can be traced here ({tried.stderr.strip()[-200:]}): allow ptrace, as with --cap-add SYS_PTRACE for containers"
+        )
 
 
 def write_interpreter(script: Path, options: Sequence[str]) -> None:
-    """A stand-in for Python that runs under strace; as a child of what it runs, so that pid and exit code are the supervisor's own.
+    """A stand-in for Python that runs under strace; as a child of what it runs, so that pid and
+    exit code are the supervisor's own.
 
     `$$` in an option becomes that pid. Without options it is Python itself.
     """
@@ -63,7 +109,20 @@ def write_interpreter(script: Path, options: Sequence[str]) -> None:
 
 def write_recorder(script: Path, trace: Path) -> None:
     """One that writes down every call that is of interest, with all its data."""
-    write_interpreter(script, ["--seccomp-bpf", "-y", "-xx", "-s", "100000000", "-e", "trace=" + ",".join(TRACED), "-o", str(trace)])
+    write_interpreter(
+        script,
+        [
+            "--seccomp-bpf",
+            "-y",
+            "-xx",
+            "-s",
+            "100000000",
+            "-e",
+            "trace=" + ",".join(TRACED),
+            "-o",
+            str(trace),
+        ],
+    )
 
 
 def tracer_of(pid: int) -> int:
@@ -74,7 +133,10 @@ def tracer_of(pid: int) -> int:
 
 def calls(trace: Path, first: int = 0) -> list[Call]:
     """What was seen so far, in no order. first: the first number of a moment."""
-    return [c._replace(began=c.began + first, ended=None if c.ended is None else c.ended + first) for c in _calls(trace)]
+    return [
+        c._replace(began=c.began + first, ended=None if c.ended is None else c.ended + first)
+        for c in _calls(trace)
+    ]
 
 
 def _calls(trace: Path) -> Iterator[Call]:
@@ -88,7 +150,9 @@ def _calls(trace: Path) -> Iterator[Call]:
             pid, text = int(found[1]), found[2]
             if text.startswith(("+++", "---", "???")):
                 continue
-            if text.endswith((_UNFINISHED, _DETACHED)):  # the latter where strace had to go before the call was over
+            if text.endswith(
+                (_UNFINISHED, _DETACHED)
+            ):  # the latter where strace had to go before the call was over
                 open_[pid] = (number, text.removesuffix(_UNFINISHED).removesuffix(_DETACHED))
                 continue
             resumed = _RESUMED.match(text)
@@ -104,11 +168,21 @@ def _call(began: int, ended: int | None, pid: int, text: str) -> Call:
     assert found is not None, text[:300] + text[-100:]
     result = None if found[3] == "?" else int(found[3], 0)
     opened = text_of(found[4][1:-1]) if found[4] else ""
-    return Call(began, ended if result is not None else None, pid, found[1], tuple(_arguments(found[2])), result, opened)
+    return Call(
+        began,
+        ended if result is not None else None,
+        pid,
+        found[1],
+        tuple(_arguments(found[2])),
+        result,
+        opened,
+    )
 
 
 def _arguments(text: str) -> Iterator[str]:
-    """At the commas outside of brackets. All strings are hexadecimal, so no quotation hides anything."""
+    """At the commas outside of brackets. All strings are hexadecimal, so no quotation hides
+    anything.
+    """
     depth, start = 0, 0
     for at in (m.start() for m in re.finditer(r"[\[\]{},]", text)):
         if text[at] in "[{":
@@ -130,11 +204,17 @@ def data_of(argument: str) -> bytes:
 
 
 def text_of(hexadecimal: str) -> str:
-    return bytes.fromhex(hexadecimal.replace("\\x", "")).decode("utf-8", "surrogateescape") if hexadecimal.startswith("\\x") else hexadecimal
+    return (
+        bytes.fromhex(hexadecimal.replace("\\x", "")).decode("utf-8", "surrogateescape")
+        if hexadecimal.startswith("\\x")
+        else hexadecimal
+    )
 
 
 def path_of(argument: str) -> str:
-    """What a descriptor (`3</a/b>`) or a string names; "" for a socket, a pipe, and what was deleted."""
+    """What a descriptor (`3</a/b>`) or a string names; "" for a socket, a pipe, and what was
+    deleted.
+    """
     if argument.startswith('"'):
         return data_of(argument).decode("utf-8", "surrogateescape")
     found = re.fullmatch(r"(?:-?\d+|AT_FDCWD)<([^>]*)>(\(deleted\))?", argument)

@@ -1,4 +1,6 @@
-"""A disk that is really full, really read-only, or slow: refused by name, jobs run on, and well again without a restart."""
+"""A disk that is really full, really read-only, or slow: refused by name, jobs run on, and well
+again without a restart.
+"""
 
 import json
 import os
@@ -18,7 +20,8 @@ from real_site import Site, jid_of, req_id, shell, until
 
 Make = Callable[..., Site]
 DISK_BYTES = 4 * 1024 * 1024
-#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5, with five times the room.
+#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
+#: with five times the room.
 RECOVERY_SECS = 5 * 1.5
 #: The loop is never blocked for longer, with five times the room.
 QUICK_SECS = 5 * 0.05
@@ -31,9 +34,15 @@ def small_disk(make_site: Make) -> Iterator[Site]:
         pytest.skip("only root can mount a disk of 4 MB: run this as root")
     site = make_site("slots.local_sequential=3")
     site.root.mkdir(mode=0o700)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(site.root)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(site.root)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode != 0:
-        pytest.skip(f"no disk can be mounted here ({mounted.stderr.strip()}): a container needs --cap-add SYS_ADMIN")
+        pytest.skip(
+            f"no disk can be mounted here ({mounted.stderr.strip()}): a container needs --cap-add SYS_ADMIN"
+        )
     try:
         yield site
     finally:
@@ -57,7 +66,11 @@ def fill(ballast: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(small_disk: Site) -> None:
     site = small_disk.start()
-    pid, long, ender = site.pid, Long(site), shell(f"until [ -e {small_disk.place}/end ]; do sleep 0.05; done; exit 3")
+    pid, long, ender = (
+        site.pid,
+        Long(site),
+        shell(f"until [ -e {small_disk.place}/end ]; do sleep 0.05; done; exit 3"),
+    )
     site.submit(ender)
     site.running(ender)
     fill(site.root / "ballast")
@@ -93,7 +106,9 @@ def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(small_di
     assert site.stop() == 0
 
 
-def test_a_start_on_a_read_only_disk_says_so_and_the_next_one_finds_everything(small_disk: Site) -> None:
+def test_a_start_on_a_read_only_disk_says_so_and_the_next_one_finds_everything(
+    small_disk: Site,
+) -> None:
     site = small_disk.start()
     run = shell("exit 0")
     serial = site.finished(run)["computeJobSerial"]
@@ -105,7 +120,12 @@ def test_a_start_on_a_read_only_disk_says_so_and_the_next_one_finds_everything(s
     process = site.launch()
     out, _ = process.communicate(timeout=20)
     said = site.log()
-    assert process.returncode > 0 and out == b"" and "Traceback" not in said and "Read-only file system" in said, said
+    assert (
+        process.returncode > 0
+        and out == b""
+        and "Traceback" not in said
+        and "Read-only file system" in said
+    ), said
     remount(site.root, "rw")
     site.start()
     assert site.status(run)["computeJobSerial"] == serial
@@ -113,7 +133,15 @@ def test_a_start_on_a_read_only_disk_says_so_and_the_next_one_finds_everything(s
 
 
 def remount(path: Path, how: str) -> None:
-    until(lambda: subprocess.run(["mount", "-o", f"remount,{how}", str(path)], capture_output=True).returncode == 0, f"it is mounted {how}")
+    until(
+        lambda: (
+            subprocess.run(
+                ["mount", "-o", f"remount,{how}", str(path)], capture_output=True
+            ).returncode
+            == 0
+        ),
+        f"it is mounted {how}",
+    )
 
 
 def test_on_a_slow_disk_answers_that_need_it_wait_and_the_others_do_not(make_site: Make) -> None:
@@ -128,14 +156,18 @@ def test_on_a_slow_disk_answers_that_need_it_wait_and_the_others_do_not(make_sit
         for _ in range(3):
             began = time.monotonic()
             body = json.dumps({"reqId": req_id(), "run": shell("exit 0")})
-            connection.request("POST", "/api/run-simulation", body, {"Authorization": "Bearer " + site.token})
+            connection.request(
+                "POST", "/api/run-simulation", body, {"Authorization": "Bearer " + site.token}
+            )
             assert connection.getresponse().read()
             waited.append(time.monotonic() - began)
         connection.close()
 
     delay = 0.4
     files = [site.root / "db" / name for name in ("events.sqlite", "events.sqlite-wal")]
-    fault = Fault(site.pid, "fdatasync", f"delay_enter={int(delay * 1e6)}", "1+", files, site.place / "struck")
+    fault = Fault(
+        site.pid, "fdatasync", f"delay_enter={int(delay * 1e6)}", "1+", files, site.place / "struck"
+    )
     thread = threading.Thread(target=submit)
     thread.start()
     quick: list[float] = []

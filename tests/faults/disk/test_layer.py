@@ -1,4 +1,6 @@
-"""The layer that drops what was not synced is one: databases that do not sync lose on it what they said, those that do never."""
+"""The layer that drops what was not synced is one: databases that do not sync lose on it what they
+said, those that do never.
+"""
 
 import contextlib
 import random
@@ -33,11 +35,25 @@ os._exit(0)
 def losses(tmp_path: Path, image: Path, synchronous: str) -> tuple[int, int]:
     """(Disks on which something was missing that was said to be committed, disks looked at)."""
     strace_calls.write_recorder(tmp_path / "python", tmp_path / "trace")
-    subprocess.run([tmp_path / "python", "-c", WRITER, tmp_path / "store", synchronous], stdout=subprocess.PIPE, check=True)
-    chance, disk = random.Random(1), Disk(tmp_path / "store", lambda path: not path.startswith("store") or path.endswith("-shm"))
+    subprocess.run(
+        [tmp_path / "python", "-c", WRITER, tmp_path / "store", synchronous],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    chance, disk = (
+        random.Random(1),
+        Disk(
+            tmp_path / "store", lambda path: not path.startswith("store") or path.endswith("-shm")
+        ),
+    )
     said = lost = looked = 0
     for _, call, returned in disk.moments(strace_calls.calls(tmp_path / "trace")):
-        if returned or call.name != "write" or path_of(call.args[0]) or not data_of(call.args[1]).startswith(b"committed "):
+        if (
+            returned
+            or call.name != "write"
+            or path_of(call.args[0])
+            or not data_of(call.args[1]).startswith(b"committed ")
+        ):
             continue
         said = int(data_of(call.args[1]).split()[1])
         for _ in range(3):
@@ -59,7 +75,9 @@ def _there(file: Path) -> int:
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
-def test_a_database_that_does_not_sync_loses_what_it_said(tmp_path: Path, image: Path, synchronous: str) -> None:
+def test_a_database_that_does_not_sync_loses_what_it_said(
+    tmp_path: Path, image: Path, synchronous: str
+) -> None:
     strace_calls.required()
     lost, looked = losses(tmp_path, image, synchronous)
     assert lost > looked // 5, (lost, looked)

@@ -1,4 +1,6 @@
-"""A supervisor whose n-th call fails while it starts: it starts all the same, or says by name why not; the next start finds everything."""
+"""A supervisor whose n-th call fails while it starts: it starts all the same, or says by name why
+not; the next start finds everything.
+"""
 
 import itertools
 import os
@@ -18,11 +20,23 @@ Make = Callable[..., Site]
 
 #: Calls on the store, the error, and which one fails (with SOAK=1: each, one after the other).
 KINDS = [
-    ("openat", "EMFILE", 3), ("openat", "ENOMEM", 5), ("pread64", "EIO", 11), ("pwrite64,ftruncate", "ENOSPC", 1), ("pwrite64", "EIO", 2),
-    ("fdatasync,fsync", "EIO", 2), ("mmap", "ENOMEM", 1), ("fcntl", "ENOLCK", 4),
+    ("openat", "EMFILE", 3),
+    ("openat", "ENOMEM", 5),
+    ("pread64", "EIO", 11),
+    ("pwrite64,ftruncate", "ENOSPC", 1),
+    ("pwrite64", "EIO", 2),
+    ("fdatasync,fsync", "EIO", 2),
+    ("mmap", "ENOMEM", 1),
+    ("fcntl", "ENOLCK", 4),
 ]
 #: What is said of a start that is refused.
-SENTENCES = ("cannot be opened", "cannot be written", "cannot be used", "cannot be read", "is damaged")
+SENTENCES = (
+    "cannot be opened",
+    "cannot be written",
+    "cannot be used",
+    "cannot be read",
+    "is damaged",
+)
 FILES = ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm", "head", "")
 
 
@@ -33,7 +47,9 @@ def interpreter(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(3600 if SOAK else 240)
-def test_a_start_on_a_failing_disk_says_why_and_spoils_nothing(make_site: Make, interpreter: Path) -> None:
+def test_a_start_on_a_failing_disk_says_why_and_spoils_nothing(
+    make_site: Make, interpreter: Path
+) -> None:
     strace_calls.write_interpreter(interpreter, [])
     site = make_site(python=str(interpreter)).start()
     first = site.finished(shell("exit 0"))
@@ -43,7 +59,9 @@ def test_a_start_on_a_failing_disk_says_why_and_spoils_nothing(make_site: Make, 
     for calls, error, chosen in KINDS:
         for n in itertools.count(1) if SOAK else [chosen]:
             seen = site.place / "struck"
-            strace_calls.write_interpreter(interpreter, options(calls, f"error={error}", str(n), files, seen))
+            strace_calls.write_interpreter(
+                interpreter, options(calls, f"error={error}", str(n), files, seen)
+            )
             said = _tried(site)
             if not struck(seen):
                 assert said is None and n > chosen, (calls, error, n, said)

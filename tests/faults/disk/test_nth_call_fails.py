@@ -1,7 +1,9 @@
-"""One call of the kernel fails, and it may be any: the n-th write, cut, open or sync of the store, for every n.
+"""One call of the kernel fails, and it may be any: the n-th write, cut, open or sync of the store,
+for every n.
 
-Whatever has room to come back is refused by name and comes back by itself; a failed sync is the end of the supervisor, at once and
-with its reason. Nothing acknowledged is ever lost, and a job that runs never notices.
+Whatever has room to come back is refused by name and comes back by itself; a failed sync is the end
+of the supervisor, at once and with its reason. Nothing acknowledged is ever lost, and a job that
+runs never notices.
 """
 
 import contextlib
@@ -22,14 +24,18 @@ from real_site import Site, jid_of, req_id, shell, until
 SOAK = os.environ.get("SOAK") == "1"
 #: Of all n, every so-manieth is tried, from 1 on; with SOAK=1 every one.
 EVERY = 1 if SOAK else 9
-#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5, with five times the room.
+#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
+#: with five times the room.
 RECOVERY_SECS = 5 * 1.5
 Make = Callable[..., Site]
 
 #: What may fail and come back: calls, the error, and whose.
 PASSING = [
-    ("pwrite64,ftruncate,fallocate", "ENOSPC"), ("pwrite64,ftruncate,fallocate", "EDQUOT"), ("pwrite64,ftruncate", "EROFS"),
-    ("pwrite64", "ENOMEM"), ("pwrite64", "EIO"),
+    ("pwrite64,ftruncate,fallocate", "ENOSPC"),
+    ("pwrite64,ftruncate,fallocate", "EDQUOT"),
+    ("pwrite64,ftruncate", "EROFS"),
+    ("pwrite64", "ENOMEM"),
+    ("pwrite64", "EIO"),
 ]
 
 
@@ -39,11 +45,15 @@ def _traceable() -> None:
 
 
 def store_files(site: Site) -> list[Path]:
-    return [site.root / "db" / name for name in ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm")]
+    return [
+        site.root / "db" / name
+        for name in ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm")
+    ]
 
 
 def accepted(site: Site, run: dict[str, Any], request: str) -> dict[str, Any]:
     """Within the time it may take to come back."""
+
     def look() -> dict[str, Any] | None:
         answer = ask(site, run, request)
         if answer.code == 200:
@@ -56,7 +66,9 @@ def accepted(site: Site, run: dict[str, Any], request: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(3600 if SOAK else 120)
-def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(make_site: Make) -> None:
+def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(
+    make_site: Make,
+) -> None:
     site = make_site("slots.local_sequential=3").start()
     long = Long(site)
     acknowledged: dict[str, int] = {}
@@ -70,7 +82,9 @@ def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(
         if not reached:
             break
     assert n > 30 and hit and refusals, (n, hit, refusals)
-    print(f"a run needs less than {n} writes; {hit} failed, {refusals} requests refused, {len(acknowledged)} runs acknowledged")
+    print(
+        f"a run needs less than {n} writes; {hit} failed, {refusals} requests refused, {len(acknowledged)} runs acknowledged"
+    )
     _restarted_whole(site, long, acknowledged)
 
 
@@ -81,10 +95,16 @@ def _cases(kinds: list[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, 
         yield n, (kinds if SOAK else [next(turns)])
 
 
-def _one_fails(site: Site, calls: str, error: str, n: int, acknowledged: dict[str, int]) -> tuple[list[str], bool]:
-    """The n-th of these calls fails while a run is submitted and runs. Returns those that did, and whether it was refused."""
+def _one_fails(
+    site: Site, calls: str, error: str, n: int, acknowledged: dict[str, int]
+) -> tuple[list[str], bool]:
+    """The n-th of these calls fails while a run is submitted and runs. Returns those that did, and
+    whether it was refused.
+    """
     run, request = shell("exit 0"), req_id()
-    fault = Fault(site.pid, calls, f"error={error}", str(n), store_files(site), site.place / "struck")
+    fault = Fault(
+        site.pid, calls, f"error={error}", str(n), store_files(site), site.place / "struck"
+    )
     try:
         answer = ask(site, run, request)
         if answer.code == 200:
@@ -95,7 +115,9 @@ def _one_fails(site: Site, calls: str, error: str, n: int, acknowledged: dict[st
     finally:
         lines = fault.end()
     said = accepted(site, run, request)
-    assert said["computeJobSerial"] == acknowledged.setdefault(jid_of(run), said["computeJobSerial"])
+    assert said["computeJobSerial"] == acknowledged.setdefault(
+        jid_of(run), said["computeJobSerial"]
+    )
     assert site.wait(run)["state"] == "completed"
     return lines, answer.code != 200
 
@@ -126,7 +148,11 @@ FATAL = [
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("calls", "error", "names", "most"), FATAL)
 def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
-    make_site: Make, calls: str, error: str, names: tuple[str, ...], most: int,
+    make_site: Make,
+    calls: str,
+    error: str,
+    names: tuple[str, ...],
+    most: int,
 ) -> None:
     site = make_site("slots.local_sequential=3").start()
     long = Long(site)
@@ -134,7 +160,15 @@ def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
     for n in range(1, most + 1) if SOAK else (1,):
         (site.place / "up.log").write_text("")
         files, seen = [site.root / "db" / name for name in names], site.place / "struck"
-        fault = Fault(site.pid, calls, f"error={error}", str(n), files, seen, also="pwrite64,ftruncate,fdatasync,fsync")
+        fault = Fault(
+            site.pid,
+            calls,
+            f"error={error}",
+            str(n),
+            files,
+            seen,
+            also="pwrite64,ftruncate,fdatasync,fsync",
+        )
         run = shell("exit 0")
         answer = None
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -146,9 +180,14 @@ def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
         until(lambda: _gone(site), "the supervisor has ended")
         fault.end()
         assert site.stop() > 0
-        assert len(struck(seen)) == 1 and not after_the_first(seen), "after a failed sync nothing may be written or synced"
+        assert len(struck(seen)) == 1 and not after_the_first(seen), (
+            "after a failed sync nothing may be written or synced"
+        )
         said = site.log()
-        assert "cannot be written" in said and "nothing is written until the supervisor has been started again" in said, said[-2000:]
+        assert (
+            "cannot be written" in said
+            and "nothing is written until the supervisor has been started again" in said
+        ), said[-2000:]
         assert "Traceback" not in said, said[-3000:]
         assert "the store failed for good" in site.logged()
         assert (answer is None or answer.code != 200) or n > 1

@@ -1,7 +1,8 @@
-"""The power is cut at every moment that matters: whatever of the unsynced data arrived, everything promised is there.
+"""The power is cut at every moment that matters: whatever of the unsynced data arrived, everything
+promised is there.
 
-A real supervisor on a fresh root is recorded through three lives (killed, told to stop, killed). `power_cut` says what the disk
-may hold at a moment; every such disk is opened as at a start.
+A real supervisor on a fresh root is recorded through three lives (killed, told to stop, killed).
+`power_cut` says what the disk may hold at a moment; every such disk is opened as at a start.
 """
 
 import hashlib
@@ -29,7 +30,8 @@ from strace_calls import Call, path_of
 from jobscribe.runtime.execution import folder as evidence
 
 SOAK = os.environ.get("SOAK") == "1"
-#: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first two kinds, and more of the third.
+#: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first
+#: two kinds, and more of the third.
 SHARE = {"sync": 60, "promise": 40, "other": 50}
 OTHERS_IN_SOAK = 2000
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
@@ -61,7 +63,9 @@ class Client:
 
     def _submit(self, request: str) -> dict[str, Any]:
         body = json.dumps({"reqId": request, "run": shell("exit 0")})
-        self._connection.request("POST", "/api/run-simulation", body, {"Authorization": "Bearer " + self._token})
+        self._connection.request(
+            "POST", "/api/run-simulation", body, {"Authorization": "Bearer " + self._token}
+        )
         said: dict[str, Any] = json.loads(self._connection.getresponse().read())
         return said
 
@@ -100,21 +104,41 @@ def _recorded(site: Site, folder: Path) -> Recording:
         site.start()
         _other_promises(site, life)
         clients = [Client(site, numbers) for _ in range(CLIENTS)]
-        until(lambda clients=clients: sum(len(c.acknowledged) for c in clients) >= RUNS, "many are acknowledged")
+        until(
+            lambda clients=clients: sum(len(c.acknowledged) for c in clients) >= RUNS,
+            "many are acknowledged",
+        )
         assert site.stop(ending) == (0 if ending == signal.SIGTERM else -ending)
         for client in clients:
             client.join()
             acknowledged.update(client.acknowledged)
-        calls += strace_calls.calls(folder / f"trace-{life}", 1 + max((c.ended or c.began for c in calls), default=-1))
+        calls += strace_calls.calls(
+            folder / f"trace-{life}", 1 + max((c.ended or c.began for c in calls), default=-1)
+        )
     secrets = {p.name: p.read_text() for p in (site.root / "secret").iterdir()}
-    return Recording(site.root, calls, {job.jid: request for job, request in acknowledged.items()}, set(acknowledged), folder / "trace-0", secrets)
+    return Recording(
+        site.root,
+        calls,
+        {job.jid: request for job, request in acknowledged.items()},
+        set(acknowledged),
+        folder / "trace-0",
+        secrets,
+    )
 
 
 def _other_promises(site: Site, life: int) -> None:
     """Ports, a file in a library, a run that is watched to its end, and one that is canceled."""
-    site.post("global-resources", uid=UID, simulationType="command", simulationId=f"lease{life:03d}", ports=2)
+    site.post(
+        "global-resources",
+        uid=UID,
+        simulationType="command",
+        simulationId=f"lease{life:03d}",
+        ports=2,
+    )
     content = os.urandom(3000)
-    answer = site.ask("PUT", f"/api/lib-file?uid={UID}&simulationType=command&name=file{life}.dat", content)
+    answer = site.ask(
+        "PUT", f"/api/lib-file?uid={UID}&simulationType=command&name=file{life}.dat", content
+    )
     assert answer.json()["sha256"] == hashlib.sha256(content).hexdigest(), answer
     site.finished(shell("exit 0", uid="OtherUid"))
     run = shell("sleep 100", uid="OtherUid")
@@ -127,7 +151,9 @@ def _left_out(path: str) -> bool:
     parts = path.split("/")
     below = parts[1:]
     return (
-        parts[0] != "r" or parts[-1].endswith("-shm") or below[:1] in (["log"], ["agent"], ["supervisor.lock"])
+        parts[0] != "r"
+        or parts[-1].endswith("-shm")
+        or below[:1] in (["log"], ["agent"], ["supervisor.lock"])
         or (below[:1] == ["user"] and len(below) >= 4 and below[3] != "lib")
     )
 
@@ -137,7 +163,11 @@ def _moments(recording: Recording) -> dict[int, str]:
     out: dict[int, str] = {}
     promised, disk = Promised(), Disk(recording.root, _left_out)
     for number, call, returned in disk.moments(recording.calls):
-        if returned and call.name in SYNCS and path_of(call.args[0]).startswith(str(recording.root)):
+        if (
+            returned
+            and call.name in SYNCS
+            and path_of(call.args[0]).startswith(str(recording.root))
+        ):
             out[number] = "sync"
         elif not returned and promised.hear(call):
             out[number] = "promise"
@@ -158,7 +188,9 @@ def _chosen(moments: dict[int, str], chance: random.Random) -> set[int]:
 
 
 @pytest.mark.timeout(1800 if SOAK else 300)
-def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(recording: Recording, image: Path) -> None:
+def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
+    recording: Recording, image: Path
+) -> None:
     print(f"SEED={SEED}")
     chance = random.Random(SEED)
     moments = _moments(recording)
@@ -174,19 +206,27 @@ def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(recor
         seed = chance.getrandbits(32)
         disk.write_image(image, random.Random(seed))
         try:
-            found = keep_them(image / recording.root.name, promised, recording.requests, recording.secrets)
+            found = keep_them(
+                image / recording.root.name, promised, recording.requests, recording.secrets
+            )
         except BaseException as e:
-            e.add_note(f"the power was cut at moment {number} ({call.name} of {call.args[0][:200]}, SEED={SEED})")
+            e.add_note(
+                f"the power was cut at moment {number} ({call.name} of {call.args[0][:200]}, SEED={SEED})"
+            )
             raise
         cuts, shorter = cuts + 1, shorter + (found.get("events", 0) > promised.position)
         for path in image.iterdir():
             shutil.rmtree(path)
     assert cuts >= sum(SHARE.values()) and shorter
-    print(f"{cuts} power cuts in {len(moments)} moments, {len(promised.runs)} runs, {promised.position} events told")
+    print(
+        f"{cuts} power cuts in {len(moments)} moments, {len(promised.runs)} runs, {promised.position} events told"
+    )
 
 
 def _not_evidence(path: str) -> bool:
-    """All but r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where the file is one that a keeper replaces as a whole."""
+    """All but r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where the file is one that
+    a keeper replaces as a whole.
+    """
     parts = path.split("/")
     if parts[:2] != ["r", "agent"][: len(parts)]:
         return True
@@ -194,8 +234,12 @@ def _not_evidence(path: str) -> bool:
     return not folder and not re.search(r"\.json(\.\d+\.new)?$", path)
 
 
-def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(recording: Recording, image: Path) -> None:
-    """Nothing of it is synced: after a power cut all of these jobs are over anyway. But half a file is never taken for a whole one."""
+def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
+    recording: Recording, image: Path
+) -> None:
+    """Nothing of it is synced: after a power cut all of these jobs are over anyway. But half a file
+    is never taken for a whole one.
+    """
     chance, disk = random.Random(SEED), Disk(recording.root, _not_evidence)
     written: dict[str, list[object]] = {}
     looked = missing = 0
@@ -214,4 +258,7 @@ def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(recording: Rec
                 assert found in versions, (SEED, name, found)
                 looked, missing = looked + 1, missing + (found is None)
             shutil.rmtree(image / "r", ignore_errors=True)
-    assert sum(name.endswith("/exit.json") for name in written) >= 3 and looked > 20 and missing, (looked, missing)
+    assert sum(name.endswith("/exit.json") for name in written) >= 3 and looked > 20 and missing, (
+        looked,
+        missing,
+    )

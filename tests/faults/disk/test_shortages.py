@@ -1,4 +1,6 @@
-"""Something runs out while the supervisor runs - descriptors, room for small files -: refused by name, and well again without a restart."""
+"""Something runs out while the supervisor runs - descriptors, room for small files -: refused by
+name, and well again without a restart.
+"""
 
 import contextlib
 import http.client
@@ -25,7 +27,9 @@ def cpu_secs(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_again_when_there_are_some(make_site: Make) -> None:
+def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_again_when_there_are_some(
+    make_site: Make,
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("a supervisor hides from its own user; only root can count what it has open")
     site = make_site("slots.local_sequential=3").start()
@@ -67,7 +71,9 @@ def _served(site: Site, run: dict[str, Any]) -> bool:
     return ask(site, run, "request-in-need").code == 200
 
 
-def test_a_lease_of_ports_that_cannot_be_put_on_record_is_refused_and_not_lost(make_site: Make) -> None:
+def test_a_lease_of_ports_that_cannot_be_put_on_record_is_refused_and_not_lost(
+    make_site: Make,
+) -> None:
     """The n-th call on its file fails, for every n."""
     strace_calls.required()
     site = make_site().start()
@@ -75,7 +81,12 @@ def test_a_lease_of_ports_that_cannot_be_put_on_record_is_refused_and_not_lost(m
     body = {"uid": UID, "simulationType": "command", "simulationId": "leaseAAA", "ports": 2}
     first = site.post("global-resources", **body)["ports"]
     refusals = 0
-    for calls, error in (("openat", "EMFILE"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "ENOSPC")):
+    for calls, error in (
+        ("openat", "EMFILE"),
+        ("write", "ENOSPC"),
+        ("fsync", "EIO"),
+        ("rename", "ENOSPC"),
+    ):
         fault = Fault(site.pid, calls, f"error={error}", "1", files, site.place / "struck")
         other = {**body, "simulationId": f"lease{calls[:3]}"}
         answer = site.ask("POST", "/api/global-resources", json.dumps(other).encode())
@@ -91,14 +102,25 @@ def test_a_lease_of_ports_that_cannot_be_put_on_record_is_refused_and_not_lost(m
     assert site.post("global-resources", **body)["ports"] == first
 
 
-def test_a_file_of_a_library_that_cannot_be_kept_is_refused_and_leaves_nothing(make_site: Make) -> None:
+def test_a_file_of_a_library_that_cannot_be_kept_is_refused_and_leaves_nothing(
+    make_site: Make,
+) -> None:
     strace_calls.required()
     site = make_site().start()
     place = f"/api/lib-file?uid={UID}&simulationType=command&name="
     assert site.ask("PUT", place + "old.dat", b"old").code == 200
     library = site.root / "user" / UID / "command" / "lib"
-    for n, (calls, error) in enumerate((("fsync", "EIO"), ("renameat", "ENOSPC"), ("openat", "EMFILE"))):
-        fault = Fault(site.pid, calls, f"error={error}", "1+", [library] if calls != "fsync" else [], site.place / "struck")
+    for n, (calls, error) in enumerate(
+        (("fsync", "EIO"), ("renameat", "ENOSPC"), ("openat", "EMFILE"))
+    ):
+        fault = Fault(
+            site.pid,
+            calls,
+            f"error={error}",
+            "1+",
+            [library] if calls != "fsync" else [],
+            site.place / "struck",
+        )
         answer = site.ask("PUT", f"{place}new{n}.dat", b"new")
         assert fault.end(), calls
         refused(answer, "storageUnavailable")
@@ -113,9 +135,18 @@ def test_records_that_cannot_be_written_are_written_later(make_site: Make) -> No
     for calls, error in (("openat", "EMFILE"), ("write", "ENOSPC")):
         run = shell("exit 0")
         path = site.root / "supervisor-job" / f"{jid_of(run)}.json"
-        fault = Fault(site.pid, calls, f"error={error}", "1", [path, path.with_name(f"{path.name}.{site.pid}.new")], site.place / "struck")
+        fault = Fault(
+            site.pid,
+            calls,
+            f"error={error}",
+            "1",
+            [path, path.with_name(f"{path.name}.{site.pid}.new")],
+            site.place / "struck",
+        )
         assert site.finished(run)["state"] == "completed"
         until(fault.struck, "a record could not be written")
         fault.end()
-        until(lambda: "a record could not be written" in site.log(), "it is said")  # a moment after the call has failed
+        until(
+            lambda: "a record could not be written" in site.log(), "it is said"
+        )  # a moment after the call has failed
     check_books(site)

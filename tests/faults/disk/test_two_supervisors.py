@@ -1,4 +1,6 @@
-"""Two supervisors on one root, started at about the same time, one of them perhaps killed then: one has it, the other leaves no trace."""
+"""Two supervisors on one root, started at about the same time, one of them perhaps killed then: one
+has it, the other leaves no trace.
+"""
 
 import os
 import random
@@ -18,8 +20,29 @@ RACES = 100 if os.environ.get("SOAK") == "1" else 6
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
 #: What may be done to a root by one that does not get it: the way to its lock.
 _TOUCHING = (
-    "write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "truncate", "fallocate", "rename", "renameat", "renameat2", "unlink",
-    "unlinkat", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat", "rmdir", "sendfile", "copy_file_range", "splice",
+    "write",
+    "pwrite64",
+    "writev",
+    "pwritev",
+    "pwritev2",
+    "ftruncate",
+    "truncate",
+    "fallocate",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "link",
+    "linkat",
+    "symlink",
+    "symlinkat",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "sendfile",
+    "copy_file_range",
+    "splice",
 )
 
 
@@ -46,8 +69,15 @@ class Racer:
         """What it did to the root, or to anything in it."""
         done = []
         for call in strace_calls.calls(self._trace):
-            paths = [p for p in map(path_of, call.args[:4]) if p == str(root) or p.startswith(f"{root}/")]
-            if paths and call.result is not None and call.result >= 0 and _changes(call, paths, root):
+            paths = [
+                p for p in map(path_of, call.args[:4]) if p == str(root) or p.startswith(f"{root}/")
+            ]
+            if (
+                paths
+                and call.result is not None
+                and call.result >= 0
+                and _changes(call, paths, root)
+            ):
                 done.append(f"{call.name} {paths}")
         return done
 
@@ -62,12 +92,16 @@ def _changes(call: Call, paths: list[str], root: Path) -> bool:
     if call.name in ("mkdir", "mkdirat"):
         return paths != [str(root)]  # whoever comes first makes it
     if call.name in ("open", "openat", "creat"):
-        return any("O_CREAT" in a or "O_TRUNC" in a for a in call.args) and paths != [f"{root}/supervisor.lock"]
+        return any("O_CREAT" in a or "O_TRUNC" in a for a in call.args) and paths != [
+            f"{root}/supervisor.lock"
+        ]
     return call.name in _TOUCHING
 
 
 @pytest.mark.timeout(60 + 12 * RACES)
-def test_one_has_the_root_and_the_other_says_so_and_leaves_no_trace(make_site: Make, tmp_path: Path) -> None:
+def test_one_has_the_root_and_the_other_says_so_and_leaves_no_trace(
+    make_site: Make, tmp_path: Path
+) -> None:
     print(f"SEED={SEED}")
     chance = random.Random(SEED)
     strace_calls.required()
@@ -100,7 +134,10 @@ def _race(site: Site, traces: Path, how: str, chance: random.Random) -> dict[str
         racers.append(Racer(site, traces))
         if how == "together":
             racers.append(Racer(site, traces))
-            until(lambda: sum(r.process.poll() is not None for r in racers) >= len(racers) - 1, "all but one gave up")
+            until(
+                lambda: sum(r.process.poll() is not None for r in racers) >= len(racers) - 1,
+                "all but one gave up",
+            )
         else:
             time.sleep(chance.random() * 0.6)
             first.kill()

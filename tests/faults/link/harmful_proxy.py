@@ -1,8 +1,10 @@
-"""A proxy between agents and the supervisor's listener for them that does harm: on whole frames, or in the middle of one.
+"""A proxy between agents and the supervisor's listener for them that does harm: on whole frames, or
+in the middle of one.
 
-It knows as much of websockets as it takes to see where a frame ends. Frames of data may be delayed, repeated, swapped with the
-next one, sent slowly, lost with their connection, or cut in the middle; a whole link may be held (half-open: nothing passes and
-nothing is closed) or cut. What is done is decided by a seed, and counted. It runs in a thread of its own.
+It knows as much of websockets as it takes to see where a frame ends. Frames of data may be delayed,
+repeated, swapped with the next one, sent slowly, lost with their connection, or cut in the middle;
+a whole link may be held (half-open: nothing passes and nothing is closed) or cut. What is done is
+decided by a seed, and counted. It runs in a thread of its own.
 """
 
 import asyncio
@@ -20,7 +22,9 @@ CUTS = ("lost", "cut")
 
 @dataclass(frozen=True)
 class Harm:
-    """How likely each harm is, for one frame of data. `late_secs`, `slow_rate` (bytes a second): how bad."""
+    """How likely each harm is, for one frame of data. `late_secs`, `slow_rate` (bytes a second):
+    how bad.
+    """
 
     late: float = 0.0
     repeat: float = 0.0
@@ -57,7 +61,9 @@ class _Pair:
 
 
 class HarmfulProxy:
-    """`with HarmfulProxy(port) as proxy`: listens at `proxy.port`. `done` counts harms by name and direction."""
+    """`with HarmfulProxy(port) as proxy`: listens at `proxy.port`. `done` counts harms by name and
+    direction.
+    """
 
     def __init__(self, target_port: int, seed: int = 0, harm: Harm = NONE) -> None:
         self.target, self.port, self.harm = target_port, 0, harm
@@ -88,7 +94,9 @@ class HarmfulProxy:
         self._call(change)
 
     def hold(self) -> None:
-        """From now on nothing passes, in either direction, and nothing is closed; new connections are taken and hear nothing."""
+        """From now on nothing passes, in either direction, and nothing is closed; new connections
+        are taken and hear nothing.
+        """
         self._call(self._passing.clear)
 
     def release(self) -> None:
@@ -153,7 +161,10 @@ class HarmfulProxy:
         self._pairs.add(pair)
         self.made += 1
         try:
-            ways = [self._keep(self._carry("up", reader, back, pair)), self._keep(self._carry("down", there, writer, pair))]
+            ways = [
+                self._keep(self._carry("up", reader, back, pair)),
+                self._keep(self._carry("down", there, writer, pair)),
+            ]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             await self._passing.wait()  # a held link does not say that one end is gone
         finally:
@@ -162,13 +173,17 @@ class HarmfulProxy:
             for way in ways:
                 way.cancel()
 
-    async def _carry(self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair) -> None:
+    async def _carry(
+        self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: _Pair
+    ) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, OSError):
             await self._give(writer, await reader.readuntil(b"\r\n\r\n"))
             async for frame, is_data in _frames(reader):
                 await self._frame(way, frame, is_data, writer, pair)
 
-    async def _frame(self, way: str, frame: bytes, is_data: bool, writer: asyncio.StreamWriter, pair: _Pair) -> None:
+    async def _frame(
+        self, way: str, frame: bytes, is_data: bool, writer: asyncio.StreamWriter, pair: _Pair
+    ) -> None:
         fate = self.harm.fate(self._chance) if is_data else "pass"
         if fate != "pass":
             self.done[f"{fate} {way}"] += 1
@@ -214,7 +229,9 @@ class HarmfulProxy:
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bool]]:
-    """Whole frames as they are on the wire, and whether each is one of data (pings, pongs and closes are none)."""
+    """Whole frames as they are on the wire, and whether each is one of data (pings, pongs and
+    closes are none).
+    """
     while True:
         head = await reader.readexactly(2)
         length, masked = head[1] & 0x7F, head[1] & 0x80

@@ -1,4 +1,6 @@
-"""Agents that a supervisor's log knows and no driver ever started: whoever has their tokens may speak for them."""
+"""Agents that a supervisor's log knows and no driver ever started: whoever has their tokens may
+speak for them.
+"""
 
 import time
 
@@ -19,8 +21,14 @@ def tell_of_agents(site: Site, keys: list[AgentKey]) -> None:
     try:
         for key in keys:
             events = (
-                AgentStartRequested(at=time.time(), agent_key=key, token_hash=token_hash(token_of(key)), attempt=1),
-                AgentStarted(at=time.time(), agent_key=key, handle={"pid": 1, "startTicks": 1, "bootId": "of another machine"}),
+                AgentStartRequested(
+                    at=time.time(), agent_key=key, token_hash=token_hash(token_of(key)), attempt=1
+                ),
+                AgentStarted(
+                    at=time.time(),
+                    agent_key=key,
+                    handle={"pid": 1, "startTicks": 1, "bootId": "of another machine"},
+                ),
             )
             store.append(Batch(writes=(Write(agent_stream(key), 0, events),)), said.append)
         until(lambda: len(said) == len(keys), "the log has them")
@@ -37,5 +45,11 @@ def alive_of(site: Site, key: AgentKey) -> Alive:
     """What opens its connections. The ids of agents are derived from a secret of the root."""
     secret = (site.root / "secret" / "agents").read_text().strip()
     return Alive(
-        agent_id=derived_id(str(key).encode(), key=secret.encode()), agent_key=key, version="1", host="node1", boot_id="boot1", pid=10, keeper_pid=9,
+        agent_id=derived_id(str(key).encode(), key=secret.encode()),
+        agent_key=key,
+        version="1",
+        host="node1",
+        boot_id="boot1",
+        pid=10,
+        keeper_pid=9,
     )

@@ -1,4 +1,6 @@
-"""A machine whose wall clock, and whose boot, a test can set: for all processes of a site, and for nobody else."""
+"""A machine whose wall clock, and whose boot, a test can set: for all processes of a site, and for
+nobody else.
+"""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""Jobs that write down themselves when they started and ended, a site whose agents reach it through the harmful proxy, and who reads both.
+"""Jobs that write down themselves when they started and ended, a site whose agents reach it through
+the harmful proxy, and who reads both.
 
 What the jobs wrote is believed, and nothing of our own books.
 """
@@ -15,7 +16,8 @@ from urllib.parse import urlsplit
 from link.harmful_proxy import NONE, Harm, HarmfulProxy
 from real_site import UID, Site, jid_of, shell, until
 
-#: Deadlines of guarantees are asserted with so many times their room, and as they stand where SOAK is set.
+#: Deadlines of guarantees are asserted with so many times their room, and as they stand where SOAK
+#: is set.
 SOAK = os.environ.get("SOAK") == "1"
 ROOM = 1 if SOAK else 5
 #: The setting at which the tests run; a guarantee of three intervals is measured in these.
@@ -26,7 +28,9 @@ NOTICED_SECS = 3 * PING_SECS
 
 @contextmanager
 def sites() -> Iterator[Callable[..., Site]]:
-    """`make(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing that ran on it is left."""
+    """`make(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing
+    that ran on it is left.
+    """
     made: list[Site] = []
 
     def make(*sets: str, **options: Any) -> Site:
@@ -68,7 +72,9 @@ class Stamps:
         """A run that stamps its start, does `between`, stamps its end, and exits with `code`."""
         file = self.folder / name
         stamp = f'echo "{{}} $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}'
-        return shell(f"{stamp.format('start')}; {between}; {stamp.format('end')}; exit {code}", **fields)
+        return shell(
+            f"{stamp.format('start')}; {between}; {stamp.format('end')}; exit {code}", **fields
+        )
 
     def until(self, name: str) -> str:
         """What a job does between its stamps until `open` is said."""
@@ -86,11 +92,15 @@ class Stamps:
         return [stamp[0] for stamp in self.of(name)]
 
     def check_no_overlap(self, name: str) -> None:
-        """Runs of one slot, one after the other: no token started twice, none started before the one before it had ended."""
+        """Runs of one slot, one after the other: no token started twice, none started before the
+        one before it had ended.
+        """
         starts = [s[1] for s in self.of(name) if s[0] == "start"]
         assert len(starts) == len(set(starts)), f"a token started twice: {starts}"
         words = self.words(name)
-        assert words == [w for s in range(len(starts)) for w in ("start", "end")][: len(words)], words
+        assert words == [w for s in range(len(starts)) for w in ("start", "end")][: len(words)], (
+            words
+        )
 
 
 class Asker:
@@ -98,19 +108,29 @@ class Asker:
 
     def __init__(self, site: Site) -> None:
         self._site, self._connection = site, site.connection(120)
-        #: by how much the slowest answer was later than its deadline (seconds; negative: earlier), and how many there were
+        #: by how much the slowest answer was later than its deadline (seconds; negative: earlier),
+        #: and how many there were
         self.latest, self.asked = float("-inf"), 0
 
     def ask(self, path: str, deadline: float, **body: Any) -> tuple[int, Any]:
         """(status, body), whatever it is. Every request ends by its deadline + 1 s."""
         begun = time.monotonic()
-        self._connection.request("POST", "/api/" + path, json.dumps(body), {"Authorization": "Bearer " + self._site.token})
+        self._connection.request(
+            "POST",
+            "/api/" + path,
+            json.dumps(body),
+            {"Authorization": "Bearer " + self._site.token},
+        )
         reply = self._connection.getresponse()
         text = reply.read()
         late = time.monotonic() - begun - deadline
         self.latest, self.asked = max(self.latest, late), self.asked + 1
-        assert late < 1.0 * ROOM, f"{path} was answered {late:.1f} s after its deadline of {deadline:g} s"
-        return reply.status, json.loads(text) if reply.headers.get_content_type() == "application/json" else text
+        assert late < 1.0 * ROOM, (
+            f"{path} was answered {late:.1f} s after its deadline of {deadline:g} s"
+        )
+        return reply.status, json.loads(
+            text
+        ) if reply.headers.get_content_type() == "application/json" else text
 
     def close(self) -> None:
         self._connection.close()
@@ -133,4 +153,19 @@ def timed(true: Callable[[], Any], what: str, secs: float) -> float:
     return time.monotonic() - begun
 
 
-__all__ = ["NOTICED_SECS", "PINGS", "PING_SECS", "ROOM", "SOAK", "UID", "Asker", "Stamps", "agent_log", "diverted", "jid_of", "sites", "timed", "told"]
+__all__ = [
+    "NOTICED_SECS",
+    "PINGS",
+    "PING_SECS",
+    "ROOM",
+    "SOAK",
+    "UID",
+    "Asker",
+    "Stamps",
+    "agent_log",
+    "diverted",
+    "jid_of",
+    "sites",
+    "timed",
+    "told",
+]

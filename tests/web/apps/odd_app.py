@@ -1,4 +1,6 @@
-"""An app that does what apps must not do, when its input says so. Agents and front ends of these tests import it."""
+"""An app that does what apps must not do, when its input says so. Agents and front ends of these
+tests import it.
+"""
 
 import json
 import os
@@ -7,21 +9,53 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobscribe.apps.app import App, AppError, Data, Field, Frame, Model, Prepared, Report, Run, checked
+from jobscribe.apps.app import (
+    App,
+    AppError,
+    Data,
+    Field,
+    Frame,
+    Model,
+    Prepared,
+    Report,
+    Run,
+    checked,
+)
 
 REPORT = Model(
-    name="oddReport", title="One answer", kind="sequential",
+    name="oddReport",
+    title="One answer",
+    kind="sequential",
     fields=(
-        Field(name="answer", title="What to answer", default="fine", choices=("fine", "nan", "huge", "raise", "liar", "list")),
-        Field(name="secs", title="How long it takes", default=0.0), Field(name="number", title="Anything", default=1),
+        Field(
+            name="answer",
+            title="What to answer",
+            default="fine",
+            choices=("fine", "nan", "huge", "raise", "liar", "list"),
+        ),
+        Field(name="secs", title="How long it takes", default=0.0),
+        Field(name="number", title="Anything", default=1),
     ),
 )
 MOVIE = Model(
-    name="oddAnimation", title="Frames", kind="parallel", fields=(Field(name="secs", title="How long it takes", default=0.0),),
-    reports=(Report(name="oddAnimation", title="Frames", picture="curves"), Report(name="otherAnimation", title="The same", picture="curves")),
+    name="oddAnimation",
+    title="Frames",
+    kind="parallel",
+    fields=(Field(name="secs", title="How long it takes", default=0.0),),
+    reports=(
+        Report(name="oddAnimation", title="Frames", picture="curves"),
+        Report(name="otherAnimation", title="The same", picture="curves"),
+    ),
 )
 MODELS = {m.name: m for m in (REPORT, MOVIE)}
-LIES = {"state": "error", "computeJobStart": 0, "computeJobSerial": 7, "error": "a lie", "title": "the truth", "nextRequest": "nowhere"}
+LIES = {
+    "state": "error",
+    "computeJobStart": 0,
+    "computeJobSerial": 7,
+    "error": "a lie",
+    "title": "the truth",
+    "nextRequest": "nowhere",
+}
 
 
 def parameters(data: Data, model: str) -> Data:
@@ -85,9 +119,11 @@ def download(run: Run, suffix: str) -> str:
             link.symlink_to("/etc/passwd")
         return "link"
     if suffix == "page":
-        (run.run_dir / "pagé \"1\".html").write_text("<script>alert(1)</script>")
-        return "pagé \"1\".html"
-    return {"up": "../../../../../../etc/passwd", "absolute": "/etc/passwd", "nul": "a\0b"}.get(suffix, suffix)
+        (run.run_dir / 'pagé "1".html').write_text("<script>alert(1)</script>")
+        return 'pagé "1".html'
+    return {"up": "../../../../../../etc/passwd", "absolute": "/etc/passwd", "nul": "a\0b"}.get(
+        suffix, suffix
+    )
 
 
 def lib_files(data: Data) -> tuple[str, ...]:
@@ -105,12 +141,34 @@ def _sleeps(args: Data) -> Any:
 
 
 app = App(
-    name="odd", title="Odd", version="1", models=(REPORT, MOVIE), parameters=parameters, prepare=prepare, progress=progress, result=result,
-    frame=frame, downloads=lambda run: ("big10",), download=download, lib_files=lib_files,
-    analysis={"where": lambda run, args: {"files": sorted(p.name for p in run.run_dir.iterdir() if not p.name.startswith("."))}},
-    stateful={"library": lambda lib, args: {"names": sorted(p.name for p in lib.iterdir()) if Path(lib).exists() else []}},
+    name="odd",
+    title="Odd",
+    version="1",
+    models=(REPORT, MOVIE),
+    parameters=parameters,
+    prepare=prepare,
+    progress=progress,
+    result=result,
+    frame=frame,
+    downloads=lambda run: ("big10",),
+    download=download,
+    lib_files=lib_files,
+    analysis={
+        "where": lambda run, args: {
+            "files": sorted(p.name for p in run.run_dir.iterdir() if not p.name.startswith("."))
+        }
+    },
+    stateful={
+        "library": lambda lib, args: {
+            "names": sorted(p.name for p in lib.iterdir()) if Path(lib).exists() else []
+        }
+    },
     stateless={
-        "echo": lambda args: json.loads(json.dumps(args)), "raises": _raises, "sleeps": _sleeps, "huge": lambda args: {"text": "x" * (9 * 1024 * 1024)},
-        "exits": lambda args: os._exit(3), "nan": lambda args: {"a": [{"b": float("nan")}]},
+        "echo": lambda args: json.loads(json.dumps(args)),
+        "raises": _raises,
+        "sleeps": _sleeps,
+        "huge": lambda args: {"text": "x" * (9 * 1024 * 1024)},
+        "exits": lambda args: os._exit(3),
+        "nan": lambda args: {"a": [{"b": float("nan")}]},
     },
 )

@@ -1,4 +1,6 @@
-"""LAMMPS as a simulation type of jobscribe. All it needs of jobscribe is the contract, `jobscribe.apps.app`."""
+"""LAMMPS as a simulation type of jobscribe. All it needs of jobscribe is the contract,
+`jobscribe.apps.app`.
+"""
 
 from .plugin import app
 

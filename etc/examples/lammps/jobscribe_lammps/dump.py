@@ -1,7 +1,9 @@
-"""The positions that LAMMPS writes while it runs: where each frame begins and ends, so that one is read without the others.
+"""The positions that LAMMPS writes while it runs: where each frame begins and ends, so that one is
+read without the others.
 
-The places are kept beside the dump, in a file of fixed records. Only the job command writes it, at its own pace (`extend`); readers
-take what is there, and look for themselves at what the dump has grown since. A frame that is not whole yet is not there.
+The places are kept beside the dump, in a file of fixed records. Only the job command writes it, at
+its own pace (`extend`); readers take what is there, and look for themselves at what the dump has
+grown since. A frame that is not whole yet is not there.
 """
 
 import os
@@ -30,7 +32,9 @@ class Span(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """One frame. x, y: the box. words: what stands of each atom, one atom after the other; one is shown of every `stride`."""
+    """One frame. x, y: the box. words: what stands of each atom, one atom after the other; one is
+    shown of every `stride`.
+    """
 
     step: int
     atoms: int
@@ -40,7 +44,7 @@ class Snapshot(NamedTuple):
     words: list[bytes]
 
     def column(self, name: str) -> list[float]:
-        return [float(w) for w in self.words[ATOM.index(name)::len(ATOM) * self.stride]]
+        return [float(w) for w in self.words[ATOM.index(name) :: len(ATOM) * self.stride]]
 
 
 def extend(folder: Path) -> int:
@@ -63,18 +67,24 @@ def frame(folder: Path, index: int) -> Span | None:
         return None
     if index < known:
         return _record(folder, index)
-    return next((span for n, span in enumerate(_scan(folder, _end(folder)), known) if n == index), None)
+    return next(
+        (span for n, span in enumerate(_scan(folder, _end(folder)), known) if n == index), None
+    )
 
 
 def read(folder: Path, span: Span, most: int) -> Snapshot:
-    """The frame, or every n-th atom of it if there are more than `most`. The same atoms in every frame: they are sorted by id."""
+    """The frame, or every n-th atom of it if there are more than `most`. The same atoms in every
+    frame: they are sorted by id.
+    """
     with (folder / DUMP).open("rb") as file:
         file.seek(span.start)
         lines = file.read(span.end - span.start).split(b"\n", _HEAD)
     atoms, words = int(lines[3]), lines[_HEAD].split()
     if len(words) != atoms * len(ATOM):
         raise AppError(f"the frame of step {span.step} in {DUMP} is damaged")
-    return Snapshot(span.step, atoms, max(1, -(-atoms // most)), _bounds(lines[5]), _bounds(lines[6]), words)
+    return Snapshot(
+        span.step, atoms, max(1, -(-atoms // most)), _bounds(lines[5]), _bounds(lines[6]), words
+    )
 
 
 def box(folder: Path) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -124,7 +134,9 @@ def _scan(folder: Path, at: int) -> Iterator[Span]:
 def _next(file: BinaryIO, at: int) -> Span | None:
     file.seek(at)
     head = [file.readline() for _ in range(_HEAD)]
-    if not all(line.endswith(b"\n") for line in head):  # it is being written, perhaps between two of these reads
+    if not all(
+        line.endswith(b"\n") for line in head
+    ):  # it is being written, perhaps between two of these reads
         return None
     wanted = b"ITEM: ATOMS " + " ".join(ATOM).encode()
     if head[0] != b"ITEM: TIMESTEP\n" or head[-1].strip() != wanted:

@@ -1,6 +1,7 @@
 """What a page is shown of a run: atoms of one moment, and curves of the log up to that moment.
 
-A frame never changes once it is there, because pages and proxies keep it: so a curve ends at its own frame's time step.
+A frame never changes once it is there, because pages and proxies keep it: so a curve ends at its
+own frame's time step.
 """
 
 import math
@@ -19,7 +20,9 @@ MOST_ATOMS, MOST_ROWS = 11_000, 4_000
 
 
 def there(folder: Path, known: int, every: int) -> int:
-    """How many of the `known` frames of the dump can be asked for: LAMMPS writes a step's positions before its row of the log."""
+    """How many of the `known` frames of the dump can be asked for: LAMMPS writes a step's positions
+    before its row of the log.
+    """
     last = dump.frame(folder, known - 1)
     return known if last is None or _logged(folder, last.step, every) else known - 1
 
@@ -34,7 +37,11 @@ def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
         picture = _atoms(run.run_dir, span, deck, values, *deck.coloured[asked.report])
     else:
         title, usual = deck.curves[asked.report]
-        picture = curves(f"{title} until step {span.step}", thermo.rows(run.run_dir, span.step), columns(asked.args.get("columns"), usual))
+        picture = curves(
+            f"{title} until step {span.step}",
+            thermo.rows(run.run_dir, span.step),
+            columns(asked.args.get("columns"), usual),
+        )
     return picture | {"frameIndex": asked.index, "frameCount": dump.count(run.run_dir)}
 
 
@@ -48,22 +55,39 @@ def curves(title: str, rows: Iterable[tuple[float, ...]], columns: Sequence[str]
     shown = finite[::stride]
     steps = [row[0] for row in shown]
     return {
-        "title": title + notes, "xLabel": "step", "xRange": [steps[0], steps[-1]] if steps else [0, 0], "x": steps,
-        "plots": [{"label": COLUMNS[c], "points": [row[n] for row in shown]} for n, c in enumerate(columns, 1)],
+        "title": title + notes,
+        "xLabel": "step",
+        "xRange": [steps[0], steps[-1]] if steps else [0, 0],
+        "x": steps,
+        "plots": [
+            {"label": COLUMNS[c], "points": [row[n] for row in shown]}
+            for n, c in enumerate(columns, 1)
+        ],
     }
 
 
-def _atoms(folder: Path, span: dump.Span, deck: Deck, values: Values, label: str, column: str) -> dict[str, Any]:
+def _atoms(
+    folder: Path, span: dump.Span, deck: Deck, values: Values, label: str, column: str
+) -> dict[str, Any]:
     snapshot = dump.read(folder, span, MOST_ATOMS)
-    places = list(zip(snapshot.column("x"), snapshot.column("y"), snapshot.column(column), strict=True))
-    finite = [p for p in places if math.isfinite(p[0]) and math.isfinite(p[1]) and math.isfinite(p[2])]
+    places = list(
+        zip(snapshot.column("x"), snapshot.column("y"), snapshot.column(column), strict=True)
+    )
+    finite = [
+        p for p in places if math.isfinite(p[0]) and math.isfinite(p[1]) and math.isfinite(p[2])
+    ]
     notes = _notes(snapshot.stride, "atom", len(places) - len(finite))
     first = dump.box(folder)
     return {
-        "title": f"{deck.title}: {label}, step {span.step}{notes}", "xLabel": "x / sigma", "yLabel": "y / sigma",
-        "xRange": _outer(snapshot.x, first[0]), "yRange": _outer(snapshot.y, (first[1][0], first[1][1] + deck.lift(values))),
-        "x": [round(p[0], 2) for p in finite], "y": [round(p[1], 2) for p in finite],
-        "value": [int(p[2]) if column == "type" else round(p[2], 3) for p in finite], "valueLabel": label,
+        "title": f"{deck.title}: {label}, step {span.step}{notes}",
+        "xLabel": "x / sigma",
+        "yLabel": "y / sigma",
+        "xRange": _outer(snapshot.x, first[0]),
+        "yRange": _outer(snapshot.y, (first[1][0], first[1][1] + deck.lift(values))),
+        "x": [round(p[0], 2) for p in finite],
+        "y": [round(p[1], 2) for p in finite],
+        "value": [int(p[2]) if column == "type" else round(p[2], 3) for p in finite],
+        "valueLabel": label,
     }
 
 

@@ -1,4 +1,6 @@
-"""The app: how LAMMPS is prepared, run and read. The decks are in `decks`, the reading in `dump`, `thermo` and `pictures`."""
+"""The app: how LAMMPS is prepared, run and read. The decks are in `decks`, the reading in `dump`,
+`thermo` and `pictures`.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,7 +16,8 @@ BINARY = "lmp"
 EXAMPLES = Path("/usr/share/lammps/examples")
 _INSTALL = "an administrator installs it with: apt-get install lammps lammps-examples"
 _BY_MODEL = {deck.model.name: deck for deck in DECKS}
-#: The MPI it was built with otherwise looks for ssh at its start, and fails where there is none. A job has one core.
+#: The MPI it was built with otherwise looks for ssh at its start, and fails where there is none. A
+#: job has one core.
 _ENV = {"OMPI_MCA_ess_singleton_isolated": "1", "OMP_NUM_THREADS": "1"}
 _UNSTABLE = ("lost atoms", "non-numeric", "domain too large", "out of range atoms")
 
@@ -31,7 +34,9 @@ def prepare(run: Run) -> Prepared:
     text = _text(deck, parameters(run.data, run.model))
     binary = shutil.which(BINARY)
     if binary is None:
-        raise AppError(f"LAMMPS ({BINARY}, Debian package lammps) is not installed where this runs; {_INSTALL}")
+        raise AppError(
+            f"LAMMPS ({BINARY}, Debian package lammps) is not installed where this runs; {_INSTALL}"
+        )
     (run.run_dir / deck.file).write_text(text, encoding="utf-8")
     # stdbuf: LAMMPS keeps its output back in blocks when it writes to a file
     return Prepared(command=("stdbuf", "-oL", binary, "-in", deck.file, "-log", LOG), env=_ENV)
@@ -43,7 +48,8 @@ def progress(run: Run) -> dict[str, Any]:
     step = thermo.last_step(run.run_dir) or 0
     return {
         "frameCount": pictures.there(run.run_dir, known, int(values["thermoEvery"])),
-        "percentComplete": min(100.0, round(100 * step / int(values["steps"]), 1)), "step": step,
+        "percentComplete": min(100.0, round(100 * step / int(values["steps"]), 1)),
+        "step": step,
     }
 
 
@@ -56,7 +62,11 @@ def outcome(run: Run, code: int) -> str | None:
     said = thermo.error(run.run_dir) if code > 0 else None
     if said is None:
         return None
-    advice = "; a smaller time step or slower motion may help" if any(w in said.lower() for w in _UNSTABLE) else ""
+    advice = (
+        "; a smaller time step or slower motion may help"
+        if any(w in said.lower() for w in _UNSTABLE)
+        else ""
+    )
     return f"LAMMPS stopped: {said}{advice}"
 
 
@@ -69,7 +79,9 @@ def download(run: Run, suffix: str) -> str:
     names = {"": LOG, "log": LOG, "dump": DUMP, "in": _deck(run.model).file}
     name = names.get(suffix, suffix)
     if name not in downloads(run):
-        raise AppError(f"this run has no file {suffix!r}; it has {', '.join(downloads(run)) or 'none yet'}")
+        raise AppError(
+            f"this run has no file {suffix!r}; it has {', '.join(downloads(run)) or 'none yet'}"
+        )
     return name
 
 
@@ -95,12 +107,24 @@ def _text(deck: Deck, values: Values) -> str:
     try:
         text = (EXAMPLES / deck.path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise AppError(f"the deck {deck.path} (Debian package lammps-examples) is not installed where this runs; {_INSTALL}") from None
+        raise AppError(
+            f"the deck {deck.path} (Debian package lammps-examples) is not installed where this runs; {_INSTALL}"
+        ) from None
     return rewritten(text, deck.edits, deck.inserts, values)
 
 
 app = App(
-    name="lammps", title="Molecular dynamics with LAMMPS", version="1.0", models=tuple(deck.model for deck in DECKS),
-    parameters=parameters, prepare=prepare, progress=progress, frame=frame, outcome=outcome, downloads=downloads, download=download,
-    analysis={"thermodynamics": thermodynamics}, stateless={"deck": input_deck},
+    name="lammps",
+    title="Molecular dynamics with LAMMPS",
+    version="1.0",
+    models=tuple(deck.model for deck in DECKS),
+    parameters=parameters,
+    prepare=prepare,
+    progress=progress,
+    frame=frame,
+    outcome=outcome,
+    downloads=downloads,
+    download=download,
+    analysis={"thermodynamics": thermodynamics},
+    stateless={"deck": input_deck},
 )

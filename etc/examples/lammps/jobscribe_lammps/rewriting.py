@@ -1,4 +1,6 @@
-"""An input deck of LAMMPS with other numbers in it. What is put in is a number and nothing else, so it cannot become a command."""
+"""An input deck of LAMMPS with other numbers in it. What is put in is a number and nothing else, so
+it cannot become a command.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +20,9 @@ class Edit(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """More commands, before or after the one command that begins with `words`. Their `{}` are filled with `values`."""
+    """More commands, before or after the one command that begins with `words`. Their `{}` are
+    filled with `values`.
+    """
 
     words: str
     before: bool
@@ -27,13 +31,17 @@ class Insert(NamedTuple):
 
 
 def rewritten(deck: str, edits: Sequence[Edit], inserts: Sequence[Insert], values: Values) -> str:
-    """Raises AppError where the deck is not the one that the edits were written for; nothing is edited by guess."""
+    """Raises AppError where the deck is not the one that the edits were written for; nothing is
+    edited by guess.
+    """
     lines = deck.splitlines()
     for edit in edits:
         row = _only(lines, edit.words)
         words = _words(lines[row])
         if edit.at >= len(words):
-            raise AppError(f"this LAMMPS has another deck: its command '{edit.words}' has no word number {edit.at}")
+            raise AppError(
+                f"this LAMMPS has another deck: its command '{edit.words}' has no word number {edit.at}"
+            )
         words[edit.at] = number(edit.value(values))
         lines[row] = " ".join(words)
     for insert in inserts:
@@ -60,5 +68,7 @@ def _only(lines: list[str], words: str) -> int:
     wanted = words.split()
     found = [n for n, line in enumerate(lines) if _words(line)[: len(wanted)] == wanted]
     if len(found) != 1:
-        raise AppError(f"this LAMMPS has another deck: the command '{words}' stands in it {len(found)} times, and not once")
+        raise AppError(
+            f"this LAMMPS has another deck: the command '{words}' stands in it {len(found)} times, and not once"
+        )
     return found[0]

@@ -29,10 +29,15 @@ def rows(folder: Path, until: float = float("inf")) -> Iterator[tuple[float, ...
 
 def last_step(folder: Path) -> int | None:
     """The step of the last row. Reads the end of the log alone: this is asked twice a second."""
-    steps = [int(row[0]) for line in _tail(folder).splitlines(keepends=True)[1:] if (row := _row(line)) is not None]
+    steps = [
+        int(row[0])
+        for line in _tail(folder).splitlines(keepends=True)[1:]
+        if (row := _row(line)) is not None
+    ]
     if steps:
         return steps[-1]
-    # what LAMMPS says at its end is shorter than the tail: nothing has been computed yet, or rows lie under many warnings
+    # what LAMMPS says at its end is shorter than the tail: nothing has been computed yet, or rows
+    # lie under many warnings
     return max((int(row[0]) for row in rows(folder)), default=None)
 
 

@@ -1,7 +1,9 @@
-"""Found by every interpreter whose PYTHONPATH begins with a folder that this file was copied to: its wall clock can be set.
+"""Found by every interpreter whose PYTHONPATH begins with a folder that this file was copied to:
+its wall clock can be set.
 
-The file `offset` beside it holds seconds. The monotonic clock, which nobody can set, is left alone. (Debian's libfaketime makes every
-`time.sleep` of Python 3.11 fail, so it cannot stand in for a machine whose clock is set.)
+The file `offset` beside it holds seconds. The monotonic clock, which nobody can set, is left alone.
+(Debian's libfaketime makes every `time.sleep` of Python 3.11 fail, so it cannot stand in for a
+machine whose clock is set.)
 """
 
 import os
