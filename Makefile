@@ -22,7 +22,7 @@ python = .venv/bin/python
 help:
 	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
 	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
-	@echo "make lint    lint and types"
+	@echo "make lint    format, lint, types and import contracts"
 	@echo "make check   the same, floors, purity and the fast tests"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor or a peer in the same run"
@@ -61,8 +61,10 @@ else
 endif
 
 lint: venv
+	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy
+	PYTHONPATH=.types $(python) -P -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())' --no-cache --config pyproject.toml
 
 check: lint
 	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
