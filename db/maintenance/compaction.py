@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -235,17 +236,10 @@ def _flush(target: sqlite3.Connection, plan: _Plan, index: list[IndexRow]) -> No
     index.clear()
 
 
-def _row(raw: tuple[object, ...]) -> Row:
+def _row(raw: tuple[Any, ...]) -> Row:
     position, stream, version, type_, schema, at, body, checksum = raw
     return Row(
-        position,
-        stream.decode(),
-        version,
-        type_.decode(),
-        schema,
-        at,
-        body.decode(),
-        checksum,  # type: ignore[arg-type, attr-defined]
+        position, stream.decode(), version, type_.decode(), schema, at, body.decode(), checksum
     )
 
 

@@ -49,7 +49,9 @@ def test_no_variable_is_explained_that_there_is_not() -> None:
 def test_every_reason_to_wait_is_explained() -> None:
     core = Path(jobscribe.__file__).parent / "supervisor" / "core" / "status" / "run_status.py"
     words = set(
-        re.findall(r'(?:return|waits, sentence =) \(?\s*"([a-z_]+)",', core.read_text(encoding="utf-8"))
+        re.findall(
+            r'(?:return|waits, sentence =) \(?\s*"([a-z_]+)",', core.read_text(encoding="utf-8")
+        )
     )
     assert {"debug_hold", "retry_wait", "op_slot", "agent"} <= words, (
         "they are found where they are made"
