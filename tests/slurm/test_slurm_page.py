@@ -1,4 +1,4 @@
-"""docs/debugging-the-system.md, "On a cluster", walked: its commands are executed on a real Slurm, and its lines are looked for in what is real."""
+"""docs/debugging-the-system.md, "Follow a run on a cluster", walked: its commands are executed on a real Slurm, and its lines are looked for in what is real."""
 
 import itertools
 import shutil
@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "front"))
 from walk_page import Page
 from walking import Logs, Walker
 
-UID, SECTION = "qsOpzxM9", "On a cluster"
+UID, SECTION = "qsOpzxM9", "Follow a run on a cluster"
 #: The example ids of the section, with the form that a real one has.
 PAGE = Page("debugging-the-system.md", {
     "mutYI5WuFkIg0WJjNhkpbNHN": r"[A-Za-z0-9]{24}", "Tq6mHw3Z": r"[A-Za-z0-9]{8}", "k3v9x2ab": r"[a-z0-9]{8}", "1795306987": r"\d{10}",
@@ -80,7 +80,7 @@ def test_every_block_is_checked_by_somebody() -> None:
 def test_one_request_is_followed_through_every_log(walk: Walk) -> None:
     walk.section()
     until(lambda: [j.state for j in walk.at.slurm.accounted(job=walk.number)] == ["COMPLETED"], "accounting knows it", 60, 0.2)
-    walk.section("From any end of it")
+    walk.section("Look up a run by any of its ids")
     # what a trace cannot have is said: that log is not in this root
     gaps = walk.at.site.post("trace", id=walk.jid, logs=True)["gaps"]
     assert f"the log of its agent is on the cluster hpc: jobscribe agent logs {walk.jid}" in gaps, gaps
@@ -93,7 +93,7 @@ def test_one_that_waits(walk: Walk) -> None:
         walk.at.running(holder)
         waits = walk.submit("Ja5nV0rC", "true", **everywhere)
         walk.at.until(waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is the next")
-        walk.section("One that waits in Slurm's queue")
+        walk.section("A run that waits in Slurm's queue")
     finally:
         walk.at.slurm.cancel_all()
 
@@ -102,4 +102,4 @@ def test_one_that_slurm_killed(walk: Walk) -> None:
     if "CGROUP=0" in (walk.at.slurm.place / "parameters").read_text():
         pytest.skip("memory is held by cgroups v1 only, which this machine does not have")
     walk.at.over(walk.submit("Pk8dTs2M", "sh", "-c", "sleep 1; head -c 300M /dev/zero | tail"), "error", "scheduler")
-    walk.section("One that Slurm killed")
+    walk.section("A run that Slurm killed")
