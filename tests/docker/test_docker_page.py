@@ -1,5 +1,5 @@
-"""docs/debugging-the-system.md, "With containers": each of its commands is executed on a real host,
-each of its lines looked for in real logs.
+"""docs/debugging-the-system.md, "Follow a run in containers": each of its commands is executed on a
+real host, each of its lines looked for in real logs.
 """
 
 import itertools
@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "front"))
 from walk_page import Block, Page
 from walking import Logs, Walker
 
-SECTION = "With containers"
+SECTION = "Follow a run in containers"
 UID, IMAGE = "qsOpzxM9", "solver:7"
 AGENT, TASK = f"srj-s-{UID}", f"srj-t-{UID}-52d08cbfcd6a"
 

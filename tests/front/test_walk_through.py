@@ -94,7 +94,7 @@ def walk(site: Site) -> Walk:
 
 
 def _walked(walk: Walk) -> Walk:
-    walk.section("The walk")
+    walk.section("Follow a healthy run")
     return walk
 
 
@@ -140,7 +140,7 @@ def _read(walk: Walk) -> None:
     record = walk.site.root / "supervisor-job" / f"{walk.jid}.json"
     # it may lag a second behind, as the page says
     walk.section(
-        "Reading it",
+        "Inspect a run",
         lambda: until(
             lambda: record.exists() and json.loads(record.read_text())["status"] == "completed",
             "the record is written",
@@ -200,7 +200,7 @@ def test_one_that_waits(walk: Walk) -> None:
         assert walk.ann.run(walk.simulation("Ja5nV0rC"))["state"] == "pending"
 
     try:
-        walk.section("It stays pending", scene)
+        walk.section("Find out why a run stays pending", scene)
     finally:
         for other, simulation in blockers:
             other.cancel(simulation)
@@ -218,7 +218,7 @@ def test_one_that_fails(walk: Walk) -> None:
         said = walk.ann.finished(walk.simulation("Pk8dTs2M", dog="Rex"))
         assert (said["state"], said["error"]) == ("error", "you have no dog named 'Rex'")
 
-    _walked(walk).section("It ends as an error", scene)
+    _walked(walk).section("Find out why a run failed", scene)
 
 
 def test_a_frame_that_fails(walk: Walk) -> None:
@@ -227,7 +227,7 @@ def test_a_frame_that_fails(walk: Walk) -> None:
         status = walk.ann.finished(simulation)
         assert walk.ann.frame(simulation, status, 90).code == 422
 
-    _walked(walk).section("A frame fails", scene)
+    _walked(walk).section("Find out why a frame fails", scene)
 
 
 def test_a_page_without_plots(walk: Walk) -> None:
@@ -238,7 +238,7 @@ def test_a_page_without_plots(walk: Walk) -> None:
         shutil.rmtree(walk.ann.run_dir(simulation))
         assert walk.ann.finished(simulation)["state"] == "completed"
 
-    walk.section("The page shows nothing", scene)
+    walk.section("Find out why a page shows nothing", scene)
 
 
 def test_an_agent_that_dies(walk: Walk) -> None:
@@ -256,7 +256,7 @@ def test_an_agent_that_dies(walk: Walk) -> None:
 
     _walked(walk)
     try:
-        walk.section("An agent died", scene)
+        walk.section("Diagnose a dead agent", scene)
     finally:
         walk.ann.cancel(simulation)
 

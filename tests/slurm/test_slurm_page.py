@@ -1,5 +1,5 @@
-"""docs/debugging-the-system.md, "On a cluster", walked: its commands are executed on a real Slurm,
-and its lines are looked for in what is real.
+"""docs/debugging-the-system.md, "Follow a run on a cluster", walked: its commands are executed on a
+real Slurm, and its lines are looked for in what is real.
 """
 
 import itertools
@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "front"))
 from walk_page import Page
 from walking import Logs, Walker
 
-UID, SECTION = "qsOpzxM9", "On a cluster"
+UID, SECTION = "qsOpzxM9", "Follow a run on a cluster"
 #: The example ids of the section, with the form that a real one has.
 PAGE = Page(
     "debugging-the-system.md",
@@ -117,7 +117,7 @@ def test_one_request_is_followed_through_every_log(walk: Walk) -> None:
         60,
         0.2,
     )
-    walk.section("From any end of it")
+    walk.section("Look up a run by any of its ids")
     # what a trace cannot have is said: that log is not in this root
     gaps = walk.at.site.post("trace", id=walk.jid, logs=True)["gaps"]
     assert f"the log of its agent is on the cluster hpc: jobscribe agent logs {walk.jid}" in gaps, (
@@ -134,7 +134,7 @@ def test_one_that_waits(walk: Walk) -> None:
         walk.at.until(
             waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is the next"
         )
-        walk.section("One that waits in Slurm's queue")
+        walk.section("A run that waits in Slurm's queue")
     finally:
         walk.at.slurm.cancel_all()
 
@@ -147,4 +147,4 @@ def test_one_that_slurm_killed(walk: Walk) -> None:
         "error",
         "scheduler",
     )
-    walk.section("One that Slurm killed")
+    walk.section("A run that Slurm killed")
