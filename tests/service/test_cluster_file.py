@@ -369,11 +369,11 @@ def words(cells: list[list[str]]) -> set[str]:
 
 
 def test_the_page_names_every_field_and_no_other() -> None:
-    assert words(rows("## The clusters' file")) == set(FORMS) - {"clusters", "cluster"}
+    assert words(rows("## The cluster file")) == set(FORMS) - {"clusters", "cluster"}
 
 
 def test_the_page_has_the_right_defaults() -> None:
-    said = {name: row[2].strip(" |") for row in rows("## The clusters' file") if len(row) > 2 for name in re.findall(r"`(\w+)`", row[0])}
+    said = {name: row[2].strip(" |") for row in rows("## The cluster file") if len(row) > 2 for name in re.findall(r"`(\w+)`", row[0])}
     usual = msgspec.to_builtins(Cluster(name="a"))
     assert {k: v.strip("`") for k, v in said.items() if k in ("access", "folder", "link")} == {k: usual[k] for k in ("access", "folder", "link")}
     assert said["pythons"] == ", ".join(f"`{p}`" for p in usual["pythons"])
@@ -382,7 +382,7 @@ def test_the_page_has_the_right_defaults() -> None:
 
 
 def test_the_page_knows_who_runs_as_whom_and_the_rule_of_sudo_is_one(tmp_path: pathlib.Path) -> None:
-    assert words(rows("## Who runs there as whom")) - {"access"} == {"account", "sudo", "runuser", "ssh"}
+    assert words(rows("## Unix users on the cluster")) - {"access"} == {"account", "sudo", "runuser", "ssh"}
     (rule,) = re.findall(r"```sudoers\n(.*?)```", PAGE, re.DOTALL)
     assert re.search(r"^jobscribe ALL=\(%hpcusers\) NOPASSWD: ALL$", rule, re.MULTILINE)
     visudo = shutil.which("visudo", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
@@ -401,15 +401,15 @@ def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
 
     scientists = "## For scientists"
     assert {BATCH, BATCH_LOG, BATCH_SCRIPT} <= words(rows(scientists))
-    assert set(ADVICE) | {"user", "shared"} == words(rows("## Looking at it", "\n### Logs"))
+    assert set(ADVICE) | {"user", "shared"} == words(rows("## Checks and logs", "\n### Logs"))
     core = "".join((ROOT / "supervisor" / "core" / name).read_text() for name in ("status.py", "batch_status.py"))
     waits = words([row for row in rows(scientists) if row[0].strip("`").replace("_", "").replace("`, `", "").isalpha() and "-" not in row[0]])
     assert {"sign_in", "slurm", "agent", "op_slot", "cpu_slot"} <= waits and [w for w in ("sign_in", "slurm", "agent", "op_slot", "cpu_slot") if f'"{w}"' not in core] == []
-    named = re.findall(r"`(\w+)`", PAGE.partition("A reason that can never pass (")[2].partition(")")[0])
+    named = re.findall(r"`(\w+)`", PAGE.partition("Some reasons can never clear (")[2].partition(")")[0])
     assert len(named) == 4 and set(named) <= set(IMPOSSIBLE)
     from jobscribe.protocol.batch_wishes import RESERVED
 
-    cannot = re.findall(r"`(\w+)`", PAGE.partition("or start a job more than once\n(")[2].partition("...)")[0])
+    cannot = re.findall(r"`(\w+)`", " ".join(PAGE.split()).partition("are reserved (")[2].partition("...)")[0])
     assert len(cannot) == 6 and set(cannot) <= set(RESERVED)
 
 
