@@ -214,7 +214,7 @@ def _in_container(task: dict[str, Any], line: str) -> str:
     container = task.get("container") or "srj-t-..."
     if task["state"] in ("placed", "running"):
         return f"task {task_name(task)} is in a container of its own; on {key.host}: docker exec -it {container} {line}"
-    again = "make one like it from the `docker run` in the supervisor's log (docs/docker.md, 'When a container died'), and in it"
+    again = "make one like it from the `docker run` in the supervisor's log (docs/docker.md, 'Investigate a dead container'), and in it"
     return f"the container of task {task_name(task)}, {container} on {key.host}, runs no more; {again}: {line}"
 
 

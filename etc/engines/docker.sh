@@ -272,7 +272,7 @@ restart() { stop "$1"; start "$1"; }
 freeze() { kill -STOP "$(pid_of "$1")"; }
 thaw() { kill -CONT "$(pid_of "$1")"; }
 
-# ---- the firewall. docs/docker.md, "Firewall", has the same for a real host
+# ---- the firewall. docs/docker.md, "Networks and firewall", has the same for a real host
 
 rules() {
     # what is jumped to is complete: the jumps are made last

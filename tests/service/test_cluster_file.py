@@ -649,13 +649,13 @@ def words(cells: list[list[str]]) -> set[str]:
 
 
 def test_the_page_names_every_field_and_no_other() -> None:
-    assert words(rows("## The clusters' file")) == set(FORMS) - {"clusters", "cluster"}
+    assert words(rows("## The cluster file")) == set(FORMS) - {"clusters", "cluster"}
 
 
 def test_the_page_has_the_right_defaults() -> None:
     said = {
         name: row[2].strip(" |")
-        for row in rows("## The clusters' file")
+        for row in rows("## The cluster file")
         if len(row) > 2
         for name in re.findall(r"`(\w+)`", row[0])
     }
@@ -679,7 +679,7 @@ def test_the_page_has_the_right_defaults() -> None:
 def test_the_page_knows_who_runs_as_whom_and_the_rule_of_sudo_is_one(
     tmp_path: pathlib.Path,
 ) -> None:
-    assert words(rows("## Who runs there as whom")) - {"access"} == {
+    assert words(rows("## Unix users on the cluster")) - {"access"} == {
         "account",
         "sudo",
         "runuser",
@@ -705,7 +705,7 @@ def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
 
     scientists = "## For scientists"
     assert {BATCH, BATCH_LOG, BATCH_SCRIPT} <= words(rows(scientists))
-    assert set(ADVICE) | {"user", "shared"} == words(rows("## Looking at it", "\n### Logs"))
+    assert set(ADVICE) | {"user", "shared"} == words(rows("## Checks and logs", "\n### Logs"))
     core = "".join(
         (ROOT / "supervisor" / "core" / "status" / name).read_text()
         for name in ("run_status.py", "batch_status.py")
@@ -722,13 +722,13 @@ def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
         w for w in ("sign_in", "slurm", "agent", "op_slot", "cpu_slot") if f'"{w}"' not in core
     ] == []
     named = re.findall(
-        r"`(\w+)`", PAGE.partition("A reason that can never pass (")[2].partition(")")[0]
+        r"`(\w+)`", PAGE.partition("Some reasons can never clear (")[2].partition(")")[0]
     )
     assert len(named) == 4 and set(named) <= set(IMPOSSIBLE)
     from jobscribe.schema.jobs.batch_rules import RESERVED
 
     cannot = re.findall(
-        r"`(\w+)`", PAGE.partition("or start a job more than once\n(")[2].partition("...)")[0]
+        r"`(\w+)`", " ".join(PAGE.split()).partition("are reserved (")[2].partition("...)")[0]
     )
     assert len(cannot) == 6 and set(cannot) <= set(RESERVED)
 
