@@ -24,6 +24,8 @@ from golden_root import (
 )
 from real_site import Site, jid_of, until
 
+from jobscribe.db.inspection import check
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 HOST, BOOT = "golden", "00000000-0000-4000-8000-000000000001"
 #: In the namespace: the virtual environment, and the folder that contains the package.
@@ -41,7 +43,9 @@ SETS = (
     "keeper.cgroups=off",
 )
 PURGE = ("purge.after_secs=0.5", "purge.every_secs=0.1")
-TARGETS = "targets:\n  - {name: pager, command: [/bin/true]}\n"
+#: The target fails as soon as this file exists.
+FAILS = PLACE / "fails"
+TARGETS = f"targets:\n  - {{name: pager, command: [/usr/bin/test, '!', -e, {FAILS}]}}\n"
 
 
 def main() -> int:
@@ -140,17 +144,23 @@ def fill(site: Site) -> dict[str, Any]:
     run_roles(site)
     run_dependencies(site)
     run_array(site)
+    until(lambda: not waiting(site), "all notifications are delivered")
+    FAILS.touch()
+    untold = run("guntold1", "echo nobody was told")
+    site.finished(untold)
+    until(lambda: kept(site)["waiting"], "the notification waits")
     live = begin_unfinished(site)
 
     jids = sorted(row["jid"] for row in site.post("job-list", limit=1000)["jobs"])
     recorded = {
         "root": str(site.root), "uid": UID, "completed": good, "again": again, "live": live,
+        "untold": jid_of(untold),
         "over": {jid: answers(site, jid) for jid in jids if jid not in live.values()},
         "app": jid_of(report), "results": results(site, jid_of(report), serial),
         "list": json.loads(command(site.root, "--json", "job", "list", "--all-users")),
         "signIn": sign_in(site.root, UID, "ann"),
     }
-    until(lambda: delivered(site), "all notifications are delivered")
+    until(lambda: not check(site.root).records_behind, "the records are written")
     kill(site)
     return {**recorded, "events": log_length(site.root)}
 
@@ -233,13 +243,18 @@ def kill(site: Site) -> None:
                 site.kill(pid)
 
 
-def delivered(site: Site) -> bool:
-    """Is the cursor on disk past the last end of a run, with no notification waiting?"""
-    file = site.root / "notifications.json"
-    kept = json.loads(file.read_bytes())["targets"]["pager"]
+def waiting(site: Site) -> bool:
+    """Is the end of a run still to be delivered?"""
     rows = site.post("job-list", limit=1000)["jobs"]
     last = max(row["position"] for row in rows if not row["busy"])
-    return bool(kept["cursor"] >= last and not kept["waiting"])
+    return bool(kept(site)["cursor"] < last or kept(site)["waiting"])
+
+
+def kept(site: Site) -> dict[str, Any]:
+    """Return the cursor of the target and its waiting notifications, as the disk has them."""
+    stored = json.loads((site.root / "notifications.json").read_bytes())
+    pager: dict[str, Any] = stored["targets"]["pager"]
+    return pager
 
 
 def restart(site: Site, *sets: str) -> None:
