@@ -147,8 +147,12 @@ def check_unfinished(site: Site, recorded: Recorded) -> None:
     assert told == {
         "left": ("error", "lost"), "alone": ("error", "exit"), "pending": ("completed", "exit"),
     }
-    exit_ = ends["alone"]["exit"]
-    assert (exit_["code"], exit_["source"]) == (6, "keeper"), "exit.json of the keeper is used"
+    exits = {name: said["exit"] for name, said in ends.items()}
+    assert (exits["left"]["code"], exits["left"]["source"]) == (None, "lost")
+    assert (exits["alone"]["code"], exits["alone"]["source"]) == (6, "keeper"), "exit.json is read"
+    started = {row["jid"]: row["startedAt"] for row in recorded["list"]["items"]}
+    for name in ("left", "alone"):
+        assert exits[name]["startedAt"] == started[recorded["live"][name]], "start.json is read"
     outputs = {name: site.output(run).body for name, run in runs.items()}
     assert outputs == {"left": b"begun\n", "alone": b"begun\nended\n", "pending": b"ran at last\n"}
 
