@@ -18,7 +18,7 @@ from typing import Any
 
 from real_site import PYTHON_PATH, Site
 
-from jobscribe.web.sessions import Sessions
+from jobscribe.web.server.login_sessions import Sessions
 
 FOLDER = Path(__file__).parent / "golden_roots"
 #: Holds each root while its archive is made. The log stores absolute run directories, so a run that

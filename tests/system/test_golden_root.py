@@ -18,7 +18,7 @@ from golden_root import (
 )
 from real_site import Site, jid_of, shell, until
 
-from jobscribe.web.sessions import Sessions
+from jobscribe.web.server.login_sessions import Sessions
 
 ARCHIVES = sorted(FOLDER.glob("*.tar.xz"))
 SETS = (

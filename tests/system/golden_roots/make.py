@@ -24,7 +24,7 @@ from golden_root import (
 )
 from real_site import Site, jid_of, until
 
-from jobscribe.db.inspection import check
+from jobscribe.db.maintenance.verification import check
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HOST, BOOT = "golden", "00000000-0000-4000-8000-000000000001"
