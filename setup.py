@@ -50,6 +50,7 @@ EXTRAS = {
     ],
     "check": ["import-linter>=2.3", "mypy>=1.15", "ruff>=0.9", "types-aiofiles>=24.1", "types-psutil>=6.1", "types-waitress>=3"],
     "bench": ["hyperqueue>=0.21"],
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings-python>=2", "pymdown-extensions>=10"],
 }
 
 # Build tools run this file as a script. Were it run on import, setuptools would take it for a module of the package:
