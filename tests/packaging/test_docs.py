@@ -90,6 +90,18 @@ def test_pages_that_sources_name_are_there() -> None:
     assert sorted((page, str(path)) for page, path in named if not (ROOT / page).is_file()) == []
 
 
+def test_sections_that_sources_name_are_there() -> None:
+    found = set()
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        found |= {(page, section, path) for page, section in re.findall(r"\b(docs/[\w-]+\.md), ['\"]([A-Z][^'\"\n]+)['\"]", text)}
+        found |= {(page, section, path) for section, page in re.findall(r"'([A-Z][^'\n]+)' in (docs/[\w-]+\.md)", text)}
+    assert len(found) >= 4
+    for page, section, path in found:
+        headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert any(section.lower() in heading.lower() for heading in headings), (path, page, section)
+
+
 def test_the_readme_is_short_and_wrapped() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= README_LINES
