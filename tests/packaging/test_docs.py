@@ -5,8 +5,10 @@ The content of single pages is tested where their subject is tested.
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,22 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "python-api.html").read_text(encoding="utf-8")
     assert "jobscribe.client.http.Client.submit" in reference and "jobscribe.apps.app.App" in reference
     assert "docker" in (tmp_path / "search/search_index.json").read_text(encoding="utf-8")
+
+
+def tags(html: str) -> Counter[str]:
+    """Return how often each element that Markdown makes is in the text."""
+    return Counter(re.findall(r"<(ul|ol|li|pre|table|tr|blockquote|h\d|strong|em|img)\b", html))
+
+
+def test_the_site_shows_lists_and_code_as_github_does() -> None:
+    for package in ("mkdocs", "pymdownx"):
+        pytest.importorskip(package, reason="MkDocs is not installed: pip install '.[docs]'")
+    import markdown
+    from markdown_it import MarkdownIt
+
+    hooks = runpy.run_path(str(CONFIG.with_name("hooks.py")))
+    github = MarkdownIt("commonmark").enable("table")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        site = markdown.markdown(hooks["as_python_markdown"](text), extensions=["tables", "sane_lists", "pymdownx.superfences"])
+        assert tags(site) == tags(github.render(text)), page
