@@ -16,8 +16,6 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 #: All pages of the site, as patterns.
 PAGES = ("docs/**/*.md", "*.md", "tests/**/*.md", "etc/**/*.md")
-#: Packages of jobscribe that the reference of the Python API needs.
-PACKAGES = ("apps", "client", "protocol")
 
 _LINK = re.compile(r"\]\(([^)\s#]+)")
 _FENCE = re.compile(r" *((`{3,}|~{3,})\w*)")
@@ -26,16 +24,16 @@ _ITEM = re.compile(r" *([*+-]|\d+[.)]) ")
 
 @event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config: Any) -> Any:
-    """Let mkdocstrings read a copy of the packages.
+    """Let mkdocstrings read a copy of the package jobscribe.
 
-    The folder that is the package jobscribe also holds .venv and build, and mkdocstrings would search all of them.
+    The folder that is the package also holds .venv and build, and mkdocstrings would search all of them.
     """
     config.extra["packages"] = folder = tempfile.TemporaryDirectory(prefix="jobscribe-docs-")
     package = Path(folder.name) / "jobscribe"
     package.mkdir()
     shutil.copy(ROOT / "__init__.py", package)
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for module in ROOT.glob("*/__init__.py"):
+        shutil.copytree(module.parent, package / module.parent.name, ignore=shutil.ignore_patterns("__pycache__"))
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [folder.name]
     return config
 

@@ -16,12 +16,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "apps", "cli", "client", "db", "drivers", "protocol", "runtime", "service", "supervisor", "web")
 CONFIG = ROOT / "etc/docs/mkdocs.yml"
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "etc", "tests") for page in (ROOT / folder).rglob("*.md"))])
 #: Files whose comments and messages name pages.
 SOURCES = sorted(
-    path for folder in sorted({*PRODUCT, "etc", "tests"}) for path in (ROOT / folder).rglob("*")
+    path for folder in [*(module.parent for module in ROOT.glob("*/__init__.py")), ROOT / "etc", ROOT / "tests"] for path in folder.rglob("*")
     if path.suffix in (".py", ".sh", ".js", ".toml", ".yml", ".service")
 )
 README_LINES, COLUMNS = 120, 100
@@ -118,7 +117,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     reference = (tmp_path / "python-api.html").read_text(encoding="utf-8")
-    assert "jobscribe.client.http.Client.submit" in reference and "jobscribe.apps.app.App" in reference
+    modules = re.findall(r"^::: (\S+)", (ROOT / "docs/python-api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert modules and [name for name in modules if f'id="{name}"' not in reference] == []
+    assert re.search(r'id="jobscribe\.client\.[\w.]+\.Client\.submit"', reference) and re.search(r'id="jobscribe\.apps\.[\w.]+\.App\.prepare"', reference)
     assert "docker" in (tmp_path / "search/search_index.json").read_text(encoding="utf-8")
 
 
