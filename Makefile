@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test lint check bench soak clean
+.PHONY: help venv demo engines test lint check bench soak docs clean
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +26,7 @@ help:
 	@echo "make check   the same, floors, purity and the fast tests"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor or a peer in the same run"
+	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -84,6 +85,12 @@ bench: venv
 	$(python) tests/bench/docker_bench.py
 	$(python) tests/bench/slurm_bench.py
 	$(python) tests/bench/monitor_bench.py
+
+# The variable silences a notice about MkDocs 2; setup.py keeps MkDocs below 2.
+docs: venv
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file etc/docs/mkdocs.yml
+	@echo "the site is in build/docs; to read and search it at http://localhost:8000, run:"
+	@echo "  .venv/bin/python -m http.server --directory build/docs 8000"
 
 clean:
 	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

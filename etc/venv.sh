@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes or brings up to date the virtual environment .venv, and .types/jobscribe for the type checkers.
-# Usage: etc/venv.sh [extras, as in test,check]. A second run with nothing changed takes no time.
+# Usage: etc/venv.sh [extras, as in test,check,docs]. A second run with nothing changed takes no time.
 set -eu
 cd "$(dirname "$0")/.."
-extras=${1:-test,check}
+extras=${1:-test,check,docs}
 
 # The system's own Python first: whoever jobs run as may read it, where one in somebody's home is closed to them, and it was built to be fast.
 python= without=

@@ -199,14 +199,12 @@ def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(house
     assert house.marked(nap) == [] and house.slurm.until_state(job).state == "CANCELLED"
 
 
-def test_the_job_file_of_the_readme_and_what_people_type_about_it(
+def test_the_example_of_the_page_about_roles_and_what_people_type_about_it(
     house: Ground, tmp_path: Path
 ) -> None:
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/roles.md").read_text()
     text = next(
-        t
-        for t in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
-        if t.startswith("name: sums\n")
+        t for t in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if t.startswith("name: sums\n")
     )
     text = re.sub(r"( +)tasks: 2\n", r"\1tasks: 2\n\1memory: 40\n", text)
     assert text.count("memory: 40") == 2, text

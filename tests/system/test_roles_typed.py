@@ -1,5 +1,5 @@
-"""Runs with roles as somebody types them: what README says, and a task that failed, is entered, and
-is let go.
+"""Runs with roles at a terminal: the example of docs/roles.md, and a failed task that is held,
+entered and released.
 """
 
 import os
@@ -16,7 +16,7 @@ from real_site import Site, until
 
 import jobscribe
 
-README = (Path(jobscribe.__file__).parent / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(jobscribe.__file__).parent / "docs/roles.md").read_text(encoding="utf-8")
 
 KEPT = """
 name: kept
@@ -93,11 +93,8 @@ def site(make_site: Callable[..., Site]) -> Site:
 
 
 def section() -> str:
-    """The part of README about many tasks in one job."""
-    (found,) = re.findall(
-        r"^### Many tasks in one job\n(.*?)^(?:##|From Python)", README, re.MULTILINE | re.DOTALL
-    )
-    return str(found)
+    """Return the section of docs/roles.md with the example."""
+    return PAGE.partition("\n## An example to type\n")[2].partition("\n## ")[0]
 
 
 def blocks(kind: str) -> list[str]:
@@ -105,7 +102,7 @@ def blocks(kind: str) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-def test_the_example_of_readme_does_what_it_says(site: Site) -> None:
+def test_the_example_of_the_page_does_what_it_says(site: Site) -> None:
     person = Person(site)
     (description,), (commands,) = blocks("yaml"), blocks("sh")
     (person.folder / "sums.yaml").write_text(description)
