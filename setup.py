@@ -91,7 +91,12 @@ EXTRAS = {
         "types-waitress>=3",
     ],
     "bench": ["hyperqueue>=0.21"],
-    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings-python>=2", "pymdown-extensions>=10"],
+    "docs": [
+        "mkdocs>=1.6,<2",
+        "mkdocs-material>=9.7",
+        "mkdocstrings-python>=2",
+        "pymdown-extensions>=10",
+    ],
 }
 
 # Build tools run this file as a script. Were it run on import, setuptools would take it for a

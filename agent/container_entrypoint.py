@@ -32,10 +32,10 @@ def main() -> int:
         if born is None:
             return _agent(sys.argv[2], theirs)
         theirs.close()
-    from .keeper import process as keeper  # while the agent imports what it needs
+    from .keeper import process  # while the agent imports what it needs
 
     gc.enable()
-    return keeper.main(born)
+    return process.main(born)
 
 
 def _forked(ours: socket.socket) -> "Born | None":

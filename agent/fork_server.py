@@ -25,7 +25,7 @@ import sys
 from typing import Any, NamedTuple, NoReturn
 
 from ..runtime import processes
-from .keeper import process as keeper
+from .keeper import process
 from .keeper.linux.oom_detection import fault
 from .keeper.startup_failure import last_words
 
@@ -193,8 +193,8 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _leave_behind(keep=tells)
         os.setsid()
-        processes.set_title(keeper.TITLE, config["root"])
-        code = keeper.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
+        processes.set_title(process.TITLE, config["root"])
+        code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
         tell(f"its keeper ended with exit code 1: {type(error).__name__}: {error}")

@@ -40,22 +40,19 @@ from ..protocol.wire.messages import (
     RunAck,
     op_name,
 )
-from ..runtime import failpoints as crashpoints
-from ..runtime import processes
+from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
-from .files import library_copies as lib_copies
-from .files import run_dir_listing as run_listing
-from .files import run_directory as run_files
+from .files import library_copies, run_dir_listing, run_directory
 from .files.output_reader import Evidence
-from .host import port_probe as ports
+from .host import port_probe
 from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, this_account
 from .jobs.progress_reports import Reports
 from .jobs.start_order import Starter
 from .log_setup import opened
 from .session.backoff import AWAY_SECS, may_leave
 from .session.keeper_channel import KeeperLink
-from .session.keeper_heartbeat import KeeperWatch
+from .session.keeper_heartbeat import KeeperHeartbeat
 from .session.path_mapping import Paths
 from .session.state_machine import (
     Fetch,
@@ -72,12 +69,12 @@ from .session.state_machine import (
     StopCall,
 )
 from .session.websocket import Link
-from .usage.sampler import Samples
-from .workers import call_handler as answer
-from .workers.call_queue import Workers
+from .usage.sampler import UsageSampler
+from .workers import call_handler
+from .workers.call_queue import CallQueue
 
 if TYPE_CHECKING:
-    from .batch.controller import BatchTasks
+    from .batch.controller import BatchController
 
 TICK_SECS = 2.0
 #: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle
@@ -124,16 +121,16 @@ class _Agent:
         self._key: AgentKey
         self._evidence: Evidence
         self._starter: Starter
-        self._workers: Workers
+        self._workers: CallQueue
         self._apps: tuple[str, ...]
         self._away_secs = AWAY_SECS
         self._reports: Reports
-        self._samples: Samples
+        self._samples: UsageSampler
         self._paths = Paths(())
         #: None: a keeper of an older version, which answers no pings
-        self._watch: KeeperWatch | None = None
+        self._watch: KeeperHeartbeat | None = None
         #: where runs are jobs of a batch scheduler's, not the keeper's
-        self._batch: BatchTasks | None = None
+        self._batch: BatchController | None = None
         #: what the keeper said before there was anybody to hear it; None from then on
         self._early: list[dict[str, Any]] | None = []
 
@@ -204,15 +201,15 @@ class _Agent:
         self._starter = Starter(
             self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed
         )
-        self._workers = Workers(
+        self._workers = CallQueue(
             self._log, login, self._root, folder / "calls", self._apps, self._link.send
         )
         self._reports = Reports(self._evidence, self._link.send)
-        self._samples = Samples(
+        self._samples = UsageSampler(
             self._evidence.folder, hello["keeperPid"], self._link.send, self._log
         )
         self._paths = Paths(config.get("paths", ()))
-        self._watch = KeeperWatch.of(
+        self._watch = KeeperHeartbeat.of(
             hello, self._log, self._keeper.send, self._link.send, self._look_for_exits
         )
         if "batch" in config:
@@ -227,11 +224,13 @@ class _Agent:
 
     def _batch_tasks(
         self, folder: Path, login: LoginEnvironment, config: dict[str, Any]
-    ) -> "BatchTasks":
-        from .batch.controller import BatchTasks  # few agents need it, and there may be many agents
+    ) -> "BatchController":
+        from .batch.controller import (
+            BatchController,  # few agents need it, and there may be many agents
+        )
 
         cluster = msgspec.convert(config["cluster"], Cluster)
-        return BatchTasks(
+        return BatchController(
             folder,
             self._evidence,
             login,
@@ -283,7 +282,7 @@ class _Agent:
             ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
         if isinstance(message, Run):
-            crashpoints.reached("agent.received")
+            failpoints.reached("agent.received")
         self._do(self._session.received(self._paths.message(message), time.monotonic()))
 
     def _batch_said(self, execution: Execution) -> None:
@@ -421,7 +420,7 @@ class _Agent:
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():
-                    crashpoints.reached("agent.acknowledged")
+                    failpoints.reached("agent.acknowledged")
                     self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
                 case Read():
                     self._serve_reader(output.op, self._answer(output.op))
@@ -520,7 +519,7 @@ class _Agent:
 
     async def _probe(self, op: ProbePorts) -> None:
         # what listens on a login node says nothing of the nodes that jobs run on
-        busy = await asyncio.to_thread(ports.taken, op.ports) if self._batch is None else []
+        busy = await asyncio.to_thread(port_probe.taken, op.ports) if self._batch is None else []
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
     async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
@@ -529,11 +528,11 @@ class _Agent:
             async with self._few_threads:
                 await self._link.room()
                 if isinstance(op, ListFiles):
-                    self._link.send(await asyncio.to_thread(run_listing.answer, op))
+                    self._link.send(await asyncio.to_thread(run_dir_listing.answer, op))
                     return
                 if isinstance(op, KeepFile):
                     piece = await asyncio.to_thread(
-                        lib_copies.keep,
+                        library_copies.keep,
                         op.lib_dir,
                         op.name,
                         op.offset,
@@ -543,7 +542,7 @@ class _Agent:
                     )
                 else:
                     piece = await asyncio.to_thread(
-                        run_files.read, op.run_dir, op.name, op.offset, op.limit
+                        run_directory.read, op.run_dir, op.name, op.offset, op.limit
                     )
         except Refusal as e:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
@@ -557,9 +556,9 @@ class _Agent:
         began = time.monotonic()
         async with self._few_threads:
             await self._link.room()
-            outcome = await asyncio.to_thread(answer.stored_result, op)
-        self._log(*answer.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
-        self._link.send(answer.message(op, outcome))
+            outcome = await asyncio.to_thread(call_handler.stored_result, op)
+        self._log(*call_handler.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
+        self._link.send(call_handler.message(op, outcome))
 
 
 def _short_run_op(token: Token) -> str:

@@ -25,10 +25,10 @@ from .session.session import command, session
 )
 def show(file: str | None, sets: tuple[str, ...]) -> None:
     """Show every setting, its value, and where that comes from."""
-    from ..service.settings import loader as config
+    from ..service.settings import loader
 
     s = session()
-    rows = config.show(config.load({"root": s.options.get("root"), **assignments(sets)}, file=file))
+    rows = loader.show(loader.load({"root": s.options.get("root"), **assignments(sets)}, file=file))
     if s.screen.json:
         s.screen.value("jobscribe.config.show/1", {"items": [row._asdict() for row in rows]})
         return
@@ -57,14 +57,14 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
     may not.
     """
     from ..protocol.errors import Refusal
-    from ..service.settings import loader as config
-    from ..service.site import startup_checks as safety
+    from ..service.settings import loader
+    from ..service.site import startup_checks
 
     s = session()
     try:
-        settings = config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
-        found = list(safety.problems(settings))
-        warnings = [] if found else list(safety.warnings(settings))
+        settings = loader.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
+        found = list(startup_checks.problems(settings))
+        warnings = [] if found else list(startup_checks.warnings(settings))
     except Refusal as e:
         found, warnings = [e], []
     if s.screen.json:

@@ -120,10 +120,10 @@ def _configured(
 ) -> "tuple[Settings, Sequence[Cluster]]":
     """Raises Refusal."""
     from ..protocol.errors import Refusal
-    from ..service.settings import loader as config
+    from ..service.settings import loader
     from ..service.site import cluster_file
 
-    settings = config.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
+    settings = loader.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
     if settings.sbatch.clusters is None:
         raise Refusal(
             "badConfig",

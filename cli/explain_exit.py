@@ -11,7 +11,7 @@ from .session.session import command, session
 if TYPE_CHECKING:
     from ..diagnosis.causes import Cause
     from ..diagnosis.exit_table import Row
-    from ..diagnosis.kill_attribution import Found
+    from ..diagnosis.kill_attribution import Classification
     from ..protocol.jobs.exit_info import ExitInfo
 
 _WIDTH = 9
@@ -161,7 +161,7 @@ def _tell(
     *,
     row: "Row | None" = None,
     cause: "Cause | None" = None,
-    found: "Found | None" = None,
+    found: "Classification | None" = None,
     exit_: "ExitInfo | None" = None,
     more: str = "",
 ) -> None:
@@ -188,7 +188,7 @@ def _tell(
 def _lines(
     row: "Row | None",
     cause: "Cause | None",
-    found: "Found | None",
+    found: "Classification | None",
     exit_: "ExitInfo | None",
     more: str,
 ) -> "list[tuple[str, str]]":
@@ -264,7 +264,7 @@ def row_as_data(row: "Row") -> dict[str, Any]:
     return data | {"hint": bool(row.when.log)}
 
 
-def _cause_as_data(cause: "Cause", found: "Found | None") -> dict[str, Any]:
+def _cause_as_data(cause: "Cause", found: "Classification | None") -> dict[str, Any]:
     data: dict[str, Any] = {
         "word": cause.word,
         "whose": cause.whose,

@@ -14,7 +14,7 @@ import click
 from .session.last_refusal import noting
 from .session.session import Session, command, session
 from .submission.run_options import run_options, spec_options
-from .terminal.output_stream import Pump, sink_for
+from .terminal.output_stream import OutputStreamer, sink_for
 
 if TYPE_CHECKING:
     from ..client.api.replies import RunState
@@ -104,8 +104,8 @@ def _followed(s: Session, job: "Job") -> int:
     return _ended(s, job, state)
 
 
-def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> Pump:
-    return Pump(
+def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> OutputStreamer:
+    return OutputStreamer(
         s.client().copy(),
         lambda client: client.logs(job.jid, stream, follow=True),
         sink_for(s.screen, stream),
@@ -124,7 +124,7 @@ def _waited(s: Session, job: "Job") -> "RunState":
     return state
 
 
-def _canceled(s: Session, job: "Job", pumps: list[Pump], by: str) -> "RunState":
+def _canceled(s: Session, job: "Job", pumps: list[OutputStreamer], by: str) -> "RunState":
     s.screen.say(f"canceling {job.jid}; {by} again leaves it to end alone")
     try:
         job.cancel(f"{by} at jobscribe run")

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 
 from ..protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFiles, RunSpec
 from ..protocol.wire.messages import JobCmd, Stream
-from .api import random_ids as fresh
-from .api import requests
-from .api.cursors import EventCursor, LogCursor, Pause
+from .api import random_ids, requests
+from .api.cursors import EventCursor, LogCursor, PollBackoff
 from .api.errors import ClientError, from_body, is_error, own
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .api.run_specs import command_spec
-from .async_operator_calls import AsyncOperating
+from .async_operator_calls import AsyncOperatorCalls
 from .sync_client import Client
 from .transport.address import Source, fixed, in_root
 from .transport.async_connection import AsyncConnection
@@ -132,7 +131,7 @@ class AsyncClient:
         """
         return command_spec(
             await self.uid(),
-            options.pop("simulation_id", None) or fresh.simulation_id(),
+            options.pop("simulation_id", None) or random_ids.simulation_id(),
             command,
             options,
         )
@@ -148,7 +147,7 @@ class AsyncClient:
         hash (and serial, unless 0).
         """
         call = requests.run_simulation(
-            spec, req_id or fresh.req_id(), force_run=force_run, serial=serial
+            spec, req_id or random_ids.req_id(), force_run=force_run, serial=serial
         )
         return self._job(await self._state(call))
 
@@ -156,7 +155,7 @@ class AsyncClient:
         """Submit many runs in one request; answers in the same order, when all are durable."""
         if not specs:
             return []
-        body = await self._object(requests.run_many(specs, fresh.req_id()))
+        body = await self._object(requests.run_many(specs, random_ids.req_id()))
         runs = body.get("runs")
         if not isinstance(runs, list) or len(runs) != len(specs):
             raise own("notASupervisor", "the answer to run-many does not name each run")
@@ -172,7 +171,7 @@ class AsyncClient:
         what it waits for had ended meanwhile.
         """
         body = await self._object(
-            requests.run_description(await self.uid(), description, req_id or fresh.req_id())
+            requests.run_description(await self.uid(), description, req_id or random_ids.req_id())
         )
         return {
             name: list(map(self._submitted, runs))
@@ -203,7 +202,7 @@ class AsyncClient:
         then (see `finished`).
         """
         end = None if timeout is None else time.monotonic() + timeout
-        pause = Pause()
+        pause = PollBackoff()
         while True:
             begun = time.monotonic()
             left = requests.LONG_POLL_SECS if end is None else end - begun
@@ -218,7 +217,7 @@ class AsyncClient:
     async def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
         """Cancel the run; final once this returns. Repeating it is harmless."""
         return await self._state(
-            requests.run_cancel(await self.uid(), jid, fresh.req_id(), serial, reason)
+            requests.run_cancel(await self.uid(), jid, random_ids.req_id(), serial, reason)
         )
 
     async def release(
@@ -304,7 +303,7 @@ class AsyncClient:
         {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
         [{"index", "code", "error"}]}. What completed before, and has not changed, is not run again.
         """
-        return await self._object(requests.run_array(spec, indices, req_id or fresh.req_id()))
+        return await self._object(requests.run_array(spec, indices, req_id or random_ids.req_id()))
 
     async def group(
         self,
@@ -340,7 +339,7 @@ class AsyncClient:
         (see `over`).
         """
         end = None if timeout is None else time.monotonic() + timeout
-        pause = Pause()
+        pause = PollBackoff()
         while True:
             begun = time.monotonic()
             left = requests.LONG_POLL_SECS if end is None else end - begun
@@ -366,7 +365,7 @@ class AsyncClient:
         "missing"}. Final once this returns.
         """
         request = requests.cancel_request(
-            await self.uid(), sid, req_id or fresh.req_id(), indices, models, status, reason
+            await self.uid(), sid, req_id or random_ids.req_id(), indices, models, status, reason
         )
         return await self._object(requests.group_cancel(request))
 
@@ -464,9 +463,9 @@ class AsyncClient:
     # ---- what is known
 
     @property
-    def operating(self) -> AsyncOperating:
+    def operating(self) -> AsyncOperatorCalls:
         """What operators ask: agents, hosts, health, notifications."""
-        return AsyncOperating(self._object, self.uid)
+        return AsyncOperatorCalls(self._object, self.uid)
 
     async def jobs(
         self,
@@ -515,7 +514,7 @@ class AsyncClient:
             tail=tail,
             follow=follow,
         )
-        pause = Pause()
+        pause = PollBackoff()
         while not cursor.done:
             begun = time.monotonic()
             reply = await self._connection.call(requests.job_log(cursor.request()))

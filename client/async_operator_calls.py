@@ -7,7 +7,7 @@ from .api import requests
 from .api.requests import Call
 
 
-class AsyncOperating:
+class AsyncOperatorCalls:
     """Of one client. ask: sends a call and gives the object that is answered; raises ClientError.
     uid: gives its user.
     """

@@ -9,7 +9,7 @@ from .api import requests
 from .api.requests import Call
 
 
-class Operating:
+class OperatorCalls:
     """Of one client. ask: sends a call and gives the object that is answered; raises ClientError."""
 
     def __init__(self, ask: Callable[[Call], dict[str, Any]], uid: str) -> None:

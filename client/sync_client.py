@@ -21,13 +21,12 @@ from ..protocol.api.requests import (
     RunSpec,
 )
 from ..protocol.wire.messages import JobCmd, Stream
-from .api import random_ids as fresh
-from .api import requests
-from .api.cursors import EventCursor, LogCursor, Pause
+from .api import random_ids, requests
+from .api.cursors import EventCursor, LogCursor, PollBackoff
 from .api.errors import ClientError, from_body, is_error, own
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .api.run_specs import command_spec
-from .operator_calls import Operating
+from .operator_calls import OperatorCalls
 from .transport.address import Source, fixed, in_root
 from .transport.connection import Connection, OnTrouble, unreachable
 from .transport.file_transfer import FileReader, sent
@@ -146,7 +145,10 @@ class Client:
         "-c", line].
         """
         return command_spec(
-            self.uid, options.pop("simulation_id", None) or fresh.simulation_id(), command, options
+            self.uid,
+            options.pop("simulation_id", None) or random_ids.simulation_id(),
+            command,
+            options,
         )
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
@@ -162,7 +164,7 @@ class Client:
         return self._job(
             self._state(
                 requests.run_simulation(
-                    spec, req_id or fresh.req_id(), force_run=force_run, serial=serial
+                    spec, req_id or random_ids.req_id(), force_run=force_run, serial=serial
                 )
             )
         )
@@ -173,7 +175,7 @@ class Client:
         """
         if not specs:
             return []
-        body = self._object(requests.run_many(specs, fresh.req_id()))
+        body = self._object(requests.run_many(specs, random_ids.req_id()))
         runs = body.get("runs")
         if not isinstance(runs, list) or len(runs) != len(specs):
             raise own("notASupervisor", "the answer to run-many does not name each run")
@@ -189,7 +191,7 @@ class Client:
         what it waits for had ended meanwhile.
         """
         body = self._object(
-            requests.run_description(self.uid, description, req_id or fresh.req_id())
+            requests.run_description(self.uid, description, req_id or random_ids.req_id())
         )
         return {
             name: list(map(self._submitted, runs))
@@ -219,7 +221,7 @@ class Client:
         then (see `finished`).
         """
         end = None if timeout is None else time.monotonic() + timeout
-        pause = Pause()
+        pause = PollBackoff()
         while True:
             begun = time.monotonic()
             left = requests.LONG_POLL_SECS if end is None else end - begun
@@ -235,7 +237,7 @@ class Client:
         """Cancel the run; final once this returns. One whose command has ended keeps its own
         result. Repeating it is harmless.
         """
-        return self._state(requests.run_cancel(self.uid, jid, fresh.req_id(), serial, reason))
+        return self._state(requests.run_cancel(self.uid, jid, random_ids.req_id(), serial, reason))
 
     def release(
         self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None
@@ -256,7 +258,7 @@ class Client:
         {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
         [{"index", "code", "error"}]}. What completed before, and has not changed, is not run again.
         """
-        return self._object(requests.run_array(spec, indices, req_id or fresh.req_id()))
+        return self._object(requests.run_array(spec, indices, req_id or random_ids.req_id()))
 
     def group(
         self,
@@ -291,7 +293,7 @@ class Client:
         (see `over`).
         """
         end = None if timeout is None else time.monotonic() + timeout
-        pause = Pause()
+        pause = PollBackoff()
         while True:
             begun = time.monotonic()
             left = requests.LONG_POLL_SECS if end is None else end - begun
@@ -317,7 +319,7 @@ class Client:
         "missing"}. Final once this returns.
         """
         request = requests.cancel_request(
-            self.uid, sid, req_id or fresh.req_id(), indices, models, status, reason
+            self.uid, sid, req_id or random_ids.req_id(), indices, models, status, reason
         )
         return self._object(requests.group_cancel(request))
 
@@ -476,9 +478,9 @@ class Client:
     # ---- what is known
 
     @property
-    def operating(self) -> Operating:
+    def operating(self) -> OperatorCalls:
         """What operators ask: agents, hosts, health, notifications."""
-        return Operating(self._object, self.uid)
+        return OperatorCalls(self._object, self.uid)
 
     def jobs(
         self,
@@ -528,7 +530,7 @@ class Client:
             tail=tail,
             follow=follow,
         )
-        pause = Pause()
+        pause = PollBackoff()
         while not cursor.done:
             begun = time.monotonic()
             reply = self._connection.call(requests.job_log(cursor.request()))

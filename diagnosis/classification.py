@@ -10,9 +10,9 @@ import signal
 
 from ..protocol.jobs.exit_info import ExitInfo, signal_name
 from ..protocol.jobs.status import CANCELED, COMPLETED, PURGED
-from . import output_patterns as last_words
+from . import output_patterns
 from .causes import BY_REASON, BY_SIGNAL, BY_STOP, Confidence
-from .kill_attribution import Found, climb, facts_of, intent, ulimits
+from .kill_attribution import Classification, climb, facts_of, intent, ulimits
 
 #: A shell says 128+n; these n are what programs die of by themselves, so hardly anybody says such a
 #: code for anything else.
@@ -68,17 +68,19 @@ NO_CORE = "no core was written: a run has none unless it was submitted with --co
 
 def refined(
     status: str, reason: str | None, exit_: ExitInfo | None, lines: list[str] | None = None
-) -> Found:
+) -> Classification:
     """status, reason: the run's. lines: the newest of its output, where they are at hand already."""
     if status == PURGED:
-        return Found("purged", "certain")
+        return Classification("purged", "certain")
     if status == COMPLETED:
-        return Found("completed", "certain")
+        return Classification("completed", "certain")
     if reason == "lost" and exit_ is not None and exit_.source == "lost":
         return _lost(exit_)
     if reason in BY_REASON:
         noted = intent(exit_) if exit_ is not None else None
-        return Found(BY_REASON[reason], "certain", noted.evidence if noted is not None else ())
+        return Classification(
+            BY_REASON[reason], "certain", noted.evidence if noted is not None else ()
+        )
     if exit_ is None:
         word = (
             "startFailed"
@@ -87,11 +89,11 @@ def refined(
             if status == CANCELED
             else "exit"
         )
-        return Found(word, "certain" if word != "exit" else "unknown")
+        return Classification(word, "certain" if word != "exit" else "unknown")
     return of_exit(exit_, lines)
 
 
-def by_facts(exit_: ExitInfo) -> Found:
+def by_facts(exit_: ExitInfo) -> Classification:
     """Of one execution alone, whatever it printed."""
     return of_exit(exit_, [])
 
@@ -112,7 +114,7 @@ def is_guess(cause: str, confidence: Confidence | str | None) -> bool:
 _BY_SOMEBODY, _SENT = frozenset({"killed", "terminated"}), frozenset({"interrupted", "hangup"})
 
 
-def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Found:
+def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Classification:
     """Of one execution alone."""
     found = _of_exit(exit_, lines)
     limits = ulimits(exit_, _BY_ULIMIT[found.cause]) if found.cause in _BY_ULIMIT else ()
@@ -125,9 +127,9 @@ def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Found:
     )
 
 
-def _of_exit(exit_: ExitInfo, lines: list[str] | None) -> Found:
+def _of_exit(exit_: ExitInfo, lines: list[str] | None) -> Classification:
     if exit_.code == 0 and exit_.stop_reason is None:
-        return Found("completed", "certain")
+        return Classification("completed", "certain")
     if exit_.source == "start" and exit_.stop_reason is None:
         return _start(exit_)
     if exit_.source == "lost" and exit_.stop_reason is None:
@@ -141,17 +143,17 @@ def _of_exit(exit_: ExitInfo, lines: list[str] | None) -> Found:
     return _code(exit_, lines)
 
 
-def _lost(exit_: ExitInfo) -> Found:
+def _lost(exit_: ExitInfo) -> Classification:
     if exit_.stop_reason is not None:
-        return Found(BY_STOP.get(exit_.stop_reason, "canceled"), "certain")
+        return Classification(BY_STOP.get(exit_.stop_reason, "canceled"), "certain")
     if exit_.out_of_memory:
-        return Found(
+        return Classification(
             "outOfMemory", "possible", ("memory ran out in it before its end, which nobody saw",)
         )
-    return Found("lost", "unknown")
+    return Classification("lost", "unknown")
 
 
-def _start(exit_: ExitInfo) -> Found:
+def _start(exit_: ExitInfo) -> Classification:
     named = exit_.fault in (
         None,
         "diskFull",
@@ -162,15 +164,15 @@ def _start(exit_: ExitInfo) -> Found:
     )
     if exit_.fault == "diskFull" and word == "startFailed":
         word = "diskFull"
-    return Found(
+    return Classification(
         word, "certain", ("its start said so: it never ran",) if word != "startFailed" else ()
     )
 
 
-def _signal(exit_: ExitInfo) -> Found:
+def _signal(exit_: ExitInfo) -> Classification:
     assert exit_.signal is not None
     word = BY_SIGNAL.get(exit_.signal, "signal")
-    return Found(word, "certain", _core(exit_) if word == "crash" else ())
+    return Classification(word, "certain", _core(exit_) if word == "crash" else ())
 
 
 def _core(exit_: ExitInfo) -> tuple[str, ...]:
@@ -181,19 +183,19 @@ def _core(exit_: ExitInfo) -> tuple[str, ...]:
     return (NO_CORE,)
 
 
-def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
+def _code(exit_: ExitInfo, lines: list[str] | None) -> Classification:
     code = exit_.code or 0
     number, by_shell = code - 128, facts_of(exit_).via_shell
     told = f"{code} is what a shell says whose command {signal_name(number)} ended"
     if number in BY_SIGNAL and by_shell is not False and (by_shell or number in _OWN_SIGNALS):
         word = BY_SIGNAL[number]
-        return Found(
+        return Classification(
             word,
             "certain" if by_shell else "likely",
             (told, *(_core(exit_) if word == "crash" else ())),
         )
-    if number == signal.SIGINT and last_words.interrupted(_lines(exit_, lines)):
-        return Found(
+    if number == signal.SIGINT and output_patterns.interrupted(_lines(exit_, lines)):
+        return Classification(
             "interrupted",
             "likely",
             (told, "Python's last exception is KeyboardInterrupt, which SIGINT raises"),
@@ -206,11 +208,13 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
     if said is not None:
         return said
     if number in _ALSO_SAID and by_shell is not False:
-        return Found("exit", "possible", (f"{told}, and what a program may say by itself",))
+        return Classification(
+            "exit", "possible", (f"{told}, and what a program may say by itself",)
+        )
     match code:
         case 124:
             calls = facts_of(exit_).calls_timeout is True
-            return Found(
+            return Classification(
                 "commandTimeout",
                 "likely" if calls else "possible",
                 (
@@ -219,17 +223,17 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
                 ),
             )
         case 126:
-            return Found(
+            return Classification(
                 "notExecutable",
                 "likely",
                 ("126 is what a shell says of what it found and may not execute",),
             )
         case 127:
-            return Found(
+            return Classification(
                 "notFound", "likely", ("127 is what a shell says of what it did not find",)
             )
         case 255:
-            return Found(
+            return Classification(
                 "launcher",
                 "possible",
                 ("255 is what ssh and MPI launchers say, and what exit(-1) becomes",),
@@ -241,26 +245,28 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Found:
                 if own
                 else ()
             )
-            return Found(
+            return Classification(
                 "exit", "certain" if exit_.code is not None else "unknown", excluded=denied
             )
 
 
-def _by_words(exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]) -> Found | None:
+def _by_words(
+    exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]
+) -> Classification | None:
     """What its last lines say. Only ever likely: whoever can write a line can write this one."""
     lines = _lines(exit_, lines)
     if not lines:
         return None
-    found = last_words.complaint(lines, words)
+    found = output_patterns.complaint(lines, words)
     if found is not None:
-        return Found(
+        return Classification(
             found.word,
             "likely" if found.near else "possible",
             (f"a line of its output: {found.line}",),
         )
-    python = last_words.traceback_of(lines)
+    python = output_patterns.traceback_of(lines)
     if python is not None:
-        return Found(
+        return Classification(
             "traceback",
             "likely" if exit_.code == _GENERAL else "possible",
             (f"Python's last exception: {python['last']}",),
@@ -270,5 +276,7 @@ def _by_words(exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]) -
 
 def _lines(exit_: ExitInfo, lines: list[str] | None) -> list[str]:
     return (
-        last_words.newest(exit_.last_lines, exit_.termination_message) if lines is None else lines
+        output_patterns.newest(exit_.last_lines, exit_.termination_message)
+        if lines is None
+        else lines
     )

@@ -18,10 +18,10 @@ from typing import Literal
 import msgspec
 
 from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, number_of_signal, signal_name
-from . import output_patterns as last_words
+from . import output_patterns
 from .causes import CAUSES
 from .classification import by_facts
-from .kill_attribution import Found
+from .kill_attribution import Classification
 
 #: Whose it is.
 Cause = Literal["user", "platform", "resource", "unknown"]
@@ -145,7 +145,7 @@ def diagnose(exit_: ExitInfo, table: Table) -> Diagnosis | None:
     )
 
 
-def agrees(found: Found, diagnosis: Diagnosis) -> bool:
+def agrees(found: Classification, diagnosis: Diagnosis) -> bool:
     """Is the class that of the cause? A diagnosis of an older version may have been made without
     it.
     """
@@ -203,7 +203,7 @@ def _stage(when: When) -> str:
     return "cause" if when.cause or when.perhaps else "rest"
 
 
-def _holds(when: When, exit_: ExitInfo, found: Found | None = None) -> bool:
+def _holds(when: When, exit_: ExitInfo, found: Classification | None = None) -> bool:
     """found: its cause, by the facts; of a hint nobody asks for that."""
     return (
         (not when.source or exit_.source in when.source)
@@ -222,7 +222,7 @@ def _holds(when: When, exit_: ExitInfo, found: Found | None = None) -> bool:
     )
 
 
-def _possible(found: Found) -> bool:
+def _possible(found: Classification) -> bool:
     return found.confidence == "possible"
 
 
@@ -243,7 +243,7 @@ def _hint(exit_: ExitInfo, rows: Iterable[Row]) -> tuple[Row, str, str] | None:
         for at in range(len(lines) - 1, -1, -1):
             line = lines[at][:LINE_CHARS].strip()
             row = next((row for row in rules if line and _matches(row, line)), None)
-            if row is not None and last_words.stands(lines, at):
+            if row is not None and output_patterns.stands(lines, at):
                 return row, line, excerpt(lines, at)
     return None
 

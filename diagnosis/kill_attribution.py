@@ -29,7 +29,7 @@ _SENDERS = {
 }
 
 
-class Found(NamedTuple):
+class Classification(NamedTuple):
     """A word of the table of causes, how sure it is, and what shows it. excluded: what it is not,
     beyond what the table says.
     """
@@ -57,17 +57,17 @@ def killed_by(exit_: ExitInfo) -> int | None:
     return None
 
 
-def intent(exit_: ExitInfo) -> Found | None:
+def intent(exit_: ExitInfo) -> Classification | None:
     """We did: our own record was written before the first signal was sent."""
     if exit_.stop_reason is None:
         return None
     told = (
         f"before the first signal it was noted there that this system ends it ({exit_.stop_reason})"
     )
-    return Found(BY_STOP.get(exit_.stop_reason, "canceled"), "certain", (told,))
+    return Classification(BY_STOP.get(exit_.stop_reason, "canceled"), "certain", (told,))
 
 
-def slurm(exit_: ExitInfo) -> Found | None:
+def slurm(exit_: ExitInfo) -> Classification | None:
     """Slurm did, by its own account."""
     said = exit_.ended_by_scheduler
     if said is None:
@@ -80,10 +80,10 @@ def slurm(exit_: ExitInfo) -> Found | None:
         if mine
         else "slurmCanceledByOther"
     )
-    return Found(word, "certain", (f"Slurm calls its end {said}",))
+    return Classification(word, "certain", (f"Slurm calls its end {said}",))
 
 
-def kernel_count(exit_: ExitInfo) -> Found | None:
+def kernel_count(exit_: ExitInfo) -> Classification | None:
     """The kernel counted a kill for want of memory while it ran.
 
     A count says that a process of it was killed, and not which. So it is certain only where three
@@ -102,10 +102,10 @@ def kernel_count(exit_: ExitInfo) -> Found | None:
         f" in its cgroup rose by {own} while it ran)" if own else ")"
     )
     sure = bool(own) and killed_by(exit_) == signal.SIGKILL and _named(exit_) is not None
-    return Found("outOfMemory", "certain" if sure else "likely", (told, *_also(exit_)))
+    return Classification("outOfMemory", "certain" if sure else "likely", (told, *_also(exit_)))
 
 
-def engine_flag(exit_: ExitInfo) -> Found | None:
+def engine_flag(exit_: ExitInfo) -> Classification | None:
     """The container engine says that memory ran out in it. Its flag is set for any process in
     there: alone it says little of the end.
     """
@@ -113,21 +113,21 @@ def engine_flag(exit_: ExitInfo) -> Found | None:
         return None
     told = f"{OUT_OF_MEMORY} (the kernel's own count, as the container engine or its script tells)"
     if killed_by(exit_) == signal.SIGKILL:
-        return Found("outOfMemory", "likely", (told, *_also(exit_)))
-    return Found(
+        return Classification("outOfMemory", "likely", (told, *_also(exit_)))
+    return Classification(
         "outOfMemory",
         "possible",
         (told, "SIGKILL did not end the command itself: a child of it was hit"),
     )
 
 
-def kernel_line(exit_: ExitInfo) -> Found | None:
+def kernel_line(exit_: ExitInfo) -> Classification | None:
     """The kernel's log names it."""
     line = _named(exit_) if killed_by(exit_) == signal.SIGKILL else None
-    return None if line is None else Found("outOfMemory", "likely", (line,))
+    return None if line is None else Classification("outOfMemory", "likely", (line,))
 
 
-def cpu_limit(exit_: ExitInfo) -> Found | None:
+def cpu_limit(exit_: ExitInfo) -> Classification | None:
     """A hard limit of CPU time holds in it, and it had used that up: then the kernel sends SIGKILL.
 
     Where nobody measured its CPU time, it ran at least that long.
@@ -140,7 +140,7 @@ def cpu_limit(exit_: ExitInfo) -> Found | None:
     if secs is None or used is None or used < NEAR_CPU * secs - NEAR_CPU_SECS:
         return None
     told = f"it had used {used:.1f} s of CPU time" if measured else f"it ran for {used:.1f} s"
-    return Found(
+    return Classification(
         "cpuLimit",
         "likely" if measured else "possible",
         (f"{told}, and its limit is {secs} s (ulimit -t)",),
@@ -164,7 +164,7 @@ def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
     )
 
 
-def near_limit(exit_: ExitInfo) -> Found | None:
+def near_limit(exit_: ExitInfo) -> Classification | None:
     """It had nearly all that it may have. Where the kernel counts and has counted nothing, it was
     not the kernel that killed it; a guard of the machine, which sends SIGTERM as well, may have
     been it.
@@ -173,14 +173,14 @@ def near_limit(exit_: ExitInfo) -> Found | None:
     counted = exit_.out_of_memory is False or facts_of(exit_).memory_kills == 0
     if line is None or number is None or (number == signal.SIGKILL and counted):
         return None
-    return Found(
+    return Classification(
         "outOfMemory",
         "possible",
         (line, f"{signal_name(number)} ended it, and nobody is known to have sent it"),
     )
 
 
-def nobody_known(exit_: ExitInfo) -> Found | None:
+def nobody_known(exit_: ExitInfo) -> Classification | None:
     """Somebody else did."""
     number = killed_by(exit_)
     if number is None:
@@ -188,28 +188,28 @@ def nobody_known(exit_: ExitInfo) -> Found | None:
     by_shell = exit_.signal is None
     if by_shell and facts_of(exit_).via_shell is None:
         told = f"{128 + number} is what a shell says whose command {signal_name(number)} ended, and what a program may say by itself"
-        return Found("exit", "possible", (told,))
+        return Classification("exit", "possible", (told,))
     word = "killed" if number == signal.SIGKILL else "terminated"
     shell = (
         (f"its shell says {128 + number}: {signal_name(number)} ended the command, not the shell",)
         if by_shell
         else ()
     )
-    return Found(word, "unknown", (*shell, _SENDERS[signal.Signals(number)]))
+    return Classification(word, "unknown", (*shell, _SENDERS[signal.Signals(number)]))
 
 
 #: In this order.
 RUNGS = (intent, slurm, kernel_count, engine_flag, kernel_line, cpu_limit, near_limit, nobody_known)
 
 
-def climb(exit_: ExitInfo) -> Found | None:
+def climb(exit_: ExitInfo) -> Classification | None:
     """The first rung that holds; None for what neither signal ended, and in which memory did not
     run out.
     """
     return next(_held(exit_), None)
 
 
-def _held(exit_: ExitInfo) -> Iterator[Found]:
+def _held(exit_: ExitInfo) -> Iterator[Classification]:
     for rung in RUNGS:
         found = rung(exit_)
         if found is not None:

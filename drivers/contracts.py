@@ -100,7 +100,7 @@ class AgentDriver(Protocol):
         """Give back what this process holds. Agents and jobs live on."""
 
 
-class Spokesman(Protocol):
+class PlaceReporter(Protocol):
     """Who hears what a driver says for places where no agent connects, and of its hosts. Called on
     the loop.
     """

@@ -26,7 +26,7 @@ from .contracts import AgentDriver
 Send = Callable[[AgentKey, ToAgent], None]
 
 
-class KeeperTasks:
+class KeeperTaskDriver:
     """A TaskDriver; see drivers.driver for what its methods promise.
 
     send: puts a message on the live connection of an agent; without one it is dropped, and the

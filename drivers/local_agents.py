@@ -22,10 +22,8 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
-from ..runtime import failpoints as crashpoints
-from ..runtime import processes
-from . import keeper_lock as keeper_folder
-from . import untrusted_files as evidence_files
+from ..runtime import failpoints, processes
+from . import keeper_lock, untrusted_files
 from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
 #: How an agent calls itself in its arguments. Jobs are children of keepers, too.
@@ -78,7 +76,7 @@ class LocalDriver:
         if (
             there is not None
             and alive
-            and keeper_folder.keeps(folder, there["startTicks"], there.get("folder"))
+            and keeper_lock.keeps(folder, there["startTicks"], there.get("folder"))
         ):
             # An earlier start whose outcome nobody heard of: its agent has one of the tokens that
             # are still accepted.
@@ -136,7 +134,7 @@ class LocalDriver:
         self, key: AgentKey, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
         return await asyncio.to_thread(
-            evidence_files.read, self._folder(key), ("run", *name.split("/")), offset, limit
+            untrusted_files.read, self._folder(key), ("run", *name.split("/")), offset, limit
         )
 
     def capacity(self) -> Capacity:
@@ -157,7 +155,7 @@ class LocalDriver:
         moved, since the handle was made.
         """
         said = str(handle.get("folder", ""))
-        return not said or keeper_folder.keeps(
+        return not said or keeper_lock.keeps(
             self._root / "agent" / Path(said).name, handle["startTicks"], said
         )
 
@@ -352,7 +350,7 @@ def _clean_environment() -> dict[str, str]:
         if k in os.environ
     }
     kept["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    for name in ("PYTHONPATH", crashpoints.VARIABLE):
+    for name in ("PYTHONPATH", failpoints.VARIABLE):
         if name in os.environ:
             kept[name] = os.environ[name]
     return kept

@@ -9,7 +9,7 @@ from ..protocol.wire.messages import Shared, TaskRun, TaskSpec
 from .contracts import TaskDriver
 
 
-class TasksByPlace:
+class TaskRouter:
     """A TaskDriver that hands every verb to the one of its place."""
 
     def __init__(self, *, containers: TaskDriver, agents: TaskDriver) -> None:

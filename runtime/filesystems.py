@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from . import failpoints as crashpoints
+from . import failpoints
 
 #: Types of file systems that other machines may write to as well, where locks, renames and memory
 #: maps cannot be relied on.
@@ -142,13 +142,13 @@ def write_atomically(
         finally:
             os.close(fd)
         if points is not None:
-            crashpoints.reached(points[0])
+            failpoints.reached(points[0])
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     if points is not None:
-        crashpoints.reached(points[1])
+        failpoints.reached(points[1])
     if sync:
         sync_folder(os.path.dirname(path) or ".")
 

@@ -11,7 +11,7 @@ from collections import Counter
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class Timings:
+class LatencyHistogram:
     """counts: of each class, one more than there are bounds. total: seconds, of all. errors: by
     code.
     """

@@ -69,11 +69,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         )
 
 
-class Unfit(Exception):
+class InvalidValue(Exception):
     """A value does not have the required form; the text names that form: `must be ...`."""
 
 
-class BadDescription(Exception):
+class InvalidDocument(Exception):
     """What is described cannot be had: all that is wrong with it, and what is doubtful."""
 
     def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
@@ -134,7 +134,7 @@ class Findings:
                 )
             )
         if self.problems:
-            raise BadDescription(self.problems, self.warnings)
+            raise InvalidDocument(self.problems, self.warnings)
 
 
 class Bounds(NamedTuple):

@@ -26,11 +26,10 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
-from ..protocol.wire.heartbeat import Pace
+from ..protocol.wire.heartbeat import HeartbeatTiming
 from ..protocol.wire.messages import Alive, Kill, ToAgent
-from ..runtime import clock, processes
-from ..runtime import failpoints as crashpoints
-from ..runtime.connections.http_server import Guarded
+from ..runtime import clock, failpoints, processes
+from ..runtime.connections.http_server import GuardedServer
 from ..runtime.connections.http_server import server as http_server
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
@@ -38,47 +37,46 @@ from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
 from ..service.site.startup_checks import check, read_secret
 from ..service.systemd import Notifier
-from . import configuration as offers
+from . import configuration
 from .agents.calls import Calls
 from .agents.orphans import ask_for_all
 from .api.routes import application
-from .api.transport.request_handler import Services
-from .api.transport.response_limits import Unsent
-from .clusters.inventory import ClusterBoard
+from .api.transport.request_handler import ApiContext
+from .api.transport.response_limits import ResponseLimits
+from .clusters.inventory import ClusterInventory
 from .clusters.sign_in import SignIns
-from .connections.driver_reports import Places
-from .connections.heartbeat import Pulse
+from .connections.driver_reports import DriverReports
+from .connections.heartbeat import HeartbeatMonitor
 from .connections.hub import Hub
 from .connections.progress import Progress
 from .connections.websocket import application as agents_application
 from .core.interface.effects import Effect
 from .core.interface.inputs import Now, SignedIn, SignedOut
-from .driver_setup import Fleet
-from .effect_executor import Performer
+from .driver_setup import DriverSet
+from .effect_executor import EffectExecutor
 from .engine.decision_loop import Engine
-from .engine.event_feed import Feed
-from .files.library_sync import LibraryCopies
-from .files.run_dir_reaper import Purging
+from .engine.event_feed import EventFeed
+from .files.library_sync import LibrarySync
+from .files.run_dir_reaper import RunDirReaper
 from .files.uploads import Uploads
 from .files.user_library import Library
-from .metrics.collector import Parts
-from .metrics.exporter import Monitoring
+from .metrics.collector import CollectorSources
+from .metrics.exporter import MetricsExporter
 from .notifications.notifier import Notifications
-from .process import process_limits as own_process
-from .process import root_identity
+from .process import process_limits, root_identity
 from .process.connection_limits import Guarding
 from .process.counters import Counters, process
 from .process.listeners import Bound, agents_tls, bound, patient, port_of
-from .process.root_directory import Root
+from .process.root_directory import RootDirectory
 from .process.root_identity import Card
 from .process.watchdog import Watchdog
-from .runs.output_reader import Outputs
+from .runs.output_reader import OutputReader
 from .runs.port_leases import Leases
 from .runs.request_validation import MAX_BODY
-from .runs.service import Desk
-from .streams.live_updates import Live
+from .runs.service import RunService
+from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
-from .usage.samples import Metering
+from .usage.samples import UsageSamples
 
 #: While the store cannot be written, it is tried again so often.
 POKE_SECS = 0.5
@@ -102,12 +100,12 @@ def main(
     it lives, if anybody.
     """
     check(settings)
-    root = Root(settings.root)
+    root = RootDirectory(settings.root)
     try:
         card = root_identity.compare(root)
         root_identity.write_key(root.path, card)
-        own_process.private_memory()
-        own_process.prompt_threads()
+        process_limits.private_memory()
+        process_limits.prompt_threads()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
         lag.run(_serve(settings, root, card, announce, front, notifier or Notifier({}), lag))
@@ -117,7 +115,7 @@ def main(
 
 async def _serve(
     settings: Settings,
-    root: Root,
+    root: RootDirectory,
     card: Card,
     announce: Announce,
     front: str | None,
@@ -142,7 +140,7 @@ class _Supervisor:
     def __init__(
         self,
         settings: Settings,
-        root: Root,
+        root: RootDirectory,
         card: Card,
         front: str | None,
         notifier: Notifier,
@@ -169,36 +167,38 @@ class _Supervisor:
             say=self._log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
-        self._feed = Feed(self._store)
+        self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
         self._session, self._set_back, self._serial_floor = (
             1 + last_session(system),
             set_back(system),
             serial_floor(system),
         )
-        self._places = Places(self._log, self._counters, self._agent_id)
-        self._fleet = Fleet(
+        self._places = DriverReports(self._log, self._counters, self._agent_id)
+        self._fleet = DriverSet(
             settings,
             root,
             self._places,
             self._log,
             self._redactor,
             self._agents_key,
-            descriptors=own_process.many_descriptors(),
+            descriptors=process_limits.many_descriptors(),
         )
         self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
-        self._clusters = ClusterBoard(clusters, usual_secs=settings.limits.time_limit_secs)
-        self._performer = Performer(
+        self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
+        self._performer = EffectExecutor(
             self._drivers, self._agent_id, self._redactor, self._log, self._counters
         )
         self._engine = Engine(
-            offers.policy(settings, self._drivers, self._fleet.pool, clusters, self._serial_floor),
+            configuration.policy(
+                settings, self._drivers, self._fleet.pool, clusters, self._serial_floor
+            ),
             self._store,
             self,
         )
         self._watchdog = Watchdog(notifier, self._store, self._standing)
         self._progress = Progress(self._engine, self._counters)
-        self._metering = Metering(self._engine, self._counters, self._clock.monotonic)
+        self._metering = UsageSamples(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine,
             self._progress,
@@ -207,16 +207,18 @@ class _Supervisor:
             self._counters,
             self._agent_id,
             self._session,
-            pace=Pace(settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs),
+            pace=HeartbeatTiming(
+                settings.limits.ping_interval_secs, settings.limits.ping_timeout_secs
+            ),
             apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
         self._places.bind(self._engine, self._metering, self._hub.next_epoch)
-        self._pulse = Pulse(self._hub)
+        self._pulse = HeartbeatMonitor(self._hub)
         tasks = self._fleet.task_drivers(self._send, secrets.token_bytes)
-        outputs = Outputs(self._hub, tasks, secrets.token_bytes, self._far)
-        self._desk = Desk(
+        outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._far)
+        self._desk = RunService(
             self._engine,
             self._feed,
             outputs,
@@ -231,13 +233,13 @@ class _Supervisor:
             container=self._fleet.container,
             batch=self._clusters.asked,
         )
-        self._live = Live(self._desk)
+        self._live = LiveUpdates(self._desk)
         self._progress.heard = self._live.progressed
         library = Library(
             self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner
         )
         self._uploads = Uploads(library)
-        self._performer.copies = LibraryCopies(
+        self._performer.copies = LibrarySync(
             library,
             self._hub,
             self._log,
@@ -245,7 +247,7 @@ class _Supervisor:
             secrets.token_bytes,
             self._clusters.apart,
         )
-        self._purging = Purging(
+        self._purging = RunDirReaper(
             self._engine,
             self._store,
             self._log,
@@ -263,8 +265,8 @@ class _Supervisor:
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
         self._guarding = Guarding(settings.limits, self._counters, self._log)
-        self._monitoring = Monitoring(
-            Parts(
+        self._monitoring = MetricsExporter(
+            CollectorSources(
                 self._engine,
                 self._hub,
                 self._feed,
@@ -302,7 +304,7 @@ class _Supervisor:
 
     def _stored(self, point: str) -> None:
         """The store's writer is at this point, in its thread."""
-        crashpoints.reached("supervisor." + point)
+        failpoints.reached("supervisor." + point)
         self._monitoring.stored(point)
 
     # ---- the engine's ports
@@ -494,7 +496,7 @@ class _Supervisor:
 
     # ---- parts
 
-    def _services(self) -> Services:
+    def _services(self) -> ApiContext:
         limits = self._settings.limits
         calls = Calls(
             self._desk,
@@ -508,10 +510,10 @@ class _Supervisor:
         leases = Leases(
             self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs
         )
-        unsent = Unsent()
+        unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
-        return Services(
+        return ApiContext(
             self._desk,
             calls,
             self._live,
@@ -549,7 +551,7 @@ class _Supervisor:
         return key in self._hub.connections
 
     def _listen(
-        self, sockets: Bound, guarded: Guarded, *, tls: ssl.SSLContext | None = None
+        self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
     ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
         server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))

@@ -14,9 +14,9 @@ from ..protocol.clusters.container_pool import Pool, PoolHost
 from ..service.settings.settings import Settings
 from ..service.site.exit_table_file import load
 from .core.resources.gang_allocator import Node
-from .core.resources.host_selection import HostPlace
-from .core.state.configuration import Policy
-from .process.root_directory import Root
+from .core.resources.host_selection import HostCapacity
+from .core.state.configuration import CoreConfig
+from .process.root_directory import RootDirectory
 
 #: A start of an agent in a container may have to wait so long for those before it, besides the time
 #: that its image has to come.
@@ -28,7 +28,7 @@ CONTAINERS = 1_000
 CODE_SECS = 120.0
 
 
-def local_driver(settings: Settings, root: Root, *, descriptors: int) -> LocalDriver:
+def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -> LocalDriver:
     """descriptors: how many its agents and their jobs may have."""
     slots, told = settings.slots, keeper_settings(settings)
     # its agents share this process's streams, and with them the journal
@@ -73,12 +73,12 @@ def policy(
     pool: Pool | None,
     clusters: Clusters | None,
     serial_floor: int,
-) -> Policy:
+) -> CoreConfig:
     """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see
     Policy.
     """
     limits, slots = settings.limits, settings.slots
-    places: dict[str, tuple[HostPlace, ...]] = {}
+    places: dict[str, tuple[HostCapacity, ...]] = {}
     nodes: dict[str, tuple[Node, ...]] = {}
     runs: dict[tuple[str, str], int] = {}
     if "local" in drivers:
@@ -95,7 +95,7 @@ def policy(
     starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
-            HostPlace(
+            HostCapacity(
                 host=c.name,
                 slots={"parallel": c.runs},
                 user_runs=c.runs_per_user,
@@ -104,7 +104,7 @@ def policy(
             for c in clusters.clusters
         )
         starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
-    return Policy(
+    return CoreConfig(
         places=places,
         op_run_slots=runs,
         nodes=nodes,
@@ -126,9 +126,9 @@ def policy(
     )
 
 
-def _local_place(settings: Settings) -> HostPlace:
+def _local_place(settings: Settings) -> HostCapacity:
     slots = settings.slots
-    return HostPlace(
+    return HostCapacity(
         host="localhost",
         slots={"sequential": slots.local_sequential, "parallel": slots.local_parallel},
     )
@@ -149,8 +149,8 @@ def local_node(settings: Settings) -> Node:
     )
 
 
-def _pool_place(pool: Pool, host: PoolHost) -> HostPlace:
-    return HostPlace(
+def _pool_place(pool: Pool, host: PoolHost) -> HostCapacity:
+    return HostCapacity(
         host=host.name,
         slots={"sequential": host.sequential, "parallel": host.parallel},
         agent_mb={"sequential": pool.sequential.memory_mb, "parallel": pool.parallel.memory_mb},

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..drivers.contracts import AgentDriver, TaskDriver
 from ..drivers.deployment_name import deployment
-from ..drivers.keeper_tasks import KeeperTasks, Send
+from ..drivers.keeper_tasks import KeeperTaskDriver, Send
 from ..drivers.sbatch.driver import SbatchDriver
-from ..drivers.task_router import TasksByPlace
+from ..drivers.task_router import TaskRouter
 from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool
 from ..protocol.errors import Refusal
@@ -18,12 +18,12 @@ from ..runtime.log.logger import Log
 from ..service.settings.settings import Settings
 from ..service.site import cluster_file, pool_file
 from ..service.site.startup_checks import warnings
-from . import configuration as offers
-from .connections.driver_reports import Places
-from .process.root_directory import Root
+from . import configuration
+from .connections.driver_reports import DriverReports
+from .process.root_directory import RootDirectory
 
 
-class Fleet:
+class DriverSet:
     """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where
     these are in use.
     """
@@ -31,8 +31,8 @@ class Fleet:
     def __init__(
         self,
         settings: Settings,
-        root: Root,
-        places: Places,
+        root: RootDirectory,
+        places: DriverReports,
         log: Log,
         redactor: Redactor,
         key: bytes,
@@ -60,7 +60,7 @@ class Fleet:
         for name in settings.drivers.use:
             match name:
                 case "local":
-                    self.drivers[name] = offers.local_driver(
+                    self.drivers[name] = configuration.local_driver(
                         settings, root, descriptors=descriptors
                     )
                 case "docker":
@@ -83,9 +83,9 @@ class Fleet:
     def _docker(
         self,
         settings: Settings,
-        root: Root,
+        root: RootDirectory,
         pool: Pool,
-        places: Places,
+        places: DriverReports,
         log: Log,
         redactor: Redactor,
         key: bytes,
@@ -93,7 +93,7 @@ class Fleet:
         try:
             from ..drivers.docker.agents.driver import DockerDriver
             from ..drivers.docker.containers import names
-            from ..drivers.docker.tasks.controller import DockerTasks
+            from ..drivers.docker.tasks.controller import ContainerTaskController
         except ImportError as e:
             raise Refusal(
                 "badConfig",
@@ -110,11 +110,11 @@ class Fleet:
             log=log,
             redactor=redactor,
             spokesman=places,
-            agent_settings=offers.agent_settings(settings),
-            keeper_settings=offers.keeper_settings(settings),
+            agent_settings=configuration.agent_settings(settings),
+            keeper_settings=configuration.keeper_settings(settings),
         )
         output = settings.output
-        tasks = self._containers = DockerTasks(
+        tasks = self._containers = ContainerTaskController(
             driver, log, head=output.head_bytes, tail=output.tail_bytes
         )
         self._watched.append(driver.watch)
@@ -126,7 +126,7 @@ class Fleet:
     def _sbatch(
         self,
         settings: Settings,
-        root: Root,
+        root: RootDirectory,
         clusters: Clusters,
         log: Log,
         redactor: Redactor,
@@ -140,17 +140,17 @@ class Fleet:
             address=lambda: _address(root),
             log=log,
             redactor=redactor,
-            agent_settings=offers.agent_settings(settings),
-            keeper_settings=offers.keeper_settings(settings),
+            agent_settings=configuration.agent_settings(settings),
+            keeper_settings=configuration.keeper_settings(settings),
             signed_in=lambda agent: self.signed_in(agent),
         )
 
     def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:
         """Who launches the tasks of each driver. send: puts a message on an agent's connection."""
-        keeper = KeeperTasks(send, self.drivers, entropy)
+        keeper = KeeperTaskDriver(send, self.drivers, entropy)
         out: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
         if self._containers is not None:
-            out["docker"] = TasksByPlace(containers=self._containers, agents=keeper)
+            out["docker"] = TaskRouter(containers=self._containers, agents=keeper)
         return out
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ def _container(names: Any, key: AgentKey, token: Token, mine: str) -> str | None
     return name
 
 
-def _address(root: Root) -> dict[str, Any]:
+def _address(root: RootDirectory) -> dict[str, Any]:
     """Where the supervisor's listener for agents is, as it wrote it down."""
     said: dict[str, Any] = json.loads((root / "agents.json").read_bytes())
     return said

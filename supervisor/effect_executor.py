@@ -13,45 +13,45 @@ from ..protocol.ids import AgentKey, about, of_agent, op_id, short_agent, short_
 from ..protocol.redaction import Redactor
 from ..protocol.wire.messages import Kill
 from ..runtime.log.logger import Log
-from .connections.driver_reports import Places
+from .connections.driver_reports import DriverReports
 from .connections.hub import DRIVER_NAMES, Hub
 from .core.interface.effects import (
+    AcknowledgeTasks,
     AgentReady,
+    CheckPorts,
     ClearTimer,
-    Count,
-    DismissAgent,
+    DiscardHeldTask,
     Effect,
     EndConnection,
+    EvictAgent,
     FindAgent,
-    FindTasks,
+    IncrementCounter,
     LaunchGang,
     LaunchTask,
-    Probe,
-    ReleaseTask,
+    ListTasks,
     RemoveRunDir,
     ReplyRefusal,
     ReplyStatus,
     SetTimer,
-    SettleTasks,
     StartAgent,
     StopAgent,
     StopTask,
     TaskEffect,
 )
 from .core.interface.inputs import (
-    AgentBusy,
     DriverFailed,
     DriverFound,
     DriverStarted,
     DriverStopped,
+    EvictionRefused,
     SignInNeeded,
     TimerFired,
 )
 from .engine.decision_loop import Engine
-from .files.library_sync import LibraryCopies
-from .files.run_dir_reaper import Purging
+from .files.library_sync import LibrarySync
+from .files.run_dir_reaper import RunDirReaper
 from .process.counters import Counters
-from .runs.service import Desk
+from .runs.service import RunService
 
 #: An agent that is ended has so long before it is killed.
 STOP_GRACE_SECS = 3.0
@@ -61,7 +61,7 @@ SIGN_IN = "signInNeeded"
 T = TypeVar("T")
 
 
-class Performer:
+class EffectExecutor:
     """One per process; bound to the engine, hub and desk by the composition root."""
 
     def __init__(
@@ -85,11 +85,11 @@ class Performer:
         self.tasks: dict[str, TaskDriver] = {}
         self.engine: Engine
         self.hub: Hub
-        self.purging: Purging
-        self.desk: Desk
-        self.places: Places
+        self.purging: RunDirReaper
+        self.desk: RunService
+        self.places: DriverReports
         #: of users' libraries, on clusters that do not see them
-        self.copies: LibraryCopies | None = None
+        self.copies: LibrarySync | None = None
         #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the
         #: composition root
         self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
@@ -98,9 +98,9 @@ class Performer:
         self,
         engine: Engine,
         hub: Hub,
-        places: Places,
-        desk: Desk,
-        purging: Purging,
+        places: DriverReports,
+        desk: RunService,
+        purging: RunDirReaper,
         tasks: dict[str, TaskDriver],
     ) -> None:
         """They need each other: the rest of the making."""
@@ -120,11 +120,11 @@ class Performer:
             case (
                 LaunchTask()
                 | LaunchGang()
-                | Probe()
+                | CheckPorts()
                 | StopTask()
-                | FindTasks()
-                | SettleTasks()
-                | ReleaseTask()
+                | ListTasks()
+                | AcknowledgeTasks()
+                | DiscardHeldTask()
             ):
                 self._task(effect)
             case SetTimer():
@@ -137,14 +137,14 @@ class Performer:
                 self._spawn(self._find(effect))
             case StopAgent():
                 self._spawn(self._stop(effect))
-            case DismissAgent():
+            case EvictAgent():
                 self._dismiss(effect)
             case RemoveRunDir():
                 self.purging.remove(effect.run_dir, effect.serial)
             case EndConnection():
                 self.hub.end(effect.key, effect.epoch, effect.reason)
                 self.places.end(effect.key, effect.epoch, effect.reason)
-            case Count():
+            case IncrementCounter():
                 self._counters.add(effect.what)
                 self._log("{}: {}", effect.what, effect.detail)
             case _:
@@ -202,21 +202,21 @@ class Performer:
                     **of_agent(effect.key),
                 )
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
-            case Probe():
+            case CheckPorts():
                 tasks.probe(effect.key, effect.op_id, effect.ports)
             case StopTask():
                 tasks.stop(effect.key, effect.token, effect.reason, effect.grace_secs)
-            case FindTasks():
+            case ListTasks():
                 tasks.find(effect.key)
-            case SettleTasks():
+            case AcknowledgeTasks():
                 tasks.settle(effect.key, effect.tokens)
-            case ReleaseTask():
+            case DiscardHeldTask():
                 tasks.release(effect.key, effect.token)
             case _:
                 assert_never(effect)
 
     async def _launch_with_library(
-        self, tasks: TaskDriver, copies: LibraryCopies, effect: LaunchTask, simulation_type: str
+        self, tasks: TaskDriver, copies: LibrarySync, effect: LaunchTask, simulation_type: str
     ) -> None:
         """A stop that overtakes it is told of a token that never starts then."""
         await copies.bring(effect.key, simulation_type)
@@ -302,7 +302,7 @@ class Performer:
         )
         self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
-    def _dismiss(self, effect: DismissAgent) -> None:
+    def _dismiss(self, effect: EvictAgent) -> None:
         """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed
         waits until it is gone.
         """
@@ -312,7 +312,7 @@ class Performer:
         elif connection is None or connection.epoch != effect.epoch:
             return
         elif connection.asked:
-            self.engine.tell(AgentBusy(effect.key, effect.epoch))
+            self.engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
             self._log("{} is ended: {}", connection, effect.reason, **of_agent(effect.key))
             self.hub.send(effect.key, Kill(reason=effect.reason))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .blueprint.blueprint import create_blueprint
-    from .server.user_ids import Uids
+    from .server.user_ids import UserIds
 
-__all__ = ["Uids", "create_blueprint"]
+__all__ = ["UserIds", "create_blueprint"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,9 +22,9 @@ def __getattr__(name: str) -> Any:
             from .blueprint.blueprint import create_blueprint
 
             return create_blueprint
-        case "Uids":
-            from .server.user_ids import Uids
+        case "UserIds":
+            from .server.user_ids import UserIds
 
-            return Uids
+            return UserIds
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,9 @@ partitions, accounts, is Slurm there.
 
 import time
 
-from ...protocol.clusters.batch import ClusterNews
+from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
-from ..slurm import output_parser as text
+from ..slurm import output_parser
 from ..slurm.command_errors import asked_in_vain
 from .command_runner import Ran, Run
 
@@ -17,26 +17,28 @@ AGAIN_SECS = 60.0
 _DETAIL = 2000
 
 
-async def news(cluster: Cluster, user: str, run: Run) -> ClusterNews:
+async def news(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
     """Never raises; what cannot be asked is said to be unknown."""
-    shown = await run(text.partitions(), "", cluster.call_secs)
+    shown = await run(output_parser.partitions(), "", cluster.call_secs)
     outage = _outage(shown)
     if outage is not None:
-        return ClusterNews(
+        return ClusterStatus(
             cluster=cluster.name, at=time.time(), scheduler="unreachable", detail=outage[:_DETAIL]
         )
-    kinds = await run(text.nodes(), "", cluster.call_secs)
-    allowed = await run(text.associations(user), "", cluster.call_secs)
-    version = await run(text.slurm_version(), "", cluster.call_secs)
-    accounts, qos = (None, None) if allowed.code != 0 else text.parse_associations(allowed.out)
+    kinds = await run(output_parser.nodes(), "", cluster.call_secs)
+    allowed = await run(output_parser.associations(user), "", cluster.call_secs)
+    version = await run(output_parser.slurm_version(), "", cluster.call_secs)
+    accounts, qos = (
+        (None, None) if allowed.code != 0 else output_parser.parse_associations(allowed.out)
+    )
     # whom accounting does not know, it does not limit either
-    return ClusterNews(
+    return ClusterStatus(
         cluster=cluster.name,
         at=time.time(),
         scheduler="up",
         detail=(_outage(kinds) or "")[:_DETAIL],
-        version=text.version(version.out),
-        partitions=text.parse_partitions(shown.out, kinds.out if kinds.code == 0 else ""),
+        version=output_parser.version(version.out),
+        partitions=output_parser.parse_partitions(shown.out, kinds.out if kinds.code == 0 else ""),
         accounts=accounts or None,
         qos=qos or None,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...protocol.clusters.batch import ClusterNews
+from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, about
@@ -24,17 +24,17 @@ from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment, this_account
 from ..keeper.linux.oom_detection import fault
-from . import cluster_facts as cluster_news
+from . import cluster_facts
 from .command_runner import Commands, Run, environment
 from .exit_info import NEVER_TO_START, never
-from .ledger import Ledger
-from .poll_loop import Tending
-from .preparation import Asked, Preparing, Unprepared
-from .reconciliation import Rounds
-from .scheduler_queries import Polling
-from .start import Submitting
+from .ledger import BatchLedger
+from .poll_loop import BatchPollLoop
+from .preparation import Asked, Preparation, Unprepared
+from .reconciliation import Reconciler
+from .scheduler_queries import SchedulerQueries
+from .start import Submitter
 from .state import BatchJob, Task, ended, execution
-from .stop import Stopping
+from .stop import BatchStopper
 
 NEVER_SUBMITTED = "the agent ended before it was submitted"
 OTHERS_USED = "other tasks of its gang were launched before"
@@ -47,7 +47,7 @@ _AGAIN_SECS = 5.0
 Say = Callable[[Execution], None]
 
 
-class BatchTasks:
+class BatchController:
     """folder: the agent's. say: hears every change. base: what agents of this unix user share;
     None: nothing.
     """
@@ -67,7 +67,7 @@ class BatchTasks:
         base: Path | None = None,
         run_dirs: bool = False,
         user: str | None = None,
-        on_news: Callable[[ClusterNews], None] | None = None,
+        on_news: Callable[[ClusterStatus], None] | None = None,
         cap: tuple[int, int] = (DEFAULT_HEAD, DEFAULT_TAIL),
     ) -> None:
         self._evidence, self._login, self._cluster, self._log, self._say = (
@@ -80,13 +80,13 @@ class BatchTasks:
         self._user = user or this_account().name
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
         self._on_news = on_news
-        self._news: ClusterNews | None = None
-        self._ledger = Ledger(str(folder))
-        self._preparing = Preparing(self._ledger, cluster, deployment, apps)
-        self._stopping = Stopping(
+        self._news: ClusterStatus | None = None
+        self._ledger = BatchLedger(str(folder))
+        self._preparing = Preparation(self._ledger, cluster, deployment, apps)
+        self._stopping = BatchStopper(
             cluster, self._ledger, self._run, log, lambda job: self._tending.soon(job)
         )
-        self._submitting = Submitting(
+        self._submitting = Submitter(
             cluster,
             self._ledger,
             self._run,
@@ -95,14 +95,14 @@ class BatchTasks:
             refused=self._refused,
             unsure=self._unsure,
         )
-        self.polling = Polling(cluster, self._user, self._run, base)
-        self._tending = Tending(
+        self.polling = SchedulerQueries(cluster, self._user, self._run, base)
+        self._tending = BatchPollLoop(
             cluster,
             self._ledger,
             self.polling,
             self._stopping,
             self._submitting,
-            Rounds(cluster, run_dirs=run_dirs),
+            Reconciler(cluster, run_dirs=run_dirs),
             OutputCap(log, *cap),
             log,
             self._changed,
@@ -139,7 +139,7 @@ class BatchTasks:
     def executions(self) -> list[Execution]:
         return [self._execution(token) for token in self._known]
 
-    def news(self) -> ClusterNews | None:
+    def news(self) -> ClusterStatus | None:
         """The newest; None before there is any."""
         return self._news
 
@@ -376,11 +376,11 @@ class BatchTasks:
     async def _tell_news(self) -> None:
         await self._logged_in()
         while True:
-            news = self._news = await cluster_news.news(self._cluster, self._user, self._run)
+            news = self._news = await cluster_facts.news(self._cluster, self._user, self._run)
             if self._on_news is not None:
                 self._on_news(news)
             await asyncio.sleep(
-                cluster_news.EVERY_SECS if news.scheduler == "up" else cluster_news.AGAIN_SECS
+                cluster_facts.EVERY_SECS if news.scheduler == "up" else cluster_facts.AGAIN_SECS
             )
 
     async def _for_ever(self, part: Callable[[], Awaitable[None]]) -> None:

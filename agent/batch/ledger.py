@@ -26,12 +26,12 @@ BATCH = "batch.json"
 _SUFFIX = ".json"
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     token: Token
     lead: str
 
 
-class Ledger:
+class BatchLedger:
     """folder: the agent's. What cannot be written now is written later; see `owed`."""
 
     def __init__(self, folder: str) -> None:
@@ -63,13 +63,13 @@ class Ledger:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._entries}/{name}{_SUFFIX}")
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LedgerEntry]:
         """In order of names. What is none is left alone: it says nothing."""
         for file in sorted(os.listdir(self._entries)):
             said = read_json(f"{self._entries}/{file}") if file.endswith(_SUFFIX) else None
             with contextlib.suppress(Refusal, TypeError, KeyError):
                 if said is not None:
-                    yield Entry(parse_token(said["token"]), str(said["lead"]))
+                    yield LedgerEntry(parse_token(said["token"]), str(said["lead"]))
 
     # ---- a batch job
 

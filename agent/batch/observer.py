@@ -30,7 +30,7 @@ _FENCE_BYTES = 8192
 _NOBODY = "0"
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """What lies there now. own: the exit that its script wrote down. over: its step has ended."""
 
     started: Started | None
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     over: bool
 
 
-class Pace:
+class PollPace:
     """How long to pause until the next look."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Pace:
 
 def look(
     tasks: Iterable[Task], cap: OutputCap | None, completing: Container[Task] = ()
-) -> dict[Task, Seen]:
+) -> dict[Task, Observation]:
     """Of each of these that changed since the look before. cap: cuts their output. completing:
     whose exit is expected now.
     """
@@ -70,11 +70,11 @@ def look(
     return out
 
 
-def seen(task: Task, *, anew: bool = False) -> Seen:
+def seen(task: Task, *, anew: bool = False) -> Observation:
     started = task.started or fence(task.folder)
     if anew and task.own is None:
         fresh(task.folder)
-    return Seen(
+    return Observation(
         started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}")
     )
 

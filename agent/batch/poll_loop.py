@@ -15,25 +15,25 @@ import msgspec
 from ...protocol.clusters.cluster import Cluster, fallback_secs
 from ...protocol.ids import about
 from ...protocol.jobs.exit_info import ExitInfo
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
 from ...runtime.filesystems import network_file_system
 from ...runtime.log.logger import Log
 from .exit_info import exit_of, never
-from .ledger import Ledger
-from .observer import Capping, Pace, Seen, fresh, look, take_fence, taken
+from .ledger import BatchLedger
+from .observer import Capping, Observation, PollPace, fresh, look, take_fence, taken
 from .reconciliation import (
     ABSENT_SECS,
     AGAIN_ROUNDS,
     IMPOSSIBLE_ROUNDS,
-    Rounds,
+    Reconciler,
     gone,
     wants_account,
 )
-from .scheduler_queries import Polling
-from .start import Submitting
+from .scheduler_queries import SchedulerQueries
+from .start import Submitter
 from .state import BatchJob, Task
-from .stop import Stopping
+from .stop import BatchStopper
 
 #: Slurm's own end of a job follows its script's so closely (seconds).
 _AFTER_CODE_SECS = 0.3
@@ -47,17 +47,17 @@ _LATE_SECS, _LATE_NETWORK_SECS = 1.0, 15.0
 _GROWTH = 1.5
 
 
-class Tending:
+class BatchPollLoop:
     """changed(job): something is known of it that was not."""
 
     def __init__(
         self,
         cluster: Cluster,
-        ledger: Ledger,
-        polling: Polling,
-        stopping: Stopping,
-        submitting: Submitting,
-        rounds: Rounds,
+        ledger: BatchLedger,
+        polling: SchedulerQueries,
+        stopping: BatchStopper,
+        submitting: Submitter,
+        rounds: Reconciler,
         cap: OutputCap,
         log: Log,
         changed: Callable[[BatchJob], None],
@@ -76,7 +76,7 @@ class Tending:
             changed,
         )
         self._jobs: dict[str, BatchJob] = {}
-        self._capping, self._pace = Capping(cap), Pace()
+        self._capping, self._pace = Capping(cap), PollPace()
         self._nudged = asyncio.Event()
         self._late: dict[str, float] = {}
         #: jobs of whom it was said that they cannot be looked after
@@ -115,7 +115,7 @@ class Tending:
     def end(self, job: BatchJob, task: Task, exit_: ExitInfo) -> None:
         """Nothing of it is left."""
         self._ledger.close(task.folder, exit_)
-        crashpoints.reached("keeper.ended")
+        failpoints.reached("keeper.ended")
         task.exit = exit_
         self._changed(job)
         if not job.live:
@@ -204,7 +204,7 @@ class Tending:
                 **about(token),
             )
 
-    def _saw(self, job: BatchJob, task: Task, now: Seen) -> None:
+    def _saw(self, job: BatchJob, task: Task, now: Observation) -> None:
         clock = time.monotonic()
         if now.started is not None and task.started is None:
             if taken(now.started):

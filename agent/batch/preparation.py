@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...protocol.clusters.batch import BatchState, Wishes
+from ...protocol.clusters.batch import BatchRequest, BatchState
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
@@ -24,7 +24,7 @@ from ..jobs import job_input
 from ..keeper.linux.oom_detection import fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
 from ..slurm.script_markers import BATCH_SCRIPT
-from .ledger import Ledger
+from .ledger import BatchLedger
 from .state import BatchJob, Task
 
 #: Slurm takes no longer names of jobs without cutting them.
@@ -47,9 +47,9 @@ class Asked(NamedTuple):
     umask: str
 
 
-class Preparing:
+class Preparation:
     def __init__(
-        self, ledger: Ledger, cluster: Cluster, deployment: str, apps: tuple[str, ...]
+        self, ledger: BatchLedger, cluster: Cluster, deployment: str, apps: tuple[str, ...]
     ) -> None:
         self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
 
@@ -144,8 +144,8 @@ class Preparing:
         _link(folder, spec.run_dir, token)
 
 
-def _wishes(spec: TaskSpec) -> Wishes:
-    return Wishes() if spec.batch is msgspec.UNSET else spec.batch
+def _wishes(spec: TaskSpec) -> BatchRequest:
+    return BatchRequest() if spec.batch is msgspec.UNSET else spec.batch
 
 
 def _link(folder: str, run_dir: str, token: Token) -> None:

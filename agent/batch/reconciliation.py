@@ -15,7 +15,7 @@ from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
 from ..slurm.job_states import Verdict, judge
 from ..slurm.output_parser import Account, Row
-from .scheduler_queries import Round
+from .scheduler_queries import QueueSnapshot
 from .start import SETTLED_SECS, found
 from .state import BatchJob
 
@@ -33,13 +33,13 @@ _TOLD_TO = "it was canceled, as it was told to from here"
 _RECALLED = "it was put into Slurm's queue again after it had started; nothing is run a second time, so it was canceled"
 
 
-class Rounds:
+class Reconciler:
     """run_dirs: tell where each job runs, because the supervisor knows another path."""
 
     def __init__(self, cluster: Cluster, *, run_dirs: bool) -> None:
         self._cluster, self._run_dirs = cluster, run_dirs
 
-    def heard(self, job: BatchJob, said: Round, *, accounting: bool) -> None:
+    def heard(self, job: BatchJob, said: QueueSnapshot, *, accounting: bool) -> None:
         """accounting: is there one, as far as is known?"""
         if said.rows is None:
             self.unknown(job, said.outage or "Slurm cannot be asked")
@@ -54,14 +54,14 @@ class Rounds:
         since = job.state.unknown_since or max(0.0, time.time())
         job.state = replace(job.state, unknown_since=since, sentence=sentence[:2048])
 
-    def resubmit(self, job: BatchJob, said: Round) -> bool:
+    def resubmit(self, job: BatchJob, said: QueueSnapshot) -> bool:
         """Is it certain that Slurm does not have it, though it was handed over?"""
         settled = said.began > job.asked_at + SETTLED_SECS
         return (
             job.job_id is None and said.rows is not None and said.accounts is not None and settled
         )
 
-    def _looked_for(self, job: BatchJob, said: Round) -> None:
+    def _looked_for(self, job: BatchJob, said: QueueSnapshot) -> None:
         assert said.rows is not None
         job.job_id = found(job, said.rows, said.accounts or {})
         if job.job_id is not None:
@@ -78,7 +78,7 @@ class Rounds:
                 ),
             )
 
-    def _judged(self, job: BatchJob, said: Round, *, accounting: bool) -> None:
+    def _judged(self, job: BatchJob, said: QueueSnapshot, *, accounting: bool) -> None:
         assert said.rows is not None and job.job_id is not None
         row, account = said.rows.get(job.job_id), (said.accounts or {}).get(job.job_id)
         job.foreign = row is not None and not _is_it(job, row)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ...protocol.clusters.cluster import Cluster
 from ...runtime.execution.folder import read
 from ...runtime.filesystems import make_folder, write_atomically
-from ..slurm import output_parser as text
+from ..slurm import output_parser
 from ..slurm.command_errors import asked_in_vain
 from ..slurm.output_parser import Account, Row
 from .command_runner import NO_PROGRAM, Ran, Run
@@ -39,7 +39,7 @@ _IDS_AT_ONCE = 500
 _EARLIER_SECS = 120.0
 
 
-class Round(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """began: wall clock, before squeue was asked. rows, accounts: by job id; None where nobody
     could be asked, `outage` says why.
 
@@ -55,7 +55,7 @@ class Round(NamedTuple):
     accounting_outage: str | None
 
 
-class Polling:
+class SchedulerQueries:
     """base: the folder that agents of this unix user share; None: there is none."""
 
     def __init__(self, cluster: Cluster, user: str, run: Run, base: Path | None) -> None:
@@ -69,7 +69,7 @@ class Polling:
 
     async def ask(
         self, ids: Sequence[str], *, since: float | None, need_accounts: Sequence[str] = ()
-    ) -> Round:
+    ) -> QueueSnapshot:
         """What is known of these jobs.
 
         since: also whatever accounting has of this user from then on. need_accounts: of these it is
@@ -78,23 +78,23 @@ class Polling:
         began, ran = await self._squeue()
         outage = _outage(ran)
         if outage is not None:
-            return Round(began, None, None, frozenset(), outage, None)
-        rows = {r.job_id: r for r in text.parse_squeue(ran.out)}
+            return QueueSnapshot(began, None, None, frozenset(), outage, None)
+        rows = {r.job_id: r for r in output_parser.parse_squeue(ran.out)}
         missing = [i for i in ids if i not in rows]
         wanted = [*missing, *(i for i in need_accounts if i not in missing)]
         accounts, accounting_outage = await self._sacct(wanted, since)
-        return Round(began, rows, accounts, frozenset(wanted), None, accounting_outage)
+        return QueueSnapshot(began, rows, accounts, frozenset(wanted), None, accounting_outage)
 
     async def _sacct(
         self, ids: Sequence[str], since: float | None
     ) -> tuple[dict[str, Account] | None, str | None]:
         found: dict[str, Account] = {}
         commands = [
-            text.sacct(None, ids[n : n + _IDS_AT_ONCE], None)
+            output_parser.sacct(None, ids[n : n + _IDS_AT_ONCE], None)
             for n in range(0, len(ids), _IDS_AT_ONCE)
         ]
         if since is not None:
-            commands.append(text.sacct(self._user, (), since - _EARLIER_SECS))
+            commands.append(output_parser.sacct(self._user, (), since - _EARLIER_SECS))
         for argv in commands:
             self.counts["sacct"] += 1
             ran = await self._run(argv, "", self._cluster.call_secs)
@@ -105,7 +105,7 @@ class Polling:
             if outage is not None:
                 return None, outage
             self.accounting = True
-            for account in text.parse_sacct(ran.out):
+            for account in output_parser.parse_sacct(ran.out):
                 by = account.canceled_by and await asyncio.to_thread(_name, account.canceled_by)
                 found[account.job_id] = account._replace(canceled_by=by)
         return found, None
@@ -135,7 +135,7 @@ class Polling:
     async def _ask_squeue(self) -> tuple[float, Ran]:
         self.counts["squeue"] += 1
         began = time.time()
-        return began, await self._run(text.squeue(self._user), "", self._cluster.call_secs)
+        return began, await self._run(output_parser.squeue(self._user), "", self._cluster.call_secs)
 
     def _fresh(self) -> tuple[float, Ran] | None:
         """What another agent was told, where that is news for this one and not old."""

@@ -13,13 +13,13 @@ from typing import Literal
 
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.ids import about
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.log.logger import Log
-from ..slurm import output_parser as text
+from ..slurm import output_parser
 from ..slurm.output_parser import Account, Row
 from ..slurm.script_markers import BATCH_SCRIPT
 from .command_runner import NO_PROGRAM, Ran, Run
-from .ledger import Ledger
+from .ledger import BatchLedger
 from .state import BatchJob
 
 #: At once, for one agent: a controller that is asked by many slows down for all.
@@ -32,13 +32,13 @@ _CLOCKS_SECS = 5.0
 Outcome = Literal["accepted", "refused", "unsure"]
 
 
-class Submitting:
+class Submitter:
     """accepted(job), refused(job, fault, sentence), unsure(job, sentence): what came of it."""
 
     def __init__(
         self,
         cluster: Cluster,
-        ledger: Ledger,
+        ledger: BatchLedger,
         run: Run,
         log: Log,
         *,
@@ -79,18 +79,20 @@ class Submitting:
                 job.submitting = False
                 self._unsure(job, f"what is submitted cannot be written down: {e.strerror}")
                 return
-            crashpoints.reached("keeper.consumed")
+            failpoints.reached("keeper.consumed")
             self.count += 1
             ran = await self._run(
-                text.submit(f"{job.lead.folder}/{BATCH_SCRIPT}"), "", self._cluster.call_secs
+                output_parser.submit(f"{job.lead.folder}/{BATCH_SCRIPT}"),
+                "",
+                self._cluster.call_secs,
             )
-            crashpoints.reached("keeper.spawned")
+            failpoints.reached("keeper.spawned")
             job.asked_at = time.time()
         job.submitting = False
         self._judge(job, ran)
 
     def _judge(self, job: BatchJob, ran: Ran) -> None:
-        job_id = text.parse_submitted(ran.out) if ran.code == 0 else None
+        job_id = output_parser.parse_submitted(ran.out) if ran.code == 0 else None
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
             self._ledger.note_when_possible(job)
@@ -102,11 +104,15 @@ class Submitting:
         if ran.code == 0:
             self._unsure(job, f"sbatch did not say which job it is: {ran.out.strip()[:200]!a}")
             return
-        outage = ran.err if ran.unsure or ran.code == NO_PROGRAM else text.outage(ran.code, ran.err)
+        outage = (
+            ran.err
+            if ran.unsure or ran.code == NO_PROGRAM
+            else output_parser.outage(ran.code, ran.err)
+        )
         if outage is not None:
             self._unsure(job, outage or "sbatch was ended before it said anything")
             return
-        fault, sentence = text.refused(ran.err)
+        fault, sentence = output_parser.refused(ran.err)
         if fault == "schedulerUnreachable":
             self._unsure(job, sentence)
         else:

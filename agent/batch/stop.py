@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.ids import about
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
-from ..slurm import output_parser as text
+from ..slurm import output_parser
 from .command_runner import Run
-from .ledger import Ledger
+from .ledger import BatchLedger
 from .observer import fresh, own_exit, take_fence
 from .state import BatchJob, Task
 
@@ -38,13 +38,13 @@ _OVER = (
 )
 
 
-class Stopping:
+class BatchStopper:
     """changed(job): something was sent, or a fence was taken: look at it soon."""
 
     def __init__(
         self,
         cluster: Cluster,
-        ledger: Ledger,
+        ledger: BatchLedger,
         run: Run,
         log: Log,
         changed: Callable[[BatchJob], None],
@@ -72,7 +72,7 @@ class Stopping:
             task.grace = grace
             # before the first signal, so that an exit can always be told from its cause
             self._note(task)
-            crashpoints.reached("keeper.stopping")
+            failpoints.reached("keeper.stopping")
         task.kill_at = min(task.kill_at, now + grace)
         name = job.lead.name
         if name in self._working:
@@ -232,7 +232,7 @@ class Stopping:
         self, job_id: str, step: str | None = None, signal: str | None = None, *, full: bool = False
     ) -> bool:
         ran = await self._run(
-            text.cancel(job_id, step, signal, full=full), "", self._cluster.call_secs
+            output_parser.cancel(job_id, step, signal, full=full), "", self._cluster.call_secs
         )
         if ran.code == 0 or any(word in ran.err.lower() for word in _OVER):
             return True

@@ -22,7 +22,7 @@ from ...apps.app import App, AppError, Prepared, Run
 from ...apps.json_values import NotPlain, encoded
 from ...apps.registry import load
 from ...protocol.errors import Refusal
-from ...protocol.jobs import progress_report as reports
+from ...protocol.jobs import progress_report
 from ...protocol.jobs.exit_info import signal_name
 from ...protocol.launch.task_environment import APP_VERSION
 from ...runtime.filesystems import write_atomically
@@ -251,11 +251,11 @@ def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
 
 def _report(said: Any) -> Any:
     text = encoded(said)
-    wrong = reports.wrong(json.loads(text))
+    wrong = progress_report.wrong(json.loads(text))
     if wrong is not None:
         raise _NotAsked(wrong)
-    if len(text) > reports.LIMIT:
-        raise _NotAsked(f"a report has at most {reports.LIMIT} bytes, not {len(text)}")
+    if len(text) > progress_report.LIMIT:
+        raise _NotAsked(f"a report has at most {progress_report.LIMIT} bytes, not {len(text)}")
     return json.loads(text)
 
 

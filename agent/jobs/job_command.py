@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ...protocol.jobs.exit_info import signal_name
-from ...runtime import failpoints as crashpoints
-from ...runtime import processes
+from ...runtime import failpoints, processes
 from ...runtime.execution.folder import MESSAGE_BYTES, last_report
 from . import job_input
 from .app_process import AppSide, Failed, drain
@@ -82,9 +81,9 @@ class _Computation:
     def run(self) -> int:
         """The exit code; a signal is negative. Raises Failed where the app did not do its part."""
         prepared = self._app.ask("prepare")
-        crashpoints.reached("job.prepared")
+        failpoints.reached("job.prepared")
         code = self._run_code(prepared["command"], prepared["env"])
-        crashpoints.reached("job.computed")
+        failpoints.reached("job.computed")
         if self._stopped:
             return code or -signal.SIGTERM
         self._progress()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...protocol.wire.messages import AppInput, TaskSpec
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.execution.folder import INPUT
 
 #: The environment of a job is the user's: neither it nor the directory it begins in decides what
@@ -73,7 +73,7 @@ def with_job_command(spec: TaskSpec, evidence: PurePath | str, roots: Sequence[s
     """
     module = f"{__package__}.job_command"
     start = ("-c", _BOOT.format(module), ":".join(roots)) if roots else ("-m", module)
-    armed = {k: v for k, v in os.environ.items() if k == crashpoints.VARIABLE}
+    armed = {k: v for k, v in os.environ.items() if k == failpoints.VARIABLE}
     return msgspec.structs.replace(
         spec,
         command=(sys.executable, *_FLAGS, *start, f"{evidence}/{INPUT}"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...runtime.processes import Process
-    from .executions.process_tracker import Kin
+    from .executions.process_tracker import ProcessTracker
     from .executions.state import Execution
     from .loop.event_loop import Loop
 
@@ -36,7 +36,7 @@ _LAST_WORDS_SECS = 2.0
 _LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
 
 
-class AgentSeat:
+class AgentChild:
     """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads
     a session of its own.
 
@@ -49,7 +49,7 @@ class AgentSeat:
     def __init__(
         self,
         loop: Loop,
-        kin: Kin,
+        kin: ProcessTracker,
         spawn: Callable[[socket.socket], int],
         hello: Callable[[], dict[str, Any]],
         on_message: Callable[[dict[str, Any]], None],

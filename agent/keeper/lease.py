@@ -36,7 +36,7 @@ _LINE_BYTES = 1024
 HELD, RELEASED, ASKED, TAKEN = "held", "released", "asked", "taken"
 
 
-class Seen:
+class SeenLease:
     """A lease as it lies there. said: empty where its owner has not written it yet."""
 
     def __init__(self, number: int, raw: bytes) -> None:
@@ -147,7 +147,7 @@ def take(folder: str, over: int) -> Lease | None:
     return lease
 
 
-def newest(folder: str) -> Seen | None:
+def newest(folder: str) -> SeenLease | None:
     """The lease as it lies there now; None where there was never one."""
     for number in sorted(numbers(folder), reverse=True):
         seen = _read(f"{folder}/{number}")
@@ -162,7 +162,7 @@ def lives(
     *,
     look: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> tuple[Seen | None, bool]:
+) -> tuple[SeenLease | None, bool]:
     """The newest lease, and does its owner live? Blocks for as long as it takes to tell: at most
     `left_secs` without a sign of life.
     """
@@ -183,7 +183,7 @@ def lives(
 
 
 def ask_to_end(
-    folder: str, seen: Seen, left_secs: float = LEFT_SECS, patience_secs: float = 30.0
+    folder: str, seen: SeenLease, left_secs: float = LEFT_SECS, patience_secs: float = 30.0
 ) -> bool:
     """Ask the owner, on another machine, to end; True when it has, or left without a word. Blocks
     for at most both times together.
@@ -220,7 +220,7 @@ def this_machine() -> str:
         return ""
 
 
-def _count(seen: Seen) -> object:
+def _count(seen: SeenLease) -> object:
     return seen.said.get("count", seen.raw)
 
 
@@ -233,12 +233,12 @@ def _put(path: str, said: dict[str, Any]) -> None:
         os.close(fd)  # a network file system sends it now at the latest
 
 
-def _read(path: str) -> Seen | None:
+def _read(path: str) -> SeenLease | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return Seen(int(os.path.basename(path)), os.read(fd, 2 * _LINE_BYTES))
+        return SeenLease(int(os.path.basename(path)), os.read(fd, 2 * _LINE_BYTES))
     finally:
         os.close(fd)

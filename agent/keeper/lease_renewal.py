@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOG_BYTES, _LOG_KEPT = 16 << 20, 1 << 20
 
 
-class LeaseSeat:
+class LeaseRenewal:
     """end: called once, when the lease was taken by somebody else, or somebody asks for its end."""
 
     def __init__(

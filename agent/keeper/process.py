@@ -34,11 +34,11 @@ from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from . import lease as leases
-from .agent_child import AgentSeat
-from .executions.controller import Jobs
-from .executions.ledger import Layout
-from .executions.process_tracker import Kin
-from .lease_renewal import LeaseSeat
+from .agent_child import AgentChild
+from .executions.controller import ExecutionController
+from .executions.ledger import KeeperLedger
+from .executions.process_tracker import ProcessTracker
+from .lease_renewal import LeaseRenewal
 from .linux.cgroups import AUTO, Cgroups
 from .linux.oom_detection import fault
 from .loop.event_loop import Loop
@@ -123,7 +123,7 @@ def run(
     """
     _become_keeper()
     try:
-        layout = Layout(config["folder"])
+        layout = KeeperLedger(config["folder"])
         layout.make()
         wanted = config.get("lease")
         # with a lease nothing is locked: a network file system would keep the lock of a keeper that
@@ -162,7 +162,7 @@ class _Keeper:
     def __init__(
         self,
         config: Config,
-        layout: Layout,
+        layout: KeeperLedger,
         spawn_agent: Spawn,
         first: First | None,
         born: Born | None,
@@ -175,8 +175,8 @@ class _Keeper:
         self._cgroups = Cgroups(
             layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups")
         )
-        self._loop, self._kin = Loop(), Kin(self._cgroups)
-        self._jobs = Jobs(
+        self._loop, self._kin = Loop(), ProcessTracker(self._cgroups)
+        self._jobs = ExecutionController(
             layout,
             self._loop,
             self._kin,
@@ -185,7 +185,7 @@ class _Keeper:
             lambda what, e: self._seat.tell(what, e),
         )
         self._first = first
-        self._seat = AgentSeat(
+        self._seat = AgentChild(
             self._loop,
             self._kin,
             spawn_agent,
@@ -199,7 +199,7 @@ class _Keeper:
         self._ending = False
         renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
         self._lease = (
-            None if lease is None else LeaseSeat(lease, self._loop, renew_secs, self._give_way)
+            None if lease is None else LeaseRenewal(lease, self._loop, renew_secs, self._give_way)
         )
 
     def run(self) -> int:

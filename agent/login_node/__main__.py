@@ -32,7 +32,7 @@ import time
 from ...protocol.version import VERSION
 from ...runtime import processes
 from ...runtime.filesystems import network_file_system
-from . import keeper_control as remote_keeper
+from . import keeper_control
 from .checks import check
 from .code_unpacker import MARK, own_folder
 
@@ -66,10 +66,10 @@ def main() -> int:
 def _verb(given: list[str]) -> Any:
     verbs = {
         "probe": probe,
-        "start": remote_keeper.start,
-        "find": remote_keeper.find,
-        "reach": remote_keeper.reach,
-        "stop": remote_keeper.stop,
+        "start": keeper_control.start,
+        "find": keeper_control.find,
+        "reach": keeper_control.reach,
+        "stop": keeper_control.stop,
         "check": check,
         "tail": tail,
     }
@@ -122,7 +122,7 @@ def tail(request: dict[str, Any]) -> dict[str, Any]:
                 status.st_size,
             )
     except OSError as e:
-        if e.errno not in remote_keeper.NOT_THERE:
+        if e.errno not in keeper_control.NOT_THERE:
             raise
         data, size = b"", 0
     finally:

@@ -95,7 +95,7 @@ def start(request: Request) -> dict[str, Any]:
     return {**out, **handle, "started": True}
 
 
-def _handle(folder: str, seen: leases.Seen) -> dict[str, Any]:
+def _handle(folder: str, seen: leases.SeenLease) -> dict[str, Any]:
     return {
         "folder": folder,
         **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")},

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from ...protocol.wire.heartbeat import Heartbeat, Pace
+from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes
 from ...runtime.log.logger import Log
@@ -31,13 +31,13 @@ _FIRST_PROCESS = 1
 _DISK = "D"
 
 
-def pace_of(ping_timeout_secs: float) -> Pace:
+def pace_of(ping_timeout_secs: float) -> HeartbeatTiming:
     """The pace for a keeper whose agent must answer the supervisor within `ping_timeout_secs`."""
     interval = max(_SHORTEST_SECS, ping_timeout_secs / 2)
-    return Pace(interval, _MISSED * interval)
+    return HeartbeatTiming(interval, _MISSED * interval)
 
 
-class KeeperWatch:
+class KeeperHeartbeat:
     """Watches the keeper with this pid. Only time in which the agent itself ran counts as silence.
 
     kill_secs: a keeper is killed after this much silence (seconds); 0: never. send: an order to the
@@ -48,7 +48,7 @@ class KeeperWatch:
     def __init__(
         self,
         pid: int,
-        pace: Pace,
+        pace: HeartbeatTiming,
         kill_secs: float,
         log: Log,
         *,

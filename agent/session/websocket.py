@@ -22,7 +22,7 @@ import tornado.websocket
 
 from ...protocol.wire.codec import MAX_FRAME, Decoder, Encoder, FrameError
 from ...protocol.wire.handshake import HEADER, SiteHello, parsed
-from ...protocol.wire.heartbeat import Heartbeat, Pace
+from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import Alive
 from ...runtime.log.logger import Log
 from .backoff import LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, Backoff, Outcome
@@ -162,7 +162,7 @@ class Link:
                 longest,
             )
 
-    async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, Pace]:
+    async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming]:
         address = read_address(self._file)
         tls = None
         if address.url.startswith("wss:"):
@@ -190,9 +190,11 @@ class Link:
             raise tornado.iostream.StreamClosedError
         # Nagle's algorithm would hold a second small message back for 40 ms
         stream.set_nodelay(True)
-        return socket, Pace(address.ping_secs, address.ping_timeout_secs)
+        return socket, HeartbeatTiming(address.ping_secs, address.ping_timeout_secs)
 
-    async def _serve(self, socket: tornado.websocket.WebSocketClientConnection, pace: Pace) -> None:
+    async def _serve(
+        self, socket: tornado.websocket.WebSocketClientConnection, pace: HeartbeatTiming
+    ) -> None:
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
@@ -226,7 +228,10 @@ class Link:
         self._log("connection ended: code={} reason={}", socket.close_code, socket.close_reason)
 
     async def _watch(
-        self, socket: tornado.websocket.WebSocketClientConnection, heart: Heartbeat, pace: Pace
+        self,
+        socket: tornado.websocket.WebSocketClientConnection,
+        heart: Heartbeat,
+        pace: HeartbeatTiming,
     ) -> None:
         """End a connection whose other end does not answer, at once: there is nobody to say goodbye
         to.

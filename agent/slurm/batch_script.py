@@ -15,11 +15,11 @@ import re
 
 import msgspec
 
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from . import sbatch_directives as header
+from . import sbatch_directives
 from .output_parser import Account, Row
 from .script_markers import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
 from .shell_quoting import quoted
@@ -47,7 +47,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     steps: tuple[Step, ...]
-    wishes: Wishes
+    wishes: BatchRequest
     cluster: Cluster
     deployment: str
     time_limit_secs: float | None = None
@@ -91,7 +91,7 @@ def batch_script(submission: Submission) -> str:
     """Its text. Raises Refusal("batchRefused") for a value that has no place in such a script."""
     if not submission.steps:
         raise Refusal("batchRefused", "there is nothing to submit")
-    wishes = header.checked(submission.wishes)
+    wishes = sbatch_directives.checked(submission.wishes)
     _check(submission)
     gang = submission.is_gang
     lines = [
@@ -145,17 +145,17 @@ def _token(token: Token) -> None:
         ) from None
 
 
-def _header(submission: Submission, wishes: Wishes, *, gang: bool) -> list[str]:
+def _header(submission: Submission, wishes: BatchRequest, *, gang: bool) -> list[str]:
     steps = submission.steps
     return [
-        header.line("job-name", job_name(submission.token)),
-        header.line("comment", comment(submission.deployment, submission.token)),
-        header.line("output", header.file_name(submission.log)),
-        header.line("open-mode", "append"),
-        header.line("chdir", "/"),
-        header.line("export", "NONE"),
-        header.line("no-requeue"),
-        *header.of_wishes(
+        sbatch_directives.line("job-name", job_name(submission.token)),
+        sbatch_directives.line("comment", comment(submission.deployment, submission.token)),
+        sbatch_directives.line("output", sbatch_directives.file_name(submission.log)),
+        sbatch_directives.line("open-mode", "append"),
+        sbatch_directives.line("chdir", "/"),
+        sbatch_directives.line("export", "NONE"),
+        sbatch_directives.line("no-requeue"),
+        *sbatch_directives.of_wishes(
             wishes,
             allowed=submission.cluster.directives,
             time_limit_secs=submission.time_limit_secs,
@@ -198,7 +198,7 @@ _READ = '  [ ! -r "$f" ] || { . "$f"; break; }'
 _NO_MODULE = "jobscribe: this module cannot be loaded"
 
 
-def _setup(of_cluster: str, wishes: Wishes, steps: tuple[Step, ...]) -> list[str]:
+def _setup(of_cluster: str, wishes: BatchRequest, steps: tuple[Step, ...]) -> list[str]:
     """Modules and set-up in this shell, so that the command finds what they export. What they print
     is part of its error output.
 
@@ -244,7 +244,7 @@ _AS_KEEPERS = (
 )
 
 
-def _one(wishes: Wishes) -> list[str]:
+def _one(wishes: BatchRequest) -> list[str]:
     run = _AS_KEEPERS.replace("$1", "$first")
     if wishes.signal_secs is None:
         return ["cd /", run, "exit $?"]
@@ -301,7 +301,7 @@ _STEP = (
 )
 
 
-def _gang(steps: tuple[Step, ...], wishes: Wishes) -> list[str]:
+def _gang(steps: tuple[Step, ...], wishes: BatchRequest) -> list[str]:
     """Every task gets a node, with room for its cores where there is any; then all of them are told
     all addresses, then they start.
     """

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from ...protocol.clusters.batch import Directive, Wishes
+from ...protocol.clusters.batch import BatchRequest, Directive
 from ...protocol.errors import Refusal
 from ...protocol.ids import printable
 
@@ -100,12 +100,12 @@ def file_name(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def checked(wishes: Wishes) -> Wishes:
+def checked(wishes: BatchRequest) -> BatchRequest:
     """The same, by the shapes that messages have. Raises Refusal: whoever made it may have gone
     round them.
     """
     try:
-        return msgspec.convert(msgspec.to_builtins(wishes), Wishes)
+        return msgspec.convert(msgspec.to_builtins(wishes), BatchRequest)
     except (msgspec.ValidationError, TypeError, ValueError, UnicodeError) as e:
         told = printable(str(e))[:300]
         raise Refusal(
@@ -115,7 +115,7 @@ def checked(wishes: Wishes) -> Wishes:
 
 
 def of_wishes(
-    wishes: Wishes,
+    wishes: BatchRequest,
     *,
     allowed: tuple[Directive, ...],
     time_limit_secs: float | None,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ...runtime import processes
 from ...runtime.execution.folder import LOCK, MESSAGE
 from ..keeper.linux.cgroups import Cgroup, of_process
-from . import proc_counters as counters
+from . import proc_counters
 from .proc_counters import Process
 
 
@@ -38,7 +38,7 @@ class Execution:
         ]
 
 
-class Members:
+class ProcessMembership:
     """Looks at the processes below one keeper."""
 
     def __init__(self, keeper_pid: int) -> None:
@@ -51,14 +51,14 @@ class Members:
     def look(self, executions: Sequence[Execution]) -> None:
         """Bring `seen` of all of them up to date."""
         self._table = None
-        keeper = counters.process(self._keeper_pid)
+        keeper = proc_counters.process(self._keeper_pid)
         adopted = [] if keeper is None else self._children(keeper)
         owned = self._owned(adopted, executions)
         for e in executions:
             e.before, e.seen = e.seen, self._members(e, owned.get(e.name, []))
 
     def _children(self, p: Process) -> list[int]:
-        below = counters.children(p)
+        below = proc_counters.children(p)
         return (
             [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
         )
@@ -74,10 +74,10 @@ class Members:
     def _members(self, e: Execution, adopted: list[Process]) -> dict[int, Process]:
         found: dict[int, Process] = {p.pid: p for p in adopted}
         for pid, known in e.seen.items():
-            p = counters.process(pid)
+            p = proc_counters.process(pid)
             if p is not None and p.ticks == known.ticks:
                 found[pid] = p
-        main = found.get(e.pid) or counters.process(e.pid)
+        main = found.get(e.pid) or proc_counters.process(e.pid)
         if main is not None and main.ticks == e.ticks:
             found[e.pid] = main
             if (
@@ -94,7 +94,7 @@ class Members:
         todo = list(found.values())
         for p in todo:  # grows while it is walked
             for pid in self._children(p):
-                child = None if pid in found else counters.process(pid)
+                child = None if pid in found else proc_counters.process(pid)
                 if child is not None and child.parent == p.pid:
                     found[pid] = child
                     todo.append(child)
@@ -112,7 +112,7 @@ class Members:
         strangers, self._strangers = self._strangers, {}
         out: dict[str, list[Process]] = {}
         for pid in adopted:
-            p = None if pid in known else counters.process(pid)
+            p = None if pid in known else proc_counters.process(pid)
             if p is None or p.over:
                 continue
             owner = None if strangers.get(pid) == p.ticks else _owner(p, executions)
@@ -141,6 +141,6 @@ def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
 
 def _add(found: dict[int, Process], pids: Iterable[int]) -> None:
     for pid in pids:
-        p = None if pid in found else counters.process(pid)
+        p = None if pid in found else proc_counters.process(pid)
         if p is not None:
             found[pid] = p

@@ -17,11 +17,10 @@ from ...protocol.ids import Token
 from ...protocol.wire import messages
 from ...protocol.wire.messages import Sample
 from ...runtime.log.logger import Log
-from . import gpu_counters as gpus
-from . import proc_counters as counters
+from . import gpu_counters, proc_counters
 from .gpu_counters import Card, Gpus
 from .proc_counters import Process, Traffic
-from .process_membership import Execution, Members
+from .process_membership import Execution, ProcessMembership
 
 #: Pause between two looks (seconds); the first look at an execution comes sooner, but no two looks
 #: come closer than that.
@@ -33,7 +32,7 @@ PAUSE_PER_SEC, LONGEST_SECS = 100.0, 60.0
 TOLD_AT_ONCE = 200
 
 
-class Samples:
+class UsageSampler:
     """Looks at executions from `follow` to `leave`. folder: where their evidence lies. send:
     dropped where there is no connection.
     """
@@ -48,11 +47,11 @@ class Samples:
         cards: Gpus | None = None,
     ) -> None:
         self._folder, self._send, self._log = folder, send, log
-        self._members, self._gpus = Members(keeper_pid), cards or Gpus()
-        self._following: dict[Token, Watched] = {}
+        self._members, self._gpus = ProcessMembership(keeper_pid), cards or Gpus()
+        self._following: dict[Token, SampledExecution] = {}
         self._timer: asyncio.TimerHandle | None = None
         #: who is being looked at now
-        self._looking: Sequence[Watched] | None = None
+        self._looking: Sequence[SampledExecution] | None = None
         #: before that time of the loop there is no other look
         self._earliest = 0.0
 
@@ -66,7 +65,7 @@ class Samples:
             return
         execution = Execution(token.name, str(token), str(self._folder / token.name), pid, ticks)
         began = time.monotonic() - elapsed if elapsed is not None and elapsed < EVERY_SECS else None
-        self._following[token] = Watched(token, execution, began)
+        self._following[token] = SampledExecution(token, execution, began)
         if self._looking is None:
             self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
 
@@ -110,7 +109,7 @@ class Samples:
         except RuntimeError as e:  # no thread can be made now
             self._looked([], e, LONGEST_SECS)
 
-    def _look(self, watched: Sequence["Watched"], loop: asyncio.AbstractEventLoop) -> None:
+    def _look(self, watched: Sequence["SampledExecution"], loop: asyncio.AbstractEventLoop) -> None:
         """In the thread."""
         began = time.thread_time()
         found: list[Sample] = []
@@ -148,7 +147,7 @@ def pause_after(cost: float) -> float:
     return min(LONGEST_SECS, max(EVERY_SECS, PAUSE_PER_SEC * cost))
 
 
-class Watched:
+class SampledExecution:
     """One execution, with what has to be known from the looks before. began: when, on the monotonic
     clock, if that is not long ago.
     """
@@ -164,7 +163,9 @@ class Watched:
         self.lost_traffic = Traffic(0, 0)
 
 
-def look(watched: Sequence[Watched], members: Members, cards: Gpus) -> list[Sample]:
+def look(
+    watched: Sequence[SampledExecution], members: ProcessMembership, cards: Gpus
+) -> list[Sample]:
     """One sample of each execution of which something is there. Blocks."""
     members.look([w.execution for w in watched])
     there = [w for w in watched if w.execution.seen]
@@ -172,7 +173,7 @@ def look(watched: Sequence[Watched], members: Members, cards: Gpus) -> list[Samp
     return [_sample(w, seen) for w in there]
 
 
-def _sample(w: Watched, cards: tuple[Card, ...]) -> Sample:
+def _sample(w: SampledExecution, cards: tuple[Card, ...]) -> Sample:
     mono, cpu = time.monotonic(), _cpu(w)
     percent = (
         None
@@ -182,8 +183,8 @@ def _sample(w: Watched, cards: tuple[Card, ...]) -> Sample:
     w.last = mono, max(cpu, w.last[1]) if w.last else cpu
     traffic = _traffic(w)
     now = w.execution.seen
-    memory = [m for m in map(counters.memory, now.values()) if m is not None]
-    used = gpus.use(cards, frozenset(now))
+    memory = [m for m in map(proc_counters.memory, now.values()) if m is not None]
+    used = gpu_counters.use(cards, frozenset(now))
     return Sample(
         token=w.token,
         at=max(0.0, time.time()),
@@ -198,17 +199,17 @@ def _sample(w: Watched, cards: tuple[Card, ...]) -> Sample:
     )
 
 
-def _cpu(w: Watched) -> float:
+def _cpu(w: SampledExecution) -> float:
     """Seconds of processors since its start, those of ended processes included."""
     before, now = w.execution.before, w.execution.seen
     handed = {pid: p.waited - before[pid].waited for pid, p in now.items() if pid in before}
-    w.lost_cpu += counters.lost(before, now, {pid: p.cpu for pid, p in before.items()}, handed)
+    w.lost_cpu += proc_counters.lost(before, now, {pid: p.cpu for pid, p in before.items()}, handed)
     cgroup = w.execution.cgroup
-    counted = counters.cgroup_cpu_secs(cgroup.folder) if cgroup is not None else None
+    counted = proc_counters.cgroup_cpu_secs(cgroup.folder) if cgroup is not None else None
     return sum(p.cpu for p in now.values()) + w.lost_cpu if counted is None else counted
 
 
-def _traffic(w: Watched) -> Traffic | None:
+def _traffic(w: SampledExecution) -> Traffic | None:
     """Bytes from and to disks since its start; None where one of its processes does not tell."""
     before, now, was = w.execution.before, w.execution.seen, w.traffic
     w.traffic = dict(_told(now, was))
@@ -217,7 +218,7 @@ def _traffic(w: Watched) -> Traffic | None:
         *(
             w.lost_traffic[i]
             + int(
-                counters.lost(
+                proc_counters.lost(
                     before,
                     now,
                     {pid: t[i] for pid, t in was.items()},
@@ -234,10 +235,10 @@ def _traffic(w: Watched) -> Traffic | None:
 
 def _told(now: Mapping[int, Process], was: Mapping[int, Traffic]) -> Iterator[tuple[int, Traffic]]:
     for pid, p in now.items():
-        told = counters.traffic(pid)
+        told = proc_counters.traffic(pid)
         if told is not None:
             yield pid, told
         elif (
-            there := counters.process(pid)
+            there := proc_counters.process(pid)
         ) is None or there.ticks != p.ticks:  # gone just now: the next look asks who has its counts
             yield pid, was.get(pid, Traffic(0, 0))

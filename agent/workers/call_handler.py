@@ -21,7 +21,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import short_op
 from ...protocol.jobs.exit_info import signal_name
 from ...protocol.wire.messages import Call, CallReply, OpError, op_name
-from ..files import run_directory as run_files
+from ..files import run_directory
 
 #: The result of a sequential model, as the job command leaves it in the run directory.
 RESULT = "out.json"
@@ -280,7 +280,7 @@ def _download(app: App, call: Call) -> str:
     if not name:
         raise NotPlain("it is an empty name")
     try:
-        run_files.read(str(run.run_dir), name, 0, 0)
+        run_directory.read(str(run.run_dir), name, 0, 0)
     except Refusal as e:
         raise NotPlain(f"it is no file of the run directory: {e.sentence}") from None
     return name
@@ -298,17 +298,17 @@ def stored_result(call: Call) -> Outcome:
 
 def _stored(call: Call) -> bytes:
     run_dir = str(_run_dir(call))
-    run_files.read(run_dir, "", 0, 0)
-    with run_files.opened(run_dir, RESULT) as fd:
+    run_directory.read(run_dir, "", 0, 0)
+    with run_directory.opened(run_dir, RESULT) as fd:
         size = os.fstat(fd).st_size
         if size > call.reply_limit:
             raise _too_large(size, call)
-        return run_files.read_all(fd, 0, size)
+        return run_directory.read_all(fd, 0, size)
 
 
 def _run(call: Call) -> Run:
     run_dir = _run_dir(call)
-    run_files.read(str(run_dir), "", 0, 0)
+    run_directory.read(str(run_dir), "", 0, 0)
     return Run(run_dir=run_dir, lib=Path(call.lib_dir), model=call.compute_model, data=call.data)
 
 

@@ -23,7 +23,7 @@ from ...runtime.log.logger import Log
 from ..host.login_environment import LoginEnvironment
 from .call_handler import Outcome, garbage, line, message, unanswered, what
 from .worker_channel import Fork, WorkerLink
-from .worker_process import News, Order
+from .worker_process import WorkerEvent, WorkerOrder
 
 #: Calls that may wait; one more is told to come back.
 QUEUE_LIMIT = 64
@@ -82,7 +82,7 @@ class _AppTrace(Exception):
     """A trace from another process, for the log."""
 
 
-class Workers:
+class CallQueue:
     """folder: for the working directories of calls; whatever is in there is removed. reply: takes
     the answers.
     """
@@ -191,7 +191,7 @@ class Workers:
             soon = min(len(self._queue), max(0, self._at_once - len(self._busy)))
             for _ in range(soon + SPARES - len(self._spares) - self._ordered):
                 self._ordered += 1
-                self._link.send(Order("fork"))
+                self._link.send(WorkerOrder("fork"))
         elif self._queue and self._starting is None:
             self._starting = self._loop.create_task(self._start())
             self._starting.add_done_callback(self._started)
@@ -219,7 +219,7 @@ class Workers:
             self._give_up(f"no worker process can be started: {error}")
         self._advance()
 
-    def _told(self, news: News, fork: Fork | None) -> None:
+    def _told(self, news: WorkerEvent, fork: Fork | None) -> None:
         match news.said:
             case "forked":
                 self._ordered -= 1
@@ -385,7 +385,7 @@ class Workers:
         work.verdict = verdict
         work.backstop = self._loop.call_later(KILL_SECS, self._not_dying, op_id)
         if self._link is not None:
-            self._link.send(Order("kill", pid=work.fork.pid))
+            self._link.send(WorkerOrder("kill", pid=work.fork.pid))
 
     def _not_dying(self, op_id: str) -> None:
         work = self._works[op_id]
@@ -466,7 +466,7 @@ class Workers:
             return
         self._last_load = {*modules, f"app {app}"}
         self._loads |= self._last_load
-        self._link.send(Order("load", app=app if app_too else "", modules=modules))
+        self._link.send(WorkerOrder("load", app=app if app_too else "", modules=modules))
         self._loading = self._loop.call_later(LOAD_SECS, self._link.kill)
 
     def _loaded(self, failure: str) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .worker_process import News, Order, Setting
+from .worker_process import Setting, WorkerEvent, WorkerOrder
 
 _PACKET = 4096
 #: Names of modules in one order, bytes: what a packet can carry for sure.
@@ -47,11 +47,11 @@ class WorkerLink:
     """
 
     def __init__(
-        self, on_news: Callable[[News, Fork | None], None], on_end: Callable[[str], None]
+        self, on_news: Callable[[WorkerEvent, Fork | None], None], on_end: Callable[[str], None]
     ) -> None:
         self._on_news, self._on_end = on_news, on_end
         self._loop = asyncio.get_running_loop()
-        self._news = msgspec.msgpack.Decoder(News)
+        self._news = msgspec.msgpack.Decoder(WorkerEvent)
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes]
 
@@ -96,7 +96,7 @@ class WorkerLink:
             ours.send(msgspec.msgpack.encode(setting))
         self._loop.add_reader(ours, self._readable)
 
-    def send(self, order: Order) -> None:
+    def send(self, order: WorkerOrder) -> None:
         """An order that does not get out (it does not read any more) ends the worker."""
         if self._socket is None:
             return

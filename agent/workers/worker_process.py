@@ -60,7 +60,7 @@ class Setting(msgspec.Struct):
     also: tuple[str, ...]
 
 
-class Order(msgspec.Struct, omit_defaults=True):
+class WorkerOrder(msgspec.Struct, omit_defaults=True):
     """do: `fork`, `kill` (pid), `load` (app and modules)."""
 
     do: str
@@ -69,7 +69,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     modules: tuple[str, ...] = ()
 
 
-class News(msgspec.Struct, omit_defaults=True):
+class WorkerEvent(msgspec.Struct, omit_defaults=True):
     """said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait status),
     `loaded` (app), `trouble` (sentence).
     """
@@ -93,7 +93,7 @@ class _Worker:
         #: names of the modules that forks find
         self._there = frozenset(sys.modules)
         self._made = 0
-        self._orders = msgspec.msgpack.Decoder(Order)
+        self._orders = msgspec.msgpack.Decoder(WorkerOrder)
         self._poll = select.poll()
         self._wake, self._woken = socket.socketpair()
         for s in (self._wake, self._woken):
@@ -125,7 +125,7 @@ class _Worker:
             self._do(self._orders.decode(packet))
         return bool(packet)
 
-    def _do(self, order: Order) -> None:
+    def _do(self, order: WorkerOrder) -> None:
         match order.do:
             case "fork":
                 self._fork()
@@ -136,10 +136,12 @@ class _Worker:
                 self._load(order)
             case _:
                 self._tell(
-                    News("trouble", sentence=f"the worker process knows no order {order.do!a}")
+                    WorkerEvent(
+                        "trouble", sentence=f"the worker process knows no order {order.do!a}"
+                    )
                 )
 
-    def _tell(self, news: News, fds: tuple[int, ...] = ()) -> None:
+    def _tell(self, news: WorkerEvent, fds: tuple[int, ...] = ()) -> None:
         packet = msgspec.msgpack.encode(news)
         if fds:
             socket.send_fds(self._agent, [packet], list(fds))
@@ -162,13 +164,15 @@ class _Worker:
         except OSError as e:
             for fd in fds:
                 os.close(fd)
-            self._tell(News("trouble", sentence=f"no process for a call can be made: {e.strerror}"))
+            self._tell(
+                WorkerEvent("trouble", sentence=f"no process for a call can be made: {e.strerror}")
+            )
             return
         if pid == 0:
             _be_fork(theirs, write_end, folder, self._calls, self._there)
         self._forks[pid] = folder
         try:
-            self._tell(News("forked", pid), (ours, read_end))
+            self._tell(WorkerEvent("forked", pid), (ours, read_end))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -189,7 +193,7 @@ class _Worker:
         for folder in folders:
             self._clean(folder)
         for pid, status in ended:
-            self._tell(News("ended", pid, status))
+            self._tell(WorkerEvent("ended", pid, status))
 
     def _buried(self) -> list[tuple[int, int]]:
         """Forks that have ended, with their status; by then nothing is left of them."""
@@ -242,7 +246,7 @@ class _Worker:
 
     # ---- imports
 
-    def _load(self, order: Order) -> None:
+    def _load(self, order: WorkerOrder) -> None:
         """Import what a call had to import. What cannot be imported here stays that call's own
         business.
         """
@@ -265,7 +269,7 @@ class _Worker:
         gc.freeze()  # what is shared with the forks stays shared: the collector would write to it
         processes.end_with_parent(0)
         self._tell(
-            News(
+            WorkerEvent(
                 "loaded",
                 sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500],
             )

@@ -52,7 +52,7 @@ class Output:
 
     def __init__(self, frames: int) -> None:
         self._frames = frames
-        self._history = open("history.csv", "w", encoding="ascii", buffering=1)
+        self._history = open("history.csv", "w", encoding="ascii", buffering=1)  # noqa: SIM115
         self._history.write("frame,time,mean,maximum\n")
         self._reported = 0.0
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...runtime.filesystems import write_atomically
 from ..app import App, AppError, Data, Field, Model, Prepared, Report, Run, checked
-from . import growth_program as growth
+from . import growth_program
 
 #: Height (cm) and weight (kg) of grown dogs.
 BREEDS = {
@@ -101,13 +101,13 @@ def prepare(run: Run) -> Prepared:
         "paceSecs": given["paceSecs"],
     }
     (run.run_dir / "in.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-    (run.run_dir / "parameters.py").write_bytes(Path(growth.__file__).read_bytes())
+    (run.run_dir / "parameters.py").write_bytes(Path(growth_program.__file__).read_bytes())
     return Prepared(command=(sys.executable, "-P", "parameters.py"))
 
 
 def result(run: Run) -> Any:
     grown = _grown(run)
-    years = [w / growth.WEEKS_A_YEAR for w in grown["weeks"]]
+    years = [w / growth_program.WEEKS_A_YEAR for w in grown["weeks"]]
     return {
         "title": "Height and weight of a growing dog",
         "xLabel": "Age [years]",

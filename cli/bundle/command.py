@@ -101,8 +101,7 @@ def bundle(
 
 def _collected(s: Session, jid: str, output_bytes: int, no_doctor: bool) -> "Collected":
     from ...protocol.version import VERSION
-    from . import local_files as local
-    from . import supervisor_parts as remote
+    from . import local_files, supervisor_parts
     from .parts import Collected
     from .secret_masking import Masker
 
@@ -116,7 +115,7 @@ def _collected(s: Session, jid: str, output_bytes: int, no_doctor: bool) -> "Col
     )
     # asked first: where there is no such job, or no supervisor, that is the answer
     client.status(jid)
-    tasks = remote.collect(client, jid, out, output_bytes)
+    tasks = supervisor_parts.collect(client, jid, out, output_bytes)
     root = None if s.url else s.root
     if root is None:
         out.lacks(
@@ -124,13 +123,13 @@ def _collected(s: Session, jid: str, output_bytes: int, no_doctor: bool) -> "Col
             "scripts and exit files: they are in the supervisor's root; run this there to have them, too",
         )
     else:
-        local.collect(root, tasks, out)
+        local_files.collect(root, tasks, out)
     also = _configuration(out, root)
     if not no_doctor:
         _doctor(s, out)
     # last what may be large, and is left out first
     out.parts.sort(key=lambda p: p.kind == "output")
-    masker = Masker([*s.secrets(), *(local.secrets(root, also) if root else ())])
+    masker = Masker([*s.secrets(), *(local_files.secrets(root, also) if root else ())])
     for part in out.parts:
         masker.learn(part)
     out.parts = [masker.masked(part) for part in out.parts]
@@ -141,7 +140,7 @@ def _collected(s: Session, jid: str, output_bytes: int, no_doctor: bool) -> "Col
 def _configuration(out: "Collected", root: str | None) -> list[str]:
     """Adds it; returns the files that it names for secrets."""
     from ...protocol.errors import Refusal
-    from ...service.settings import loader as config
+    from ...service.settings import loader
 
     if root is None:
         out.lacks(
@@ -150,13 +149,13 @@ def _configuration(out: "Collected", root: str | None) -> list[str]:
         )
         return []
     try:
-        settings = config.load({"root": root})
+        settings = loader.load({"root": root})
     except Refusal as e:
         out.lacks("config.json", e.sentence)
         return []
     # a name such as server_secret_file is that of a place, which is no secret
     rows = [
-        {"setting": row.key, "is": row.value, "origin": row.origin} for row in config.show(settings)
+        {"setting": row.key, "is": row.value, "origin": row.origin} for row in loader.show(settings)
     ]
     out.add_json("config.json", rows, "the configuration as this command line finds it")
     s = settings.supervisor

@@ -24,10 +24,10 @@ Progress = Callable[[str, int, int], None]
 @command()
 def check() -> None:
     """Verify every event, checksum, index row and record. Exits with 1 when something is wrong."""
-    from ...db.maintenance import verification as inspection
+    from ...db.maintenance import verification
 
     s = session()
-    report = inspection.check(store_root(s), shown(s))
+    report = verification.check(store_root(s), shown(s))
     if s.screen.json:
         import msgspec
 

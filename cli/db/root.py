@@ -65,12 +65,12 @@ def adopt() -> None:
 def _held(s: Session) -> Iterator[Path]:
     """The root, which must be there, and which no supervisor has meanwhile. Raises Refusal."""
     from ...protocol.errors import Refusal
-    from ...supervisor.process.root_directory import Root
+    from ...supervisor.process.root_directory import RootDirectory
 
     path = store_root(s)
     if not path.is_dir():
         raise Refusal("notFound", f"there is no root {path}")
-    root = Root(str(path))
+    root = RootDirectory(str(path))
     try:
         yield root.path
     finally:

@@ -15,9 +15,9 @@ import click
 
 from ...protocol.errors import Refusal
 from ..session.session import Session, command, session
-from ..terminal.output_stream import Pump
+from ..terminal.output_stream import OutputStreamer
 from ..terminal.quantities import duration
-from . import child_processes as descendants
+from . import child_processes
 from .computations import Computation, chosen
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def demo(keep: bool | None) -> None:
         computation = chosen(shown.say, root)
     except RuntimeError as e:
         raise Refusal("badConfig", str(e)) from None
-    descendants.adopt()
+    child_processes.adopt()
     supervisor = _started(root, shown)
     try:
         code = _computed(s, root, computation, shown)
@@ -63,7 +63,7 @@ def demo(keep: bool | None) -> None:
     finally:
         if not keep:
             supervisor.terminate()
-            descendants.stop_all(STOP_SECS)
+            child_processes.stop_all(STOP_SECS)
     shown.ended(root, supervisor.pid if keep else None)
     raise SystemExit(code)
 
@@ -188,14 +188,16 @@ def _computed(s: Session, root: Path, computation: Computation, shown: _Shown) -
 
 def _pump(
     client: "Client", job: "Job", stream: Any, shown: _Shown, computation: Computation
-) -> Pump:
+) -> OutputStreamer:
     def sink(part: "LogPart") -> None:
         if stream == "stdout":
             shown.output(part, computation)
         else:
             shown.say(part.data.decode("utf-8", "replace").rstrip())
 
-    return Pump(client.copy(), lambda c: c.logs(job.jid, stream, follow=True), sink, lambda _: None)
+    return OutputStreamer(
+        client.copy(), lambda c: c.logs(job.jid, stream, follow=True), sink, lambda _: None
+    )
 
 
 def _says(record: Path, status: str) -> bool:

@@ -5,9 +5,7 @@ take.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import machine_checks as machine
-from . import machine_facts, site_facts
-from . import site_checks as site
+from . import machine_checks, machine_facts, site_checks, site_facts
 from .findings import Facts, Finding
 
 
@@ -22,20 +20,20 @@ class Check(NamedTuple):
 
 
 CHECKS: dict[str, Check] = {
-    "environment": Check(machine_facts.environment, machine.environment),
-    "config": Check(site_facts.config, site.config),
-    "root": Check(site_facts.root, site.root, 15.0),
-    "user root": Check(site_facts.user_root, site.user_root, 15.0),
-    "supervisor": Check(site_facts.supervisor, site.supervisor, 15.0),
-    "ports": Check(site_facts.ports, site.ports),
-    "engines": Check(site_facts.engines, site.engines, 60.0),
-    "limits": Check(machine_facts.limits, machine.limits),
-    "cgroups": Check(machine_facts.cgroups, machine.cgroups),
-    "kernel log": Check(machine_facts.kernel_log, machine.kernel_log),
-    "cores": Check(machine_facts.cores, machine.cores),
-    "ptrace": Check(machine_facts.ptrace, machine.ptrace),
-    "clock": Check(machine_facts.clock, machine.clock),
-    "journal": Check(machine_facts.journal, machine.journal),
-    "systemd": Check(machine_facts.systemd, machine.systemd, 20.0),
-    "gpus": Check(machine_facts.gpus, machine.gpus, 15.0),
+    "environment": Check(machine_facts.environment, machine_checks.environment),
+    "config": Check(site_facts.config, site_checks.config),
+    "root": Check(site_facts.root, site_checks.root, 15.0),
+    "user root": Check(site_facts.user_root, site_checks.user_root, 15.0),
+    "supervisor": Check(site_facts.supervisor, site_checks.supervisor, 15.0),
+    "ports": Check(site_facts.ports, site_checks.ports),
+    "engines": Check(site_facts.engines, site_checks.engines, 60.0),
+    "limits": Check(machine_facts.limits, machine_checks.limits),
+    "cgroups": Check(machine_facts.cgroups, machine_checks.cgroups),
+    "kernel log": Check(machine_facts.kernel_log, machine_checks.kernel_log),
+    "cores": Check(machine_facts.cores, machine_checks.cores),
+    "ptrace": Check(machine_facts.ptrace, machine_checks.ptrace),
+    "clock": Check(machine_facts.clock, machine_checks.clock),
+    "journal": Check(machine_facts.journal, machine_checks.journal),
+    "systemd": Check(machine_facts.systemd, machine_checks.systemd, 20.0),
+    "gpus": Check(machine_facts.gpus, machine_checks.gpus, 15.0),
 }

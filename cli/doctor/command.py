@@ -91,10 +91,10 @@ def _root(s: Session, file: str | None, sets: tuple[str, ...]) -> str:
     end.
     """
     from ...protocol.errors import Refusal
-    from ...service.settings import loader as config
+    from ...service.settings import loader
 
     try:
-        return config.load({"root": s.options.get("root"), **assignments(sets)}, file=file).root
+        return loader.load({"root": s.options.get("root"), **assignments(sets)}, file=file).root
     except Refusal:
         return os.path.abspath(
             s.options.get("root")

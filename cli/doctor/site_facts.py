@@ -11,8 +11,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from . import machine_facts
-from . import port_facts as port_holders
+from . import machine_facts, port_facts
 from .findings import Facts
 
 if TYPE_CHECKING:
@@ -25,19 +24,19 @@ _UNREACHED = (OSError, http.client.HTTPException, ValueError)
 
 def _settings(given: Facts) -> "Settings":
     """Raises Refusal."""
-    from ...service.settings import loader as config
+    from ...service.settings import loader
 
-    return config.load({"root": given["rootOption"], **given["sets"]}, file=given["file"])
+    return loader.load({"root": given["rootOption"], **given["sets"]}, file=given["file"])
 
 
 def config(given: Facts) -> Facts:
     from ...protocol.errors import Refusal
-    from ...service.site import startup_checks as safety
+    from ...service.site import startup_checks
 
     try:
         settings = _settings(given)
-        problems = [p.body() for p in safety.problems(settings)]
-        warnings = [] if problems else list(safety.warnings(settings))
+        problems = [p.body() for p in startup_checks.problems(settings)]
+        warnings = [] if problems else list(startup_checks.warnings(settings))
     except Refusal as e:
         return {"problems": [e.body()], "warnings": [], "file": given["file"]}
     # a supervisor of a person's own is started by `up`, which brings the secret
@@ -162,7 +161,7 @@ def ports(given: Facts) -> Facts:
         ("server", settings.server.ip, settings.server.port),
     ]
     held = machine_facts.held(os.path.join(given["root"], "supervisor.lock"))
-    listens = port_holders.published(given["root"]) if held else []
+    listens = port_facts.published(given["root"]) if held else []
     return {
         "held": held,
         "listens": listens,
@@ -172,7 +171,7 @@ def ports(given: Facts) -> Facts:
 
 def _port(root: str, name: str, ip: str, port: int) -> Facts:
     error = _taken(ip, port)
-    held = port_holders.holder(ip, port, root) if error is not None else None
+    held = port_facts.holder(ip, port, root) if error is not None else None
     return {"name": name, "ip": ip, "port": port, "error": error, "holder": held}
 
 

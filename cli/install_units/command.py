@@ -15,7 +15,7 @@ import click
 
 from ...protocol.errors import Refusal
 from ..session.session import Session, command, session
-from . import unit_text as units_text
+from . import unit_text
 
 if TYPE_CHECKING:
     from ...service.settings.settings import Settings
@@ -58,7 +58,7 @@ class _File(NamedTuple):
 )
 @click.option(
     "--account",
-    default=units_text.ACCOUNT,
+    default=unit_text.ACCOUNT,
     metavar="NAME",
     help="The unix user that they run as (default: jobscribe).",
 )
@@ -80,7 +80,7 @@ def install_units(
         )
     s = session()
     settings, config = _configured(s, own, file)
-    i = units_text.Installation(_program(), None if own else account, config, settings.root)
+    i = unit_text.Installation(_program(), None if own else account, config, settings.root)
     files = _files(i, prefix)
     for f in files:
         _show(s, f)
@@ -112,13 +112,13 @@ def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str
     """The settings, and the file that the units are to name; where that is not there yet, what it
     will most likely say.
     """
-    from ...service.settings import loader as config
+    from ...service.settings import loader
 
     options = {"root": s.options.get("root")}
-    named = file or os.environ.get("JOBSCRIBE_CONFIG") or (None if own else units_text.CONFIG)
-    if named == units_text.CONFIG and file is None and not os.path.exists(named):
-        return config.load({"root": options["root"] or units_text.STATE}, env={}), named
-    return config.load(options, file=named), None if named is None else os.path.abspath(named)
+    named = file or os.environ.get("JOBSCRIBE_CONFIG") or (None if own else unit_text.CONFIG)
+    if named == unit_text.CONFIG and file is None and not os.path.exists(named):
+        return loader.load({"root": options["root"] or unit_text.STATE}, env={}), named
+    return loader.load(options, file=named), None if named is None else os.path.abspath(named)
 
 
 def _program() -> tuple[str, ...]:
@@ -141,25 +141,23 @@ def _program() -> tuple[str, ...]:
     )
 
 
-def _files(i: units_text.Installation, prefix: str) -> list[_File]:
+def _files(i: unit_text.Installation, prefix: str) -> list[_File]:
     place = (
         os.path.expanduser("~/.config/systemd/user") if i.account is None else "/etc/systemd/system"
     )
     texts = {
-        f"{place}/{name}": units_text.unit(_shipped(name), i)
-        for name in (units_text.SUPERVISOR, units_text.SERVER)
+        f"{place}/{name}": unit_text.unit(_shipped(name), i)
+        for name in (unit_text.SUPERVISOR, unit_text.SERVER)
     }
-    if _systemd() >= units_text.DROP_IN_FROM:
-        texts[f"{place}/{units_text.SUPERVISOR}.d/{units_text.DROP_IN}"] = _shipped(
-            units_text.DROP_IN
-        )
+    if _systemd() >= unit_text.DROP_IN_FROM:
+        texts[f"{place}/{unit_text.SUPERVISOR}.d/{unit_text.DROP_IN}"] = _shipped(unit_text.DROP_IN)
     if i.account is not None and not _there(i.account):
-        texts["/etc/sysusers.d/jobscribe.conf"] = units_text.account(
-            _shipped(units_text.SYSUSERS), i.account
+        texts["/etc/sysusers.d/jobscribe.conf"] = unit_text.account(
+            _shipped(unit_text.SYSUSERS), i.account
         )
     prefix = os.path.abspath(prefix) if prefix else ""
     return [
-        _File(prefix + path, units_text.marked(text), _read(prefix + path))
+        _File(prefix + path, unit_text.marked(text), _read(prefix + path))
         for path, text in texts.items()
     ]
 
@@ -217,7 +215,7 @@ def _show(s: Session, f: _File) -> None:
 
 def _ours(f: _File) -> bool:
     """May it be written over? What was copied by hand from those that ship is ours, too."""
-    return f.there is None or units_text.untouched(f.there) or units_text.marked(f.there) == f.text
+    return f.there is None or unit_text.untouched(f.there) or unit_text.marked(f.there) == f.text
 
 
 def _write(files: list[_File], own: bool) -> None:
@@ -239,7 +237,7 @@ def _write(files: list[_File], own: bool) -> None:
             raise Refusal("badRequest", f"{f.path} cannot be written: {e.strerror}{how}") from None
 
 
-def _next(i: units_text.Installation, own: bool, prefix: str, settings: "Settings") -> list[str]:
+def _next(i: unit_text.Installation, own: bool, prefix: str, settings: "Settings") -> list[str]:
     """The commands that are left to be typed."""
     ctl = "systemctl --user" if own else "systemctl"
     lines = []

@@ -10,7 +10,7 @@ import click
 from ...protocol.errors import Refusal
 from ..session.job_names import whole
 from ..session.session import Session, command, session
-from ..terminal.output_stream import Pump, json_sink, raw_sink, sink_for
+from ..terminal.output_stream import OutputStreamer, json_sink, raw_sink, sink_for
 from .log_reader import Reading, matching
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def logs(
             pieces = _said_where(s, pieces, tail) if newest else pieces
             return silences.of(stream, pieces if pattern is None else matching(pattern, pieces))
 
-        pump = Pump(client.copy(), parts, sink, lambda _: None)
+        pump = OutputStreamer(client.copy(), parts, sink, lambda _: None)
         pumps.append(pump)
         if not follow:
             pump.join()

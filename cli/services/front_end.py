@@ -36,7 +36,7 @@ LEAVES_SECS = 2.0
 _log = logging.getLogger(__name__)
 
 
-class FrontDoor:
+class FrontEndProcess:
     """options, file: what the settings were loaded from, so that the child loads the same. Raises
     Refusal.
     """

@@ -23,7 +23,7 @@ from ..session.session import command, session
 if TYPE_CHECKING:
     from ...service.settings.settings import Settings
     from ...service.systemd import Notifier
-    from .front_end import FrontDoor
+    from .front_end import FrontEndProcess
 
 #: Exit code of a start that cannot succeed before a person has changed something (EX_CONFIG of
 #: sysexits.h).
@@ -90,9 +90,9 @@ def up(
         if port is not None and "supervisor.port" not in settings.origins:
             options["supervisor.port"] = 0
             settings = _loaded(options, file)
-        from .front_end import FrontDoor
+        from .front_end import FrontEndProcess
 
-        _both(settings, FrontDoor(settings, options, file))
+        _both(settings, FrontEndProcess(settings, options, file))
 
 
 @command()
@@ -164,7 +164,7 @@ def _serve(options: dict[str, Any], file: str | None) -> None:
     main(settings, lambda where: say(where["url"], where["root"]), notifier=notifier)
 
 
-def _both(settings: "Settings", door: "FrontDoor") -> None:
+def _both(settings: "Settings", door: "FrontEndProcess") -> None:
     """The supervisor in this process, the front end in one beside it."""
     with _uncollected():
         from ...supervisor.app import main

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...client.api import random_ids as fresh
+from ...client.api import random_ids
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
-from ...schema.fields import BadDescription, Problem, member
+from ...schema.fields import InvalidDocument, Problem, member
 from ...schema.jobs.description import JobDescription, JobRuns, described, runs
-from ...schema.text import job_text as job_file
+from ...schema.text import job_text
 from ..session.session import Session
 from .plan_text import show
 
@@ -54,8 +54,8 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
     tree, warnings = _checked(s, path, quiet)
     client = s.client()
     try:
-        made = runs(described(tree.data), client.uid, fresh.simulation_id)
-    except BadDescription as e:
+        made = runs(described(tree.data), client.uid, random_ids.simulation_id)
+    except InvalidDocument as e:
         raise _refused(s, tree.located(e.problems), tree.name) from None
     items, problems = [], []
     for job in made:
@@ -87,9 +87,9 @@ def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
     """What the file says, what is wrong with it and what is doubtful, each with its place."""
     tree = None
     try:
-        tree = job_file.read(path, lenient=True)
+        tree = job_text.read(path, lenient=True)
         return tree, tree.problems, tree.located(described(tree.data).warnings)
-    except BadDescription as e:
+    except InvalidDocument as e:
         if tree is None:
             return tree, list(e.problems), []
         return (

@@ -12,7 +12,7 @@ import click
 from ..terminal.quantities import BYTES, SECS
 
 if TYPE_CHECKING:
-    from ...protocol.clusters.batch import Wishes
+    from ...protocol.clusters.batch import BatchRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -238,7 +238,7 @@ def _task(
     }
 
 
-def _wishes(said: dict[str, Any]) -> "Wishes | None":
+def _wishes(said: dict[str, Any]) -> "BatchRequest | None":
     """What they ask of a cluster; nothing where they ask for nothing."""
     keys = {"tasks_per_node": "tasksPerNode", "signal_secs": "signalSecs"}
     given = {

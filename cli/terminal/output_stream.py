@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Sink = Callable[["LogPart"], None]
 
 
-class Pump:
+class OutputStreamer:
     """Reads one stream in a thread of its own, with a client of its own. `failure` is what ended it
     early, if anything did.
     """

@@ -13,7 +13,7 @@ PROMPT_SECS = 0.5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
-class Pause:
+class PollBackoff:
     """How long to wait after an answer that said nothing new although it should have waited: longer
     each time in a row.
     """

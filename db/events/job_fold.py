@@ -32,7 +32,7 @@ from .events import (
     TaskStarted,
     TaskSubmitted,
 )
-from .state import Attempt, Decided, Held, Job, PastRun, Run, Stop, Task
+from .state import Attempt, DebugHold, Decided, Job, PastRun, Run, Stop, Task
 
 #: Earlier runs kept in a job; older ones are only counted (the log still has them).
 HISTORY_LENGTH = 50
@@ -90,7 +90,7 @@ def evolve(job: Job, event: JobEvent) -> Job:
         case TaskExited():
             return _change_task_of(job, event.token, exited=event.exit)
         case TaskHeld():
-            held = Held(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
+            held = DebugHold(at=event.at, secs=event.secs, mono=event.mono, boot_id=event.boot_id)
             return _with_run(
                 job,
                 event.token.serial,

@@ -15,11 +15,11 @@ from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import AgentKey, Token
 from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.jobs.roles import After, Place, TaskRole
+from ...protocol.jobs.roles import After, TaskPlace, TaskRole
 from ...protocol.jobs.status import ACTIVE, MISSING
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class DebugHold(msgspec.Struct, frozen=True, kw_only=True):
     """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it
     goes on holding.
     """
@@ -53,7 +53,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
-    held: Held | None = None
+    held: DebugHold | None = None
     #: the exit of its command, while something else of the execution is still there
     exited: ExitInfo | None = None
     #: as its batch scheduler accepted it
@@ -71,9 +71,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TaskPlace:
         token = self.token
-        return Place(
+        return TaskPlace(
             role=token.role,
             index=token.index,
             host=self.agent_key.host,

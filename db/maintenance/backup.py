@@ -16,12 +16,11 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import make_folder
-from ..sqlite import head_file as witness
-from ..sqlite.head_file import NAME, NOTHING, Mark, Witness
+from ..sqlite import head_file
+from ..sqlite.head_file import NAME, NOTHING, DurablePosition, HeadFile
 from ..sqlite.schema import FILE, checksum_at, last_before, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
-from . import derived_tables as deriving
-from . import file_replacement as replacing
+from . import derived_tables, file_replacement
 from .rebuild import copy
 from .rollback import set_back, used
 from .verification import (
@@ -72,7 +71,7 @@ def backup(root: Path, destination: Path, progress: Progress = silent) -> Backed
     try:
         target = destination / FILE
         _copy(source, target, progress)
-        replacing.sync(target)
+        file_replacement.sync(target)
         report = check_file(target, None, progress)
         wrong = [p for p in report.problems if p.where != "witness"]
         if wrong:
@@ -115,19 +114,19 @@ def restore(
     """
     if not (source / FILE).exists():
         raise Refusal("notFound", f"{source} is no backup: there is no {FILE} in it")
-    if witness.look(source) is None:
+    if head_file.look(source) is None:
         raise Refusal(
             "storeDamaged",
             f"{source} is no whole backup: its witness {NAME!r} is missing or unreadable",
         )
     path = store_path(root)
-    there = path.exists() or witness.look(path.parent) not in (None, NOTHING)
+    there = path.exists() or head_file.look(path.parent) not in (None, NOTHING)
     if there and not replace:
         raise Refusal(
             "badRequest",
             f"there is a store in {path.parent} already; --replace keeps it aside and puts the backup in its place",
         )
-    if witness.held(source):
+    if head_file.held(source):
         raise Refusal(
             "badRequest",
             f"{source} is a store in use, no backup; 'jobscribe db backup' makes one of it",
@@ -136,7 +135,7 @@ def restore(
         raise Refusal("badRequest", f"{source} is the store itself")
     for folder in (root, path.parent):
         make_folder(str(folder))
-    with replacing.alone(root, path, "restore the backup") as lock:
+    with file_replacement.alone(root, path, "restore the backup") as lock:
         return _restore(root, path, source, lock, time.time() if now is None else now, progress)
 
 
@@ -146,11 +145,11 @@ def begin(root: Path, *, now: float | None = None) -> None:
     """
     path = store_path(root)
     make_folder(str(path.parent))
-    with replacing.alone(root, path, "begin it anew") as lock:
+    with file_replacement.alone(root, path, "begin it anew") as lock:
         if lock.new:
             lock.reset(*NOTHING)
         new = path.with_name(path.name + ".begun")
-        with replacing.begun(new) as target:
+        with file_replacement.begun(new) as target:
             end = set_back(
                 target,
                 NOTHING,
@@ -158,11 +157,11 @@ def begin(root: Path, *, now: float | None = None) -> None:
                 "restored",
                 time.time() if now is None else now,
             )
-        replacing.replace(root, path, new, lock, end)
+        file_replacement.replace(root, path, new, lock, end)
 
 
 def _restore(
-    root: Path, path: Path, source: Path, lock: Witness, now: float, progress: Progress
+    root: Path, path: Path, source: Path, lock: HeadFile, now: float, progress: Progress
 ) -> Restored:
     taken = path.with_name("being-restored")
     try:
@@ -175,30 +174,30 @@ def _restore(
                 # look like a lost witness
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
-            with replacing.begun(new) as target:
+            with file_replacement.begun(new) as target:
                 copied = copy(old, target, progress)
                 if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
                     raise Refusal(
                         "storeDamaged", f"the log in {source} is not the one that its witness saw"
                     )
                 end = set_back(target, copied.head, lost, "restored", now)
-                deriving.receipts(old, target)
-                deriving.names(target, progress)
-                jobs = deriving.index(target, progress)
+                derived_tables.receipts(old, target)
+                derived_tables.names(target, progress)
+                jobs = derived_tables.index(target, progress)
         finally:
             old.close()
         # a copy: what is in the old WAL is not in its file, and need not be readable
         aside = (
-            replacing.keep_aside(path, "before-restore", copy=True)
+            file_replacement.keep_aside(path, "before-restore", copy=True)
             if path.exists() or not lock.new
             else None
         )
         if path.exists():
-            replacing.empty_wal(path, damaged=True)
-        replacing.replace(root, path, new, lock, end)
+            file_replacement.empty_wal(path, damaged=True)
+        file_replacement.replace(root, path, new, lock, end)
     finally:
         shutil.rmtree(taken, ignore_errors=True)
-    removed = deriving.records(root, end.position, progress)
+    removed = derived_tables.records(root, end.position, progress)
     return Restored(
         events=copied.events,
         jobs=jobs,
@@ -219,7 +218,9 @@ def _take(source: Path, taken: Path) -> None:
             (taken / name).chmod(0o600)
 
 
-def _verified(taken: Path, source: Path, progress: Progress) -> tuple[sqlite3.Connection, Mark]:
+def _verified(
+    taken: Path, source: Path, progress: Progress
+) -> tuple[sqlite3.Connection, DurablePosition]:
     report = check_file(taken / FILE, None, progress)
     wrong = [p for p in report.problems if p.where in ("log", "witness", "stream", "file")]
     if wrong:
@@ -227,7 +228,7 @@ def _verified(taken: Path, source: Path, progress: Progress) -> tuple[sqlite3.Co
             "storeDamaged",
             f"the backup in {source} is damaged ({_said(wrong[0])}); nothing was changed",
         )
-    connection, mark = open_file(taken / FILE), witness.look(taken)
+    connection, mark = open_file(taken / FILE), head_file.look(taken)
     assert mark is not None
     return connection, standing(connection, mark)
 
@@ -274,7 +275,7 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
             progress=lambda _, left, of: progress("pages", of - left, of),
         )
         source.execute("ROLLBACK")
-        replacing.finish(connection)
+        file_replacement.finish(connection)
     finally:
         connection.close()
 
@@ -282,12 +283,12 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
 def _witnessed(target: Path) -> int:
     with contextlib.closing(open_file(target)) as connection:
         position, checksum = last_before(connection, 2**62)
-    mark = Witness(target.parent)
+    mark = HeadFile(target.parent)
     try:
         mark.reset(position, checksum)
     finally:
         mark.close()
-    replacing.sync(target.parent)
+    file_replacement.sync(target.parent)
     return int(position)
 
 

@@ -52,7 +52,7 @@ class Identity(msgspec.Struct, frozen=True):
     restored: bool = False
 
 
-class Folded(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """`row` stands for the first `count` events of its stream, whose last one it takes the place
     of.
     """
@@ -71,7 +71,7 @@ def job_of(stream: str, events: Sequence[Stored]) -> Job | None:
     return job
 
 
-def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Folded | None:
+def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
     """What may stand for the first events of this stream (given from its first one on); None where
     nothing is won.
     """
@@ -165,7 +165,7 @@ def identity(events: Sequence[Stored]) -> Identity:
     return out
 
 
-def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Folded | None:
+def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
     if job.busy or events[-1].event.at >= rules.before:
         return None
     kept = trimmed(job, rules.history)
@@ -220,6 +220,6 @@ def _since(events: Sequence[Stored]) -> float:
     return first.since if isinstance(first, JobFolded | AgentFolded | SystemFolded) else first.at
 
 
-def _instead(events: Sequence[Stored], event: Event) -> Folded:
+def _instead(events: Sequence[Stored], event: Event) -> Checkpoint:
     last = events[-1]
-    return Folded(Stored(last.position, last.stream, last.version, event), len(events))
+    return Checkpoint(Stored(last.position, last.stream, last.version, event), len(events))

@@ -19,15 +19,14 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
-from ..sqlite.head_file import NOTHING, Mark
+from ..sqlite.head_file import NOTHING, DurablePosition
 from ..sqlite.opening import repair
 from ..sqlite.reader import index_row as read_index_row
 from ..sqlite.schema import INSERT_JOBS, INSERT_KINDS, JOB_COLUMNS, ROW_COLUMNS, insert, rows_after
 from ..store.checksum_chain import START, Broken, Row, row, stored
 from ..store.contract import IndexRow, Stored
 from ..store.job_index import index_row
-from . import derived_tables as deriving
-from . import file_replacement as replacing
+from . import derived_tables, file_replacement
 from .checkpoints import Rules, checkpoint, job_of
 from .rebuild import trusted
 from .verification import EVERY, Progress, folded, open_file, opened, silent, store_path, whole_rows
@@ -90,14 +89,14 @@ def compact(
     path = store_path(root)
     opened(root).close()
     rules = _rules(older_than_secs, history, now)
-    with replacing.alone(root, path, "compact it") as lock:
+    with file_replacement.alone(root, path, "compact it") as lock:
         old = opened(root)
         try:
             mark = trusted(old, lock.mark, path)
             head, events = _verified(old, mark, path, progress)
             new = path.with_name(path.name + ".compacted")
             with contextlib.ExitStack() as unfinished:
-                target = unfinished.enter_context(replacing.begun(new))
+                target = unfinished.enter_context(file_replacement.begun(new))
                 plan = _plan(old, target, rules, events, progress)
                 if not plan.up_to:
                     unfinished.pop_all().close()
@@ -105,18 +104,18 @@ def compact(
                     return Compacted(events_before=events, events_after=events, jobs=plan.jobs)
                 _copy(old, target, plan, events, progress)
                 done = _chain(target, plan, head, events, rules.at)
-                deriving.receipts(old, target)
-                deriving.names(target, progress)
+                derived_tables.receipts(old, target)
+                derived_tables.names(target, progress)
                 _same_jobs(target, progress)
         finally:
             old.close()
         end = _verify_new(new)
         # from here on the witness names exactly the log that the closing event names
-        replacing.empty_wal(path)
+        file_replacement.empty_wal(path)
         lock.reset(head.position, head.checksum)
-        aside = replacing.keep_aside(path, "before-compaction", copy=False) if keep else None
-        replacing.replace(root, path, new, lock, end)
-        deriving.records(root, end.position, progress)
+        aside = file_replacement.keep_aside(path, "before-compaction", copy=False) if keep else None
+        file_replacement.replace(root, path, new, lock, end)
+        derived_tables.records(root, end.position, progress)
     done.kept_aside = str(aside) if aside else None
     return done
 
@@ -154,15 +153,15 @@ def _rules(older_than_secs: float, history: int, now: float | None) -> Rules:
 
 
 def _verified(
-    connection: sqlite3.Connection, mark: Mark, path: Path, progress: Progress
-) -> tuple[Mark, int]:
+    connection: sqlite3.Connection, mark: DurablePosition, path: Path, progress: Progress
+) -> tuple[DurablePosition, int]:
     """The end of the log and its number of events, after all of it was found whole."""
     (of,) = connection.execute("SELECT count(*) FROM events").fetchone()
     head, count, seen = NOTHING, 0, mark == NOTHING
     try:
         for row_ in whole_rows(connection):
             stored(row_)
-            head, count = Mark(row_.position, row_.checksum), count + 1
+            head, count = DurablePosition(row_.position, row_.checksum), count + 1
             seen = seen or head == mark
             if count % EVERY == 0:
                 progress("events verified", count, of)
@@ -201,7 +200,7 @@ def _plan(
             plan.jobs += 1
             index.append(msgspec.structs.replace(index_row(job), position=own[-1].position))
         _fold(plan, stream, own, events, rules)
-        if target is not None and len(plan.rows) + len(index) >= deriving.BATCH:
+        if target is not None and len(plan.rows) + len(index) >= derived_tables.BATCH:
             _flush(target, plan, index)
         if (done + len(own)) // EVERY > done // EVERY:
             progress("events folded", done + len(own), of)
@@ -228,7 +227,7 @@ def _fold(plan: _Plan, stream: str, own: list[Row], events: list[Stored], rules:
 
 
 def _flush(target: sqlite3.Connection, plan: _Plan, index: list[IndexRow]) -> None:
-    deriving.write_rows(target, plan.rows)
+    derived_tables.write_rows(target, plan.rows)
     target.execute("BEGIN IMMEDIATE")
     insert(target, INSERT_JOBS, [msgspec.structs.astuple(r) for r in index])
     target.execute("COMMIT")
@@ -277,18 +276,18 @@ def _copy(
             if n % EVERY == 0:
                 progress("events copied", n, of)
 
-    deriving.write_rows(target, kept())
+    derived_tables.write_rows(target, kept())
 
 
 def _chain(
-    target: sqlite3.Connection, plan: _Plan, head: Mark, events: int, now: float
+    target: sqlite3.Connection, plan: _Plan, head: DurablePosition, events: int, now: float
 ) -> Compacted:
     """Bind all rows to each other in their order, and close the log with the event that says what
     happened.
     """
     previous, last, count = START, 0, 0
     kinds: set[tuple[str, int]] = set()
-    while page := [_row(raw) for raw in rows_after(target, last, None, deriving.BATCH)]:
+    while page := [_row(raw) for raw in rows_after(target, last, None, derived_tables.BATCH)]:
         changes = []
         for r in page:
             previous = row(
@@ -321,7 +320,7 @@ def _chain(
         now,
         encode(event),
     )
-    deriving.write_rows(target, [closing])
+    derived_tables.write_rows(target, [closing])
     insert(target, INSERT_KINDS, sorted(kinds | {(closing.type, closing.schema)}))
     return Compacted(
         events_before=events,
@@ -354,13 +353,13 @@ def _same_jobs(target: sqlite3.Connection, progress: Progress) -> None:
             progress("jobs compared", count, count)
 
 
-def _verify_new(new: Path) -> Mark:
+def _verify_new(new: Path) -> DurablePosition:
     """The end of the new file, read once more from its beginning."""
     connection = open_file(new)
     try:
         head = NOTHING
         for row_ in whole_rows(connection):
-            head = Mark(row_.position, row_.checksum)
+            head = DurablePosition(row_.position, row_.checksum)
         return head
     except Broken as e:
         raise Refusal(
@@ -371,5 +370,5 @@ def _verify_new(new: Path) -> Mark:
 
 
 def _drop(new: Path) -> None:
-    for leftover in (new, *replacing.companions(new)):
+    for leftover in (new, *file_replacement.companions(new)):
         leftover.unlink(missing_ok=True)

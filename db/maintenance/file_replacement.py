@@ -17,14 +17,14 @@ from ...protocol.errors import Refusal
 from ...runtime.filesystems import network_file_system
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import write_marker
-from ..sqlite.head_file import NAME, Mark, Witness
+from ..sqlite.head_file import NAME, DurablePosition, HeadFile
 from ..sqlite.opening import owned
 from ..sqlite.schema import create, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
 
 
 @contextlib.contextmanager
-def alone(root: Path, path: Path, doing: str) -> Iterator[Witness]:
+def alone(root: Path, path: Path, doing: str) -> Iterator[HeadFile]:
     """Nobody else has the store open meanwhile. Raises Refusal: rootBusy, foreignRoot,
     networkFileSystem, storageUnavailable.
     """
@@ -35,7 +35,7 @@ def alone(root: Path, path: Path, doing: str) -> Iterator[Witness]:
             "networkFileSystem", f"{path.parent} lies on {network}, which cannot keep the log safe"
         )
     try:
-        lock = Witness(path.parent)
+        lock = HeadFile(path.parent)
     except Refusal:
         raise Refusal(
             "rootBusy",
@@ -143,7 +143,7 @@ def _keep(source: Path, target: Path, *, copy: bool) -> None:
     sync(target)
 
 
-def replace(root: Path, path: Path, new: Path, lock: Witness, head: Mark) -> None:
+def replace(root: Path, path: Path, new: Path, lock: HeadFile, head: DurablePosition) -> None:
     """`new`, which is on the disk and ends at `head`, becomes the log. Raises OSError."""
     if (root / RECORDS).exists():
         # they are of the old log; whatever happens now, the next start looks at all of them

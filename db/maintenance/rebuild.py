@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..sqlite.head_file import NOTHING, Mark
+from ..sqlite.head_file import NOTHING, DurablePosition
 from ..sqlite.opening import repair
 from ..sqlite.schema import INSERT_KINDS, checksum_at, insert
 from ..store.checksum_chain import Broken, Row, stored
-from . import derived_tables as deriving
-from . import file_replacement as replacing
+from . import derived_tables, file_replacement
 from .verification import EVERY, Progress, extent, opened, silent, standing, store_path, whole_rows
 
 
@@ -29,7 +28,7 @@ class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
 class Copied(msgspec.Struct, frozen=True):
     """A log that was copied: its end, and how many events are in it."""
 
-    head: Mark
+    head: DurablePosition
     events: int
 
 
@@ -39,26 +38,28 @@ def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
     """
     path = store_path(root)
     opened(root).close()
-    with replacing.alone(root, path, "rebuild it") as lock:
+    with file_replacement.alone(root, path, "rebuild it") as lock:
         old = opened(root)
         try:
             mark = trusted(old, lock.mark, path)
             new = path.with_name(path.name + ".rebuilt")
-            with replacing.begun(new) as target:
+            with file_replacement.begun(new) as target:
                 copied = copy(old, target, progress)
                 _as_witnessed(target, copied.head, mark, path)
-                deriving.receipts(old, target)
-                deriving.names(target, progress)
-                jobs = deriving.index(target, progress)
+                derived_tables.receipts(old, target)
+                derived_tables.names(target, progress)
+                jobs = derived_tables.index(target, progress)
         finally:
             old.close()
-        replacing.empty_wal(path)
-        replacing.replace(root, path, new, lock, copied.head)
-        removed = deriving.records(root, copied.head.position, progress)
+        file_replacement.empty_wal(path)
+        file_replacement.replace(root, path, new, lock, copied.head)
+        removed = derived_tables.records(root, copied.head.position, progress)
     return Rebuilt(events=copied.events, jobs=jobs, records_removed=removed)
 
 
-def trusted(connection: sqlite3.Connection, mark: Mark | None, path: Path) -> Mark:
+def trusted(
+    connection: sqlite3.Connection, mark: DurablePosition | None, path: Path
+) -> DurablePosition:
     """What the log must at least hold, by the witness. Raises Refusal("storeDamaged") where there
     is none.
     """
@@ -94,17 +95,19 @@ def store_rows(
         for row in source:
             stored(row)
             kinds.add((row.type, row.schema))
-            head, count = Mark(row.position, row.checksum), count + 1
+            head, count = DurablePosition(row.position, row.checksum), count + 1
             if count % EVERY == 0:
                 progress("events", count, of)
             yield row
 
-    deriving.write_rows(target, rows())
+    derived_tables.write_rows(target, rows())
     insert(target, INSERT_KINDS, sorted(kinds))
     return Copied(head, count)
 
 
-def _as_witnessed(target: sqlite3.Connection, head: Mark, mark: Mark, path: Path) -> None:
+def _as_witnessed(
+    target: sqlite3.Connection, head: DurablePosition, mark: DurablePosition, path: Path
+) -> None:
     if head.position < mark.position:
         raise Refusal(
             "storeDamaged",

@@ -14,14 +14,13 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..records.record_files import FOLDER as RECORDS
-from ..sqlite import head_file as witness
-from ..sqlite.head_file import NOTHING, Mark
+from ..sqlite import head_file
+from ..sqlite.head_file import NOTHING, DurablePosition
 from ..sqlite.opening import verify_kinds
 from ..sqlite.schema import known_layout, open_for_reading
 from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
-from . import derived_tables as deriving
-from . import file_replacement as replacing
+from . import derived_tables, file_replacement
 from .rebuild import Copied, rebuild, store_rows
 from .rollback import set_back, used
 from .salvage import Loss, Survey, kept, survey
@@ -68,7 +67,7 @@ def examine(root: Path, progress: Progress = silent) -> Damage:
     newer version, which is not damaged.
     """
     path = store_path(root)
-    mark = witness.look(path.parent)
+    mark = head_file.look(path.parent)
     if not path.exists() and mark in (None, NOTHING):
         raise Refusal("notFound", f"there is no event store at {path}")
     _refuse_newer(path)
@@ -110,14 +109,14 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
     if not damage.cut:
         rebuilt = rebuild(root, progress)
         return Repaired(events=rebuilt.events, jobs=rebuilt.jobs)
-    with replacing.alone(root, path, "repair it") as lock:
-        aside = replacing.keep_aside(path, "before-repair", copy=True)
+    with file_replacement.alone(root, path, "repair it") as lock:
+        aside = file_replacement.keep_aside(path, "before-repair", copy=True)
         if path.exists():
-            replacing.empty_wal(path, damaged=True)
+            file_replacement.empty_wal(path, damaged=True)
         lost, old = used(path, lock.mark), _opened(path)
         new = path.with_name(path.name + ".repaired")
         try:
-            with replacing.begun(new) as target:
+            with file_replacement.begun(new) as target:
                 copied = (
                     Copied(NOTHING, 0)
                     if old is None
@@ -125,22 +124,22 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
                 )
                 at = time.time() if now is None else now
                 end = set_back(target, copied.head, lost, "repaired", at, whole=damage.kept_up_to)
-                deriving.receipts(old, target)
-                deriving.names(target, progress)
-                jobs = deriving.index(target, progress)
+                derived_tables.receipts(old, target)
+                derived_tables.names(target, progress)
+                jobs = derived_tables.index(target, progress)
         finally:
             if old is not None:
                 old.close()
-        replacing.replace(root, path, new, lock, end)
-        deriving.records(root, end.position, progress)
+        file_replacement.replace(root, path, new, lock, end)
+        derived_tables.records(root, end.position, progress)
     return Repaired(events=copied.events, jobs=jobs, kept_aside=str(aside))
 
 
-def _kept(old: sqlite3.Connection, mark: Mark | None) -> Iterator[Row]:
+def _kept(old: sqlite3.Connection, mark: DurablePosition | None) -> Iterator[Row]:
     return kept(old, mark, survey(old, mark))
 
 
-def _survey(path: Path, mark: Mark | None) -> Survey:
+def _survey(path: Path, mark: DurablePosition | None) -> Survey:
     connection = _opened(path)
     if connection is None:
         return Survey(events=0, losses=[], cuts={})

@@ -14,24 +14,24 @@ from pathlib import Path
 import msgspec
 
 from ..events.events import SYSTEM, LogSetBack, encode, schema_of, type_of
-from ..sqlite.head_file import Mark
+from ..sqlite.head_file import DurablePosition
 from ..sqlite.schema import INSERT_KINDS, insert, open_for_reading
 from ..store.checksum_chain import row
 from ..store.disk_errors import UNREADABLE
 from .derived_tables import write_rows
 
 
-class Used(msgspec.Struct, frozen=True):
+class HighestUsed(msgspec.Struct, frozen=True):
     """The highest position and serial that a log has given away, as far as it can be read. mark:
     what was witnessed of it.
     """
 
     position: int = 0
     serial: int = 0
-    mark: Mark | None = None
+    mark: DurablePosition | None = None
 
 
-def used(path: Path, mark: Mark | None) -> Used:
+def used(path: Path, mark: DurablePosition | None) -> HighestUsed:
     """Of the log at `path`, in whatever state it is; never raises."""
     position, serial = mark.position if mark else 0, 0
     with (
@@ -49,7 +49,7 @@ def used(path: Path, mark: Mark | None) -> Used:
                 "SELECT max(json_extract(body, '$.serial')) FROM events WHERE type = 'RunRequested'",
             ),
         )
-    return Used(position, serial, mark)
+    return HighestUsed(position, serial, mark)
 
 
 def _number(connection: sqlite3.Connection, query: str) -> int:
@@ -62,13 +62,13 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
 
 def set_back(
     target: sqlite3.Connection,
-    head: Mark,
-    lost: Used,
+    head: DurablePosition,
+    lost: HighestUsed,
     reason: str,
     now: float,
     *,
     whole: int | None = None,
-) -> Mark:
+) -> DurablePosition:
     """Close the log in `target`, which ends at `head`; returns its new end. whole: up to where
     nothing is lost, unless all is.
     """
@@ -97,4 +97,4 @@ def set_back(
     )
     write_rows(target, [closing])
     insert(target, INSERT_KINDS, [(closing.type, closing.schema)])
-    return Mark(closing.position, closing.checksum)
+    return DurablePosition(closing.position, closing.checksum)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..events.events import CHECKPOINTS
-from ..sqlite.head_file import Mark
+from ..sqlite.head_file import DurablePosition
 from ..sqlite.schema import rows_after
 from ..store.checksum_chain import START, Broken, Row, row, verified
 from ..store.disk_errors import UNREADABLE
@@ -180,7 +180,7 @@ class _Books:
         self.up_to[stream] = 0 if seen is None else seen.before if half else seen.position
 
 
-def survey(connection: sqlite3.Connection, mark: Mark | None) -> Survey:
+def survey(connection: sqlite3.Connection, mark: DurablePosition | None) -> Survey:
     """Look at every row that can be read. mark: what was witnessed of the log."""
     books = _Books(_index(connection))
     for found in _judged(connection, mark):
@@ -199,7 +199,9 @@ def survey(connection: sqlite3.Connection, mark: Mark | None) -> Survey:
     return out
 
 
-def kept(connection: sqlite3.Connection, mark: Mark | None, found: Survey) -> Iterator[Row]:
+def kept(
+    connection: sqlite3.Connection, mark: DurablePosition | None, found: Survey
+) -> Iterator[Row]:
     """The rows that are kept, with their positions, bound to each other anew."""
     previous, versions = START, dict[str, int]()
     for r in _judged(connection, mark):
@@ -230,7 +232,7 @@ def _follows(r: Row, seen: _Seen | None) -> bool:
 
 
 def _judged(
-    connection: sqlite3.Connection, mark: Mark | None
+    connection: sqlite3.Connection, mark: DurablePosition | None
 ) -> Iterator[Row | tuple[Any, ...] | None]:
     """In order of position: whole rows; damaged ones, raw; None where something cannot be read."""
     previous: Any = START
@@ -262,7 +264,7 @@ def _judged(
 
 
 def _unproven(
-    held: tuple[tuple[Any, ...], Row | None] | None, mark: Mark | None
+    held: tuple[tuple[Any, ...], Row | None] | None, mark: DurablePosition | None
 ) -> Iterator[Row | tuple[Any, ...]]:
     """A row with a wrong checksum and no row after it: the witness may have seen the right one."""
     if held is not None:

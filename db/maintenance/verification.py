@@ -20,8 +20,8 @@ from ..events.state import Job
 from ..records.job_record import record_bytes
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import read_marker, record_path
-from ..sqlite import head_file as witness
-from ..sqlite.head_file import Mark
+from ..sqlite import head_file
+from ..sqlite.head_file import DurablePosition
 from ..sqlite.name_table import differences
 from ..sqlite.opening import repair, successor
 from ..sqlite.reader import Reader
@@ -107,8 +107,8 @@ def check(root: Path, progress: Progress = silent) -> Report:
 def check_file(path: Path, records: Path | None, progress: Progress = silent) -> Report:
     """The same of a store wherever it lies: a backup has no records."""
     # Before the log is read: a store in use goes on, and the log must then hold at least this.
-    report = Report(path=str(path), in_use=witness.held(path.parent))
-    mark = witness.look(path.parent)
+    report = Report(path=str(path), in_use=head_file.held(path.parent))
+    mark = head_file.look(path.parent)
     report.witness = mark.position if mark else None
     try:
         connection = open_file(path)
@@ -139,7 +139,7 @@ def opened(root: Path) -> sqlite3.Connection:
     return open_file(store_path(root))
 
 
-def standing(connection: sqlite3.Connection, mark: Mark) -> Mark:
+def standing(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition:
     """What the log must hold: what was witnessed; or all of it, where it took the place of the log
     that was.
     """
@@ -149,8 +149,8 @@ def standing(connection: sqlite3.Connection, mark: Mark) -> Mark:
 def open_file(path: Path) -> sqlite3.Connection:
     """A store's file for reading. Raises Refusal."""
     if not path.exists():
-        mark = witness.look(path.parent)
-        if mark is not None and mark != witness.NOTHING:
+        mark = head_file.look(path.parent)
+        if mark is not None and mark != head_file.NOTHING:
             raise Refusal(
                 "storeDamaged",
                 f"{path} is missing, but position {mark.position} was durable. {repair(path)}",
@@ -197,7 +197,7 @@ def whole_rows(connection: sqlite3.Connection) -> Iterator[Row]:
 
 
 def _check_log(
-    connection: sqlite3.Connection, report: Report, mark: Mark | None, progress: Progress
+    connection: sqlite3.Connection, report: Report, mark: DurablePosition | None, progress: Progress
 ) -> None:
     of, end = extent(connection)
     kinds = set()

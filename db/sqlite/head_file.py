@@ -26,36 +26,36 @@ _FLOCK = struct.Struct("hhqqi4x")
 _OFFSETS = (0, 4096)
 
 
-class Mark(NamedTuple):
+class DurablePosition(NamedTuple):
     """The log was durable up to `position`, whose row had `checksum`."""
 
     position: int
     checksum: bytes
 
 
-NOTHING = Mark(0, START)
+NOTHING = DurablePosition(0, START)
 
 
-def _packed(mark: Mark) -> bytes:
+def _packed(mark: DurablePosition) -> bytes:
     slot = _SLOT.pack(_MAGIC, mark.position, mark.checksum)
     return slot + blake2b(slot, digest_size=16).digest()
 
 
-def _unpacked(data: bytes) -> Mark | None:
+def _unpacked(data: bytes) -> DurablePosition | None:
     if (
         len(data) != _SIZE
         or blake2b(data[: _SLOT.size], digest_size=16).digest() != data[_SLOT.size :]
     ):
         return None
     magic, position, checksum = _SLOT.unpack(data[: _SLOT.size])
-    return Mark(position, checksum) if magic == _MAGIC else None
+    return DurablePosition(position, checksum) if magic == _MAGIC else None
 
 
-def _marks(fd: int) -> list[Mark | None]:
+def _marks(fd: int) -> list[DurablePosition | None]:
     return [_unpacked(os.pread(fd, _SIZE, offset)) for offset in _OFFSETS]
 
 
-def look(folder: Path) -> Mark | None:
+def look(folder: Path) -> DurablePosition | None:
     """The newest mark on file; None when there is no file or no slot of it is whole. Raises
     OSError.
     """
@@ -86,7 +86,7 @@ def held(folder: Path) -> bool:
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-class Witness:
+class HeadFile:
     """The file, open and locked by this process. `new`: it was empty, so nothing was ever durable
     here.
     """
@@ -115,7 +115,7 @@ class Witness:
         """Durable when it returns. Raises OSError: then nobody knows, and it must not be tried
         again.
         """
-        data = _packed(Mark(position, checksum))
+        data = _packed(DurablePosition(position, checksum))
         if os.pwrite(self._fd, data, _OFFSETS[self._turn]) != _SIZE:
             raise OSError(errno.EIO, "the witness was written in part")
         self._turn = 1 - self._turn

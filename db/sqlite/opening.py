@@ -19,7 +19,7 @@ from ..events.events import SYSTEM, LogCompacted, LogSetBack, decode, known
 from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import Stored
 from ..store.disk_errors import UNREADABLE, not_opened
-from .head_file import NAME, NOTHING, Mark, Witness, look
+from .head_file import NAME, NOTHING, DurablePosition, HeadFile, look
 from .migrations import Say, bring_up, quiet
 from .schema import (
     ROW_COLUMNS,
@@ -39,8 +39,8 @@ class Opened(NamedTuple):
     """A store that was found whole, up to `head`."""
 
     connection: sqlite3.Connection
-    witness: Witness
-    head: Mark
+    witness: HeadFile
+    head: DurablePosition
     kinds: frozenset[tuple[str, int]]
     #: number of the last receipt
     receipts: int
@@ -66,7 +66,7 @@ def open_store(path: Path, say: Say = quiet) -> Opened:
         if _there(path) and not (path.parent / NAME).exists():
             raise _witness_lost(path)
         _make_folder(path.parent)
-        witness = Witness(path.parent)
+        witness = HeadFile(path.parent)
     except OSError as e:
         raise not_opened(e, str(path.parent), lambda: repair(path)) from None
     try:
@@ -89,7 +89,7 @@ def owned(folder: Path) -> None:
         )
 
 
-def _open(path: Path, witness: Witness, say: Say) -> Opened:
+def _open(path: Path, witness: HeadFile, say: Say) -> Opened:
     mark = _believed(path, witness)
     _look(path, mark)
     try:
@@ -118,7 +118,7 @@ def _open(path: Path, witness: Witness, say: Say) -> Opened:
     return Opened(connection, witness, head, kinds, receipts)
 
 
-def _look(path: Path, mark: Mark) -> None:
+def _look(path: Path, mark: DurablePosition) -> None:
     """Everything that can be refused, before anything is written. Raises Refusal."""
     if not _there(path) or _to_be_rolled_back(path):
         return
@@ -178,7 +178,7 @@ def _last_receipt(connection: sqlite3.Connection) -> int:
     return int(number)
 
 
-def _refuse_foreign_file(connection: sqlite3.Connection, path: Path, mark: Mark) -> None:
+def _refuse_foreign_file(connection: sqlite3.Connection, path: Path, mark: DurablePosition) -> None:
     if mark != NOTHING or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _damaged(
             path, f"the file holds no event store, but position {mark.position} was durable"
@@ -208,7 +208,7 @@ def _to_be_rolled_back(path: Path) -> bool:
     return _there(Path(f"{path}-journal"))
 
 
-def _believed(path: Path, witness: Witness) -> Mark:
+def _believed(path: Path, witness: HeadFile) -> DurablePosition:
     """What the witness says; for a new store it is written before the log exists, so a log without
     it has lost it.
     """
@@ -240,7 +240,7 @@ def _damaged(path: Path, what: str) -> Refusal:
     return Refusal("storeDamaged", f"{path}: {what}. {repair(path)}")
 
 
-def successor(connection: sqlite3.Connection, mark: Mark) -> Mark | None:
+def successor(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition | None:
     """The end of a log that took the place of the one that `mark` is of: its last row says so.
 
     The file is replaced first and the witness after it; a crash between the two leaves a witness of
@@ -264,23 +264,25 @@ def successor(connection: sqlite3.Connection, mark: Mark) -> Mark | None:
                 mark.position,
                 mark.checksum.hex(),
             )
-            return Mark(raw[0], raw[7]) if names else None
+            return DurablePosition(raw[0], raw[7]) if names else None
         case _:
             return None
 
 
-def verify_tail(connection: sqlite3.Connection, mark: Mark, path: Path) -> Mark:
+def verify_tail(
+    connection: sqlite3.Connection, mark: DurablePosition, path: Path
+) -> DurablePosition:
     """The head of the log, after the rows around and behind the witnessed position were verified.
     Raises Refusal.
     """
     taken_over = successor(connection, mark)
     mark = taken_over or mark
     start, previous = (0, START) if taken_over else last_before(connection, mark.position, TAIL)
-    head, witnessed = Mark(start, previous), mark.position <= start
+    head, witnessed = DurablePosition(start, previous), mark.position <= start
     try:
         for row in follow(rows_after(connection, start), previous, start):
             stored(row)
-            head = Mark(row.position, row.checksum)
+            head = DurablePosition(row.position, row.checksum)
             if row.position == mark.position:
                 witnessed = True
                 if row.checksum != mark.checksum:
@@ -300,7 +302,7 @@ def verify_tail(connection: sqlite3.Connection, mark: Mark, path: Path) -> Mark:
     return head
 
 
-def _other_log(path: Path, mark: Mark) -> Refusal:
+def _other_log(path: Path, mark: DurablePosition) -> Refusal:
     return _damaged(
         path,
         f"position {mark.position} of the log is not what was witnessed here: the file is of another root, or a copy that went on"

@@ -14,7 +14,7 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import CHECKPOINTS
 from ..store.checksum_chain import START, Broken, follow, stored, verified
-from ..store.contract import IndexRow, Name, Receipt, Stored, Tally
+from ..store.contract import IndexRow, JobCount, Name, Receipt, Stored
 from ..store.disk_errors import UNREADABLE, not_opened
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _LAST = "\U0010ffff"
 #: Names as msgspec knows them, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
-_TALLY_FIELDS = Tally.__struct_encode_fields__
+_TALLY_FIELDS = JobCount.__struct_encode_fields__
 _NAME_FIELDS = Name.__struct_encode_fields__
 _RECEIPT_FIELDS = Receipt.__struct_encode_fields__
 
@@ -146,7 +146,7 @@ class Reader:
             self._right(index_row, r) for r in self._rows(query, (prefix, prefix + _LAST, limit))
         ]
 
-    def tally(self, prefix: str) -> list[Tally]:
+    def tally(self, prefix: str) -> list[JobCount]:
         query = "SELECT status, reason, busy, COUNT(*), MAX(position) FROM jobs WHERE jid >= ? AND jid < ? GROUP BY status, reason, busy"
         return [self._right(_tally, r) for r in self._rows(query, (prefix, prefix + _LAST))]
 
@@ -215,9 +215,9 @@ def index_row(r: tuple[Any, ...]) -> IndexRow:
     )
 
 
-def _tally(r: tuple[Any, ...]) -> Tally:
+def _tally(r: tuple[Any, ...]) -> JobCount:
     return msgspec.convert(
-        dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), Tally
+        dict(zip(_TALLY_FIELDS, (*r[:2], r[2] == 1, *r[3:]), strict=True)), JobCount
     )
 
 

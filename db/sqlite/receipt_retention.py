@@ -14,7 +14,7 @@ KEPT_SECS = 24 * 3600.0
 EVERY_SECS = 3600.0
 
 
-class Ages:
+class ReceiptRetention:
     """Removes receipts that are old enough, about once an hour. Used in the writer's thread."""
 
     def __init__(

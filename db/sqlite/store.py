@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...protocol.errors import Refusal
-from ..store.contract import Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
+from ..store.contract import Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from ..store.group_commit import Heard, Point, nowhere, waiting
 from .migrations import Say, quiet
 from .opening import open_store
@@ -90,7 +90,7 @@ class SqliteStore:
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._open().find_jobs(prefix, limit)
 
-    def tally(self, prefix: str) -> list[Tally]:
+    def tally(self, prefix: str) -> list[JobCount]:
         return self._open().tally(prefix)
 
     def group(

@@ -20,10 +20,10 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..store.contract import Appended, Deliver, Done, IndexRow, Stored
 from ..store.disk_errors import describe, passing
-from ..store.group_commit import Group, Heard, Point, Waiting, tell
-from .head_file import Mark
+from ..store.group_commit import CommitGroup, Heard, PendingBatch, Point, tell
+from .head_file import DurablePosition
 from .opening import Opened
-from .receipt_retention import Ages
+from .receipt_retention import ReceiptRetention
 from .schema import (
     INSERT_EVENTS,
     INSERT_JOBS,
@@ -63,8 +63,8 @@ class Writer:
         self.head = opened.head.position
         self._kinds = set(opened.kinds)
         self._versions: OrderedDict[str, int] = OrderedDict()
-        self._ages = Ages(self._connection, opened.receipts, monotonic)
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
+        self._queue: queue.SimpleQueue[PendingBatch | None] = queue.SimpleQueue()
         self._pages = 0
         #: batches of this era and before are refused
         self._failed_era = -1
@@ -76,7 +76,7 @@ class Writer:
 
     # ---- the owner's thread
 
-    def put(self, batch: Waiting) -> None:
+    def put(self, batch: PendingBatch) -> None:
         self._queue.put(batch)
 
     def resumed(self, era: int) -> int:
@@ -120,9 +120,9 @@ class Writer:
                 self._write(batches)
                 self._maintain()
 
-    def _next(self) -> tuple[list[Waiting], bool]:
+    def _next(self) -> tuple[list[PendingBatch], bool]:
         """Everything that waits, up to the size of a group; False when it was the last."""
-        batches: list[Waiting] = []
+        batches: list[PendingBatch] = []
         size = 0
         try:
             while size < GROUP:
@@ -135,7 +135,7 @@ class Writer:
             pass
         return batches, True
 
-    def _write(self, batches: list[Waiting]) -> None:
+    def _write(self, batches: list[PendingBatch]) -> None:
         late = [b for b in batches if b.era <= self._failed_era]
         results: list[tuple[Done, Appended | Refusal]] = [(b.done, self._failure) for b in late]
         heard: list[Stored] = []
@@ -154,7 +154,7 @@ class Writer:
             # nobody is there to be told (the loop is gone); what waits is written all the same
             self._undelivered = e
 
-    def _commit(self, batches: list[Waiting]) -> Group:
+    def _commit(self, batches: list[PendingBatch]) -> CommitGroup:
         """The batches, durable, or refused alone in what is returned; raises whatever kept the disk
         from taking them.
         """
@@ -162,7 +162,7 @@ class Writer:
             raise self.dead
         self._point("taken")
         self._look_up(batches)
-        group = Group(
+        group = CommitGroup(
             self._log.position, self._log.checksum, lambda stream: self._versions.get(stream, 0)
         )
         for batch in batches:
@@ -170,7 +170,7 @@ class Writer:
         if group.empty:
             return group
         self._transaction(group)
-        self._log = Mark(group.position, group.checksum)
+        self._log = DurablePosition(group.position, group.checksum)
         self._versions.update(group.versions)
         for stream in group.versions:
             self._versions.move_to_end(stream)
@@ -187,7 +187,7 @@ class Writer:
         self.head = self._log.position
         return group
 
-    def _look_up(self, batches: list[Waiting]) -> None:
+    def _look_up(self, batches: list[PendingBatch]) -> None:
         """Versions of streams that are not at hand, in one query: streams that are not there cost
         nothing more.
         """
@@ -199,7 +199,7 @@ class Writer:
             )
             self._versions.update(found.fetchall())
 
-    def _transaction(self, group: Group) -> None:
+    def _transaction(self, group: CommitGroup) -> None:
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
         c = self._connection
         c.execute("BEGIN IMMEDIATE")

@@ -57,7 +57,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     position: int = 0
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class JobCount(msgspec.Struct, frozen=True, kw_only=True):
     """So many jobs that are alike in these. position: of the newest event of any of them."""
 
     status: str
@@ -173,7 +173,7 @@ class EventStore(Protocol):
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         """Jobs whose jid begins with `prefix`."""
 
-    def tally(self, prefix: str) -> list[Tally]:
+    def tally(self, prefix: str) -> list[JobCount]:
         """The jobs whose jid begins with `prefix`, counted by status, reason and busy; in no order."""
 
     def group(

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from .contract import Batch, Done, EventStore, IndexRow, Name, Receipt, Stored, Tally
+from .contract import Batch, Done, EventStore, IndexRow, JobCount, Name, Receipt, Stored
 from .group_commit import POINTS, Point
 
 
@@ -90,7 +90,7 @@ class FailingStore:
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._store.find_jobs(prefix, limit)
 
-    def tally(self, prefix: str) -> list[Tally]:
+    def tally(self, prefix: str) -> list[JobCount]:
         return self._store.tally(prefix)
 
     def group(

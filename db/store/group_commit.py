@@ -30,7 +30,7 @@ def nowhere(point: str) -> None:
     """The point hook of everyday life."""
 
 
-class Fact(NamedTuple):
+class EncodedEvent(NamedTuple):
     """An event in the form it is stored in, and as it will be read back."""
 
     type: str
@@ -39,12 +39,12 @@ class Fact(NamedTuple):
     event: Event
 
 
-class Waiting(NamedTuple):
+class PendingBatch(NamedTuple):
     """A batch on its way to the disk. refusal: why it can never be stored. era: how often the store
     had been resumed.
     """
 
-    writes: tuple[tuple[str, int, tuple[Fact, ...]], ...]
+    writes: tuple[tuple[str, int, tuple[EncodedEvent, ...]], ...]
     index_rows: tuple[IndexRow, ...]
     receipts: tuple[Receipt, ...]
     done: Done
@@ -56,7 +56,7 @@ class Waiting(NamedTuple):
         return sum(len(facts) for _, _, facts in self.writes)
 
 
-def waiting(batch: Batch, done: Done, era: int) -> Waiting:
+def waiting(batch: Batch, done: Done, era: int) -> PendingBatch:
     """The batch, encoded and proven to be readable: what could not be read back must never reach
     the log.
     """
@@ -67,17 +67,17 @@ def waiting(batch: Batch, done: Done, era: int) -> Waiting:
         for text in (*(w.stream for w in batch.writes), *(r.jid for r in batch.index)):
             text.encode()
     except Refusal as e:
-        return Waiting(
+        return PendingBatch(
             (), (), (), done, era, Refusal("internal", f"an event cannot be stored: {e.sentence}")
         )
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as e:
-        return Waiting(
+        return PendingBatch(
             (), (), (), done, era, Refusal("internal", f"an event cannot be stored: {str(e)[:200]}")
         )
     streams = {w.stream for w in batch.writes if w.events}
     for index_row in batch.index:
         if job_stream(index_row.jid) not in streams:
-            return Waiting(
+            return PendingBatch(
                 (),
                 (),
                 (),
@@ -85,12 +85,12 @@ def waiting(batch: Batch, done: Done, era: int) -> Waiting:
                 era,
                 Refusal("internal", f"an index row for {index_row.jid} without an event of it"),
             )
-    return Waiting(writes, batch.index, batch.receipts, done, era)
+    return PendingBatch(writes, batch.index, batch.receipts, done, era)
 
 
-def _fact(event: Event) -> Fact:
+def _fact(event: Event) -> EncodedEvent:
     type_, schema, body = type_of(event), schema_of(event), encode(event)
-    return Fact(type_, schema, body, decode(type_, schema, body))
+    return EncodedEvent(type_, schema, body, decode(type_, schema, body))
 
 
 def last_positions(batch: Batch, first: int) -> dict[str, int]:
@@ -105,7 +105,7 @@ def last_positions(batch: Batch, first: int) -> dict[str, int]:
     return out
 
 
-class Group:
+class CommitGroup:
     """The batches of one transaction, after the log's `position` and `checksum`; `version_of` knows
     the streams before it.
     """
@@ -125,7 +125,7 @@ class Group:
     def empty(self) -> bool:
         return not (self.rows or self.receipts)
 
-    def admit(self, w: Waiting) -> None:
+    def admit(self, w: PendingBatch) -> None:
         """Take a batch in, or refuse it alone."""
         refusal = w.refusal or self._conflict(w)
         if refusal is not None:
@@ -147,7 +147,7 @@ class Group:
         self.receipts += w.receipts
         self.results.append((w.done, Appended(first, self.position)))
 
-    def _conflict(self, w: Waiting) -> Conflict | None:
+    def _conflict(self, w: PendingBatch) -> Conflict | None:
         own: dict[str, int] = {}
         for stream, expected, facts in w.writes:
             actual = own.get(stream, self.versions.get(stream))
@@ -157,7 +157,7 @@ class Group:
             own[stream] = expected + len(facts)
         return None
 
-    def _add(self, stream: str, version: int, fact: Fact) -> None:
+    def _add(self, stream: str, version: int, fact: EncodedEvent) -> None:
         self.position += 1
         row_ = row(
             self.checksum,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE
 from .checksum_chain import START, Row
-from .contract import Appended, Batch, Deliver, Done, IndexRow, Name, Receipt, Stored, Tally
+from .contract import Appended, Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from .disk_errors import describe, passing
-from .group_commit import Group, Heard, Point, Waiting, nowhere, tell, waiting
+from .group_commit import CommitGroup, Heard, PendingBatch, Point, nowhere, tell, waiting
 
 
 class MemoryStore:
@@ -28,11 +28,11 @@ class MemoryStore:
         self._index: dict[str, IndexRow] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._names: set[Name] = set()
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingBatch] = []
         self._listeners: list[Heard] = []
         self._failure: Refusal | None = None
         #: what a failed sync was for
-        self._doubtful: Group | None = None
+        self._doubtful: CommitGroup | None = None
         self._dead = False
         self._closed = False
 
@@ -79,9 +79,9 @@ class MemoryStore:
         return len(self._waiting)
 
     def _written(
-        self, batches: list[Waiting]
+        self, batches: list[PendingBatch]
     ) -> tuple[list[Stored], list[tuple[Done, Appended | Refusal]]]:
-        group = Group(
+        group = CommitGroup(
             len(self._log),
             self._rows[-1].checksum if self._rows else START,
             lambda s: len(self._streams.get(s, ())),
@@ -105,7 +105,7 @@ class MemoryStore:
             return [], group.refused(self._failed(e, fatal=True))
         return group.heard, group.results
 
-    def _keep(self, group: Group) -> None:
+    def _keep(self, group: CommitGroup) -> None:
         self._rows += group.rows
         self._log += group.heard
         for s in group.heard:
@@ -114,7 +114,9 @@ class MemoryStore:
         self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
         self._names.update(group.names)
 
-    def _drop(self, group: Group, index: dict[str, IndexRow | None], names: set[Name]) -> None:
+    def _drop(
+        self, group: CommitGroup, index: dict[str, IndexRow | None], names: set[Name]
+    ) -> None:
         count = len(self._log) - len(group.heard)
         self._rows, self._log = self._rows[:count], self._log[:count]
         self._names -= names
@@ -201,14 +203,14 @@ class MemoryStore:
             (r for r in self._index.values() if r.jid.startswith(prefix)), key=lambda r: r.jid
         )[:limit]
 
-    def tally(self, prefix: str) -> list[Tally]:
+    def tally(self, prefix: str) -> list[JobCount]:
         self._check()
         alike: dict[tuple[str, str | None, bool], list[int]] = {}
         for r in self._index.values():
             if r.jid.startswith(prefix):
                 alike.setdefault((r.status, r.reason, r.busy), []).append(r.position)
         return [
-            Tally(
+            JobCount(
                 status=status,
                 reason=reason,
                 busy=busy,

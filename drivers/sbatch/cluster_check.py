@@ -19,7 +19,7 @@ from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from .agent_address import link
 from .login_node.channel import Channel, ChannelError
-from .login_node.site import Codes, Site, ask, look
+from .login_node.site import CodeCache, LoginNode, ask, look
 from .login_node.socket_folder import socket_path, take_away
 
 _CONTROLLER = "look at slurmctld ('scontrol ping' there); where no configuration is found, name it by SLURM_CONF in `environment`"
@@ -90,7 +90,7 @@ async def lines(
     Never raises for what is wrong there.
     """
     try:
-        site = await look(channel, cluster, deployment, Codes())
+        site = await look(channel, cluster, deployment, CodeCache())
     except (Refusal, ChannelError) as e:
         become = cluster.access in ("sudo", "runuser") and "become" in e.sentence
         yield wrong(cluster, "become" if become else "python", _without(cluster, e.sentence))
@@ -112,7 +112,7 @@ def _without(cluster: Cluster, sentence: str) -> str:
     return sentence.removeprefix(f"cluster {cluster.name}: ")
 
 
-async def _remote(cluster: Cluster, channel: Channel, site: Site) -> AsyncIterator[Line]:
+async def _remote(cluster: Cluster, channel: Channel, site: LoginNode) -> AsyncIterator[Line]:
     d = cluster.defaults
     named = {
         "partition": d.partition,
@@ -156,7 +156,7 @@ async def _remote(cluster: Cluster, channel: Channel, site: Site) -> AsyncIterat
             yield _shared(cluster, site, network)
 
 
-def _shared(cluster: Cluster, site: Site, network: str | None) -> Line:
+def _shared(cluster: Cluster, site: LoginNode, network: str | None) -> Line:
     if network is not None:
         return Line(
             cluster=cluster.name,
@@ -175,7 +175,7 @@ def _shared(cluster: Cluster, site: Site, network: str | None) -> Line:
 
 
 async def _link(
-    cluster: Cluster, channel: Channel, site: Site, address: Mapping[str, Any] | None
+    cluster: Cluster, channel: Channel, site: LoginNode, address: Mapping[str, Any] | None
 ) -> Line:
     if address is None and cluster.link != "ssh":
         return Line(
@@ -230,7 +230,7 @@ def _read(path: str) -> str:
         return f.read()
 
 
-async def _through_ssh(cluster: Cluster, channel: Channel, site: Site) -> str | None:
+async def _through_ssh(cluster: Cluster, channel: Channel, site: LoginNode) -> str | None:
     """A socket of its own there, and a listener of its own here: the supervisor need not run."""
     folder = f"{site.base}/agent/check-{os.getpid()}"
 
@@ -252,7 +252,7 @@ async def _through_ssh(cluster: Cluster, channel: Channel, site: Site) -> str | 
 
 
 async def _dialed(
-    cluster: Cluster, channel: Channel, site: Site, asked: Mapping[str, Any]
+    cluster: Cluster, channel: Channel, site: LoginNode, asked: Mapping[str, Any]
 ) -> str | None:
     """Why it cannot be reached; None: it can be."""
     secs = max(1.0, cluster.call_secs / 2)

@@ -20,12 +20,22 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, parse_agent_key
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
-from .. import untrusted_files as evidence_files
+from .. import untrusted_files
 from ..contracts import AgentSpec, Capabilities, Capacity, Found, Handle
-from . import agent_address as addresses
-from . import log_archive as logs
+from . import agent_address, log_archive
 from .login_node.channel import Channel, ChannelError, local_channel
-from .login_node.site import Codes, Logs, Looked, Piece, Site, Started, ask, look, read_as, told
+from .login_node.site import (
+    CodeCache,
+    LoginNode,
+    Logs,
+    Looked,
+    Piece,
+    Started,
+    ask,
+    look,
+    read_as,
+    told,
+)
 from .login_node.socket_folder import socket_path
 
 if TYPE_CHECKING:
@@ -83,10 +93,10 @@ class SbatchDriver:
             "renewSecs": _RENEW_SECS,
             "leftSecs": _LEFT_SECS,
         } | self._keeper_settings.get("lease", {})
-        self._codes = Codes()
+        self._codes = CodeCache()
         self._channels: dict[tuple[str, str], Channel] = {}
         #: by uid and cluster: through which channel what was seen there, and when (monotonic)
-        self._sites: dict[tuple[str, str], tuple[Channel, Site, float]] = {}
+        self._sites: dict[tuple[str, str], tuple[Channel, LoginNode, float]] = {}
         self._forwards: dict[AgentKey, tuple[Channel, str, int, str]] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -206,7 +216,7 @@ class SbatchDriver:
             if cluster.access == "account":
                 parts = ("run", *name.split("/"))
                 return await asyncio.to_thread(
-                    evidence_files.read, Path(site.folder(key)), parts, offset, limit
+                    untrusted_files.read, Path(site.folder(key)), parts, offset, limit
                 )
             request = {
                 "folder": site.folder(key),
@@ -433,7 +443,7 @@ class SbatchDriver:
 
     async def _site(
         self, uid: str, cluster: Cluster, channel: Channel, *, secs: float = float("inf")
-    ) -> Site:
+    ) -> LoginNode:
         """secs: code that was sent may have been taken away since; it was seen no longer ago."""
         known = self._sites.get((uid, cluster.name))
         if (
@@ -454,7 +464,7 @@ class SbatchDriver:
     # ---- what a start is told
 
     async def _request(
-        self, spec: AgentSpec, cluster: Cluster, channel: Channel, site: Site
+        self, spec: AgentSpec, cluster: Cluster, channel: Channel, site: LoginNode
     ) -> dict[str, Any]:
         key, folder = spec.key, site.folder(spec.key)
         for secret in (spec.token, spec.agent_id):
@@ -487,10 +497,10 @@ class SbatchDriver:
         }
 
     async def _addressed(
-        self, cluster: Cluster, channel: Channel, site: Site, key: AgentKey
+        self, cluster: Cluster, channel: Channel, site: LoginNode, key: AgentKey
     ) -> dict[str, Any]:
         """The address for the agent; a link through the connection is made."""
-        link = addresses.link(cluster, await asyncio.to_thread(self._read_address))
+        link = agent_address.link(cluster, await asyncio.to_thread(self._read_address))
         if link.through:
             made = self._forwards.get(key)
             if made is None or made[:3] != (channel, link.host, link.port):
@@ -513,7 +523,7 @@ class SbatchDriver:
             said = read_as(Logs, answer, self._cluster(key.host))
             before, output = said.before, said.output + f"{how}\n".encode()
             await asyncio.to_thread(
-                logs.keep,
+                log_archive.keep,
                 self._user_root,
                 key.uid,
                 key.host,

@@ -1,7 +1,7 @@
 """How MkDocs reads this repository: which files the site has, and how their Markdown is read.
 
-A file keeps its path in the repository as its source path, so a link works in the site and on GitHub alike.
-Nothing here knows single pages: mkdocs.yml lists them.
+A file keeps its path in the repository as its source path, so a link works in the site and on
+GitHub alike. Nothing here knows single pages: mkdocs.yml lists them.
 """
 
 import re
@@ -26,24 +26,38 @@ _ITEM = re.compile(r" *([*+-]|\d+[.)]) ")
 def on_config(config: Any) -> Any:
     """Let mkdocstrings read a copy of the package jobscribe.
 
-    The folder that is the package also holds .venv and build, and mkdocstrings would search all of them.
+    The folder that is the package also holds .venv and build, and mkdocstrings would search all of
+    them.
     """
     config.extra["packages"] = folder = tempfile.TemporaryDirectory(prefix="jobscribe-docs-")
     package = Path(folder.name) / "jobscribe"
     package.mkdir()
     shutil.copy(ROOT / "__init__.py", package)
     for module in ROOT.glob("*/__init__.py"):
-        shutil.copytree(module.parent, package / module.parent.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            module.parent,
+            package / module.parent.name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [folder.name]
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replace the files that MkDocs found in docs/ with the files of the site, named by their paths in the repository."""
+    """Replace the files that MkDocs found in docs/ with the files of the site, named by their paths
+    in the repository.
+    """
     pages = {path for pattern in PAGES for path in ROOT.glob(pattern)}
-    made = Files([_file(path, config) for path in sorted(pages | {target for page in pages for target in _linked(page)})])
+    made = Files(
+        [
+            _file(path, config)
+            for path in sorted(pages | {target for page in pages for target in _linked(page)})
+        ]
+    )
     for file in files:
-        if file.generated_by or not file.abs_src_path.startswith(str(ROOT / "docs")):  # files of the theme and of plugins
+        if file.generated_by or not file.abs_src_path.startswith(
+            str(ROOT / "docs")
+        ):  # files of the theme and of plugins
             made.append(file)
     return made
 
@@ -57,10 +71,11 @@ def on_post_build(config: Any) -> None:
 
 
 def as_python_markdown(text: str) -> str:
-    """Rewrite lists and code blocks so that Python-Markdown, which MkDocs uses, reads them as GitHub does.
+    """Rewrite lists and code blocks so that Python-Markdown, which MkDocs uses, reads them as
+    GitHub does.
 
-    Python-Markdown needs an empty line before a list, four spaces before a block that belongs to an item, and one word
-    at most after the fence of a code block.
+    Python-Markdown needs an empty line before a list, four spaces before a block that belongs to an
+    item, and one word at most after the fence of a code block.
     """
     out: list[str] = []
     fence, shift, in_list = "", 0, False
@@ -86,12 +101,18 @@ def as_python_markdown(text: str) -> str:
 
 def _linked(page: Path) -> set[Path]:
     """Return the files of the repository that this page links to."""
-    targets = (page.parent / target for target in _LINK.findall(page.read_text(encoding="utf-8")) if ":" not in target)
+    targets = (
+        page.parent / target
+        for target in _LINK.findall(page.read_text(encoding="utf-8"))
+        if ":" not in target
+    )
     return {target.resolve() for target in targets if target.is_file()}
 
 
 def _file(path: Path, config: Any) -> File:
-    """Return a file of the site. The content of docs/ is at the top of the site, and a README.md is the page of its folder."""
+    """Return a file of the site. The content of docs/ is at the top of the site, and a README.md is
+    the page of its folder.
+    """
     name = path.relative_to(ROOT).as_posix()
     file = File(name, str(ROOT), config.site_dir, config.use_directory_urls)
     file.dest_uri = "overview.html" if name == "README.md" else file.dest_uri.removeprefix("docs/")

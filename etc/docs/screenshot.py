@@ -1,6 +1,8 @@
-"""Takes the picture of the web page that README and docs show: `.venv/bin/python etc/docs/screenshot.py`.
+"""Takes the picture of the web page that README and docs show: `.venv/bin/python
+etc/docs/screenshot.py`.
 
-Starts a real supervisor in a temporary root and runs the app `heat` in Chromium (etc/engines/chromium.sh installs it).
+Starts a real supervisor in a temporary root and runs the app `heat` in Chromium
+(etc/engines/chromium.sh installs it).
 """
 
 import os
@@ -28,13 +30,18 @@ def main() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("JOBSCRIBE_")}
     with tempfile.TemporaryDirectory(prefix="jobscribe-picture-") as root:
         command = [sys.executable, "-m", "jobscribe.cli", "up", "--root", root, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as up:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+        ) as up:
             try:
                 assert up.stdout is not None
                 found = re.search(r"http://\S+", up.stdout.readline())
                 assert found, "the supervisor printed no address"
                 with sync_playwright() as playwright:
-                    take(playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS)), found[0] + "/")
+                    take(
+                        playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS)),
+                        found[0] + "/",
+                    )
             finally:
                 up.terminate()
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..clusters.batch import ClusterName, Wishes
+from ..clusters.batch import BatchRequest, ClusterName
 from ..ids import (
     Arg,
     ComputeJid,
@@ -81,7 +81,7 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     #: their runs for ever
     active_plan: Plan | None = None
     #: with the driver sbatch: what is asked of the cluster
-    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
+    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):

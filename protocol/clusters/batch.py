@@ -41,7 +41,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What all share: nothing but their form."""
 
 
-class Wishes(_Part, frozen=True, kw_only=True):
+class BatchRequest(_Part, frozen=True, kw_only=True):
     """What one run asks of its cluster. Where it does not say, the cluster's defaults count, then
     Slurm's own.
 
@@ -123,7 +123,7 @@ class Partition(_Part, frozen=True, kw_only=True):
     qos: tuple[Word, ...] = ()
 
 
-class ClusterNews(_Part, frozen=True, kw_only=True):
+class ClusterStatus(_Part, frozen=True, kw_only=True):
     """What an agent has found out about its cluster. partitions: empty while Slurm cannot be asked,
     or has none.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .batch import ClusterName, Directive, Wishes
+from .batch import BatchRequest, ClusterName, Directive
 
 Path = Annotated[str, msgspec.Meta(pattern=r"^[/~$][^\0\n]{0,1023}\Z")]
 #: Slurm looks at time limits every 30 s, and waits 30 s (its KillWait) between SIGTERM and SIGKILL.
@@ -89,7 +89,7 @@ class Cluster(_Part, frozen=True, kw_only=True):
     call_secs: _Secs = 30.0
     start_secs: _Secs = 60.0
     limit_slack_secs: _Secs = LIMIT_SLACK_SECS
-    defaults: Wishes = Wishes()
+    defaults: BatchRequest = BatchRequest()
     limits: Limits = Limits()
     setup: str = ""
     directives: tuple[Directive, ...] = ()

@@ -95,7 +95,7 @@ class After(_Part, frozen=True, kw_only=True):
     on: Literal["ok", "any", "failed"] = "ok"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TaskPlace(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where one task of an attempt is, and what it has there. address: what its peers connect to.
     ports: by label, in order.
     """

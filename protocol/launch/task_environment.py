@@ -14,7 +14,7 @@ import msgspec
 
 from ..api.requests import RunSpec
 from ..ids import Token
-from ..jobs.roles import Place, TaskRole
+from ..jobs.roles import TaskPlace, TaskRole
 from ..wire.messages import Shared
 
 #: Of an app's run: the app's version in the front end, by which the run was digested.
@@ -36,7 +36,9 @@ _DOUBTFUL = re.compile(r"(PORT_LIST|RESOURCE|MIN|TASK_COUNT|TASK_ROLE)_|.*_\d+_"
 Pairs = Iterator[tuple[str, str]]
 
 
-def shared(spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[Place]) -> Shared:
+def shared(
+    spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[TaskPlace]
+) -> Shared:
     """Of all tasks. places: one for each task, in any order; raises ValueError where they are not,
     or lack a port.
     """
@@ -48,7 +50,7 @@ def shared(spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[
     return Shared(env=env, job=_job_json(spec, jid, serial, attempt, ordered))
 
 
-def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: Place) -> dict[str, str]:
+def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: TaskPlace) -> dict[str, str]:
     """Of the task at this place, besides what is shared. Raises ValueError where the run has no
     such task.
     """
@@ -91,7 +93,7 @@ def clash(roles: Sequence[TaskRole]) -> str | None:
     if not any(_DOUBTFUL.match(r.name) for r in roles):
         return None
     places = tuple(
-        Place(
+        TaskPlace(
             role=r.name,
             index=i,
             host="x",
@@ -121,7 +123,7 @@ def job_name(spec: RunSpec) -> str:
     return spec.sim_name or spec.simulation_id
 
 
-def _in_order(roles: Sequence[TaskRole], places: Sequence[Place]) -> dict[str, list[Place]]:
+def _in_order(roles: Sequence[TaskRole], places: Sequence[TaskPlace]) -> dict[str, list[TaskPlace]]:
     """The places of each role, by index."""
     found = {(p.role, p.index): p for p in places}
     wanted = [(r.name, i) for r in roles for i in range(r.tasks)]
@@ -153,7 +155,7 @@ def _of_run(spec: RunSpec, jid: str, serial: int, attempt: int) -> Pairs:
     )
 
 
-def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[Place]]) -> Pairs:
+def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[TaskPlace]]) -> Pairs:
     for role in roles:
         name = role.name
         yield f"PAI_TASK_ROLE_TASK_COUNT_{name}", str(role.tasks)
@@ -171,7 +173,7 @@ def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[Place]]) -> Pair
         yield f"PAI_TASK_ROLE_{name}_HOST_LIST", ",".join(hosts)
 
 
-def _ports(role: TaskRole, place: Place) -> Iterable[tuple[str, tuple[int, ...]]]:
+def _ports(role: TaskRole, place: TaskPlace) -> Iterable[tuple[str, tuple[int, ...]]]:
     """Its ports in the order of the role's labels."""
     asked = role.all_ports()
     if len(place.ports) != len(asked) or any(
@@ -184,7 +186,7 @@ def _ports(role: TaskRole, place: Place) -> Iterable[tuple[str, tuple[int, ...]]
 
 
 def _job_json(
-    spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[str, list[Place]]
+    spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[str, list[TaskPlace]]
 ) -> str:
     """One line for each task, so that it can be read by people, too."""
     job = {

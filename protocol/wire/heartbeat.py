@@ -15,7 +15,7 @@ import msgspec
 Verdict = Literal["fine", "ask", "gone", "slept"]
 
 
-class Pace(msgspec.Struct, frozen=True):
+class HeartbeatTiming(msgspec.Struct, frozen=True):
     """Asked every `interval`, answered within `timeout` (seconds; at most the interval)."""
 
     interval: float = 20.0
@@ -39,7 +39,7 @@ class Heartbeat:
 
     __slots__ = ("_answered", "_asked", "_looked", "_over", "_pace")
 
-    def __init__(self, pace: Pace, now: float, ahead: float = 0.0) -> None:
+    def __init__(self, pace: HeartbeatTiming, now: float, ahead: float = 0.0) -> None:
         self._pace, self._asked, self._looked = pace, now - ahead, now
         self._answered, self._over = True, False
 

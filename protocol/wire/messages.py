@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..clusters.batch import BatchState, ClusterNews, Wishes
+from ..clusters.batch import BatchRequest, BatchState, ClusterStatus
 from ..ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
-from ..jobs import progress_report as reports
+from ..jobs import progress_report
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
 
@@ -39,7 +39,7 @@ REPLY_LIMIT = 8 * 1024 * 1024
 #: the codec's limit.
 DATA_DEPTH = 10
 #: The largest report of an execution, bytes of JSON.
-REPORT_LIMIT = reports.LIMIT
+REPORT_LIMIT = progress_report.LIMIT
 
 
 class _Message(
@@ -65,7 +65,9 @@ class AppInput(
     data: dict[str, Any]
 
 
-class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ContainerSpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
     """The container of one task that its driver launches. image `None`: the pool's own. Sizes are
     MiB.
 
@@ -107,9 +109,9 @@ class TaskSpec(
     #: of this task alone: nobody else may listen on them when it starts
     ports: tuple[PortNumber, ...] = ()
     #: only where a driver launches it: no agent is ever told of one
-    box: Box | msgspec.UnsetType = msgspec.UNSET
+    box: ContainerSpec | msgspec.UnsetType = msgspec.UNSET
     #: only where a batch scheduler starts it
-    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
+    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
 
 class Execution(
@@ -460,7 +462,7 @@ class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
 class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
     """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
 
-    news: ClusterNews
+    news: ClusterStatus
 
 
 class OpError(_Message, frozen=True, kw_only=True, tag="error"):

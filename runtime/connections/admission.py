@@ -51,7 +51,7 @@ class Peer(NamedTuple):
     trusted: bool = False
 
 
-class Entry:
+class TrackedConnection:
     """One connection. `close` ends it at once; `closed` says whether it has ended."""
 
     __slots__ = ("_admission", "busy", "close", "closed", "deadline", "known", "peer", "why")
@@ -115,12 +115,12 @@ class Admission:
     def __init__(self, limits: Limits, now: float, ended: Callable[[Reason, str], None]) -> None:
         self.limits, self._ended = limits, ended
         self._seen, self.now = now, 0.0  # `now` counts only the time in which this process ran
-        self._all: dict[Entry, None] = {}
+        self._all: dict[TrackedConnection, None] = {}
         #: by peer, the oldest first
-        self._strangers: dict[Peer, dict[Entry, None]] = {}
+        self._strangers: dict[Peer, dict[TrackedConnection, None]] = {}
         self._count = 0
         #: that came when descriptors were scarce
-        self._scarce: list[Entry] = []
+        self._scarce: list[TrackedConnection] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -134,7 +134,7 @@ class Admission:
 
     def enter(
         self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool
-    ) -> Entry | None:
+    ) -> TrackedConnection | None:
         """Take a new connection in, at the cost of others where there are too many. None: it must
         be closed.
 
@@ -151,7 +151,7 @@ class Admission:
             self._end(next(iter(mine)), "perPeer")
         if self._count >= MOST_STRANGERS:
             self._end(self._oldest_of_greediest(), "strangers")
-        entry = Entry(self, peer, close, closed)
+        entry = TrackedConnection(self, peer, close, closed)
         self._all[entry] = None
         self._strangers.setdefault(peer, {})[entry] = None
         self._count += 1
@@ -160,7 +160,7 @@ class Admission:
         entry.waiting()
         return entry
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: TrackedConnection) -> None:
         """It has ended. May be said more than once."""
         if entry in self._all:
             del self._all[entry]
@@ -173,7 +173,7 @@ class Admission:
         if self._count:
             self._end(self._oldest_of_greediest(), "descriptors")
             return True
-        idle: dict[Peer, list[Entry]] = {}
+        idle: dict[Peer, list[TrackedConnection]] = {}
         for entry in self._all:
             if not entry.busy and not entry.peer.own:
                 idle.setdefault(entry.peer, []).append(entry)
@@ -195,14 +195,14 @@ class Admission:
             elif entry.deadline is not None and entry.deadline <= self.now:
                 self._end(entry, entry.why)
 
-    def _oldest_of_greediest(self) -> Entry:
+    def _oldest_of_greediest(self) -> TrackedConnection:
         """Those of the site's own proxies come after the others', and the owner's last."""
         peer = max(
             self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p]))
         )
         return next(iter(self._strangers[peer]))
 
-    def _forget_stranger(self, entry: Entry) -> None:
+    def _forget_stranger(self, entry: TrackedConnection) -> None:
         mine = self._strangers.get(entry.peer)
         if mine is not None and entry in mine:
             del mine[entry]
@@ -210,7 +210,7 @@ class Admission:
             if not mine:
                 del self._strangers[entry.peer]
 
-    def _end(self, entry: Entry, why: Reason) -> None:
+    def _end(self, entry: TrackedConnection, why: Reason) -> None:
         self.leave(entry)
         if entry.closed():
             return

@@ -23,7 +23,7 @@ import tornado.iostream
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
-from .admission import SWEEP_SECS, Admission, Entry, Peer, is_scarce
+from .admission import SWEEP_SECS, Admission, Peer, TrackedConnection, is_scarce
 from .socket_owner import owner
 
 #: Who was refused goes on sending for so long, and so much of it is thrown away, until the
@@ -73,7 +73,7 @@ class Guard:
         self.admission, self.peers = admission, peers
         self._sweeping = False
 
-    def entered(self, connection: HTTP1Connection) -> Entry | None:
+    def entered(self, connection: HTTP1Connection) -> TrackedConnection | None:
         """None: it has been closed."""
         stream = connection.stream
         if not self._sweeping:
@@ -102,7 +102,7 @@ class Guard:
         return min(SWEEP_SECS, limits.request_secs / 2, limits.body_secs / 2, limits.idle_secs / 2)
 
 
-class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
+class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
     """Stands before an application.
 
     unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is
@@ -122,7 +122,7 @@ class Guarded(tornado.httputil.HTTPServerConnectionDelegate):
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
     ) -> tornado.httputil.HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
-        entry: Entry | None = getattr(request_conn.context, _ENTRY, None)
+        entry: TrackedConnection | None = getattr(request_conn.context, _ENTRY, None)
         if entry is None:
             entry = self._guard.entered(request_conn)
             setattr(request_conn.context, _ENTRY, entry)
@@ -140,10 +140,10 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
 
     def __init__(
         self,
-        guarded: Guarded,
+        guarded: GuardedServer,
         inner: tornado.httputil.HTTPMessageDelegate,
         connection: HTTP1Connection,
-        entry: Entry,
+        entry: TrackedConnection,
     ) -> None:
         self._guarded, self._inner, self._connection, self._entry = (
             guarded,
@@ -229,13 +229,13 @@ def authenticated(request: tornado.httputil.HTTPServerRequest) -> None:
 
 
 def known(connection: object) -> None:
-    entry: Entry | None = getattr(getattr(connection, "context", None), _ENTRY, None)
+    entry: TrackedConnection | None = getattr(getattr(connection, "context", None), _ENTRY, None)
     if entry is not None:
         entry.authenticated()
 
 
 def server(
-    guarded: Guarded, *, tls: ssl.SSLContext | None = None, body: int | None = None
+    guarded: GuardedServer, *, tls: ssl.SSLContext | None = None, body: int | None = None
 ) -> tornado.httpserver.HTTPServer:
     """body: the most that one may have, bytes, unless the application sets another limit."""
     # Tornado's own timeouts are none: those of `admission` know strangers from others

@@ -15,7 +15,7 @@ import re
 import signal
 import stat
 
-from ...protocol.jobs import progress_report as reports
+from ...protocol.jobs import progress_report
 from ..filesystems import write_atomically
 
 TYPE_CHECKING = False
@@ -126,8 +126,8 @@ def last_lines(path: str) -> str | None:
 
 def last_report(path: str) -> dict[str, Any] | None:
     """The newest report in a file of them; None where there is none."""
-    end = tail(path, 2 * reports.LIMIT)
-    return None if end is None else reports.newest(end[1], from_start=end[0] == 0)
+    end = tail(path, 2 * progress_report.LIMIT)
+    return None if end is None else progress_report.newest(end[1], from_start=end[0] == 0)
 
 
 def tail(path: str, limit: int) -> tuple[int, bytes] | None:

@@ -8,7 +8,7 @@ from .logger import Log
 SAY_SECS = 10.0
 
 
-class Sums:
+class AggregatedLines:
     """For one log."""
 
     def __init__(self, log: Log) -> None:

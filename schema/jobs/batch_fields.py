@@ -7,7 +7,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from ...protocol.clusters.batch import ClusterName, Directive, Expression, Module, SlurmName, Wishes
+from ...protocol.clusters.batch import (
+    BatchRequest,
+    ClusterName,
+    Directive,
+    Expression,
+    Module,
+    SlurmName,
+)
 from ..fields import Bounds, Findings, Table, bounds, fits, shown
 from .batch_rules import (
     DIRECTIVE_FORM,
@@ -54,19 +61,19 @@ _NUMBERS = {
 }
 
 
-def batch(holder: Table) -> Wishes | msgspec.UnsetType:
+def batch(holder: Table) -> BatchRequest | msgspec.UnsetType:
     """What stands behind `batch`; nothing where there is none."""
     if not holder.has("batch"):
         return msgspec.UNSET
     t = holder.table("batch", BATCH, "what is asked of a cluster")
     values: dict[str, Any] = {key: t.text(key, *shape) for key, shape in _NAMES.items()}
     values |= {
-        field: t.whole(key, bounds(Wishes, field), 0) if t.has(key) else None
+        field: t.whole(key, bounds(BatchRequest, field), 0) if t.has(key) else None
         for key, field in _NUMBERS.items()
     }
     values["memory_mb"] = t.megabytes("memory", _memory(), 1) if t.has("memory") else None
     before = t.found.count
-    wishes = Wishes(
+    wishes = BatchRequest(
         **values,
         modules=_words(t, "modules", Module, "the name of a module, such as gcc/12.2"),
         setup=_setup(t),
@@ -79,7 +86,7 @@ def batch(holder: Table) -> Wishes | msgspec.UnsetType:
 
 
 def _memory() -> Bounds:
-    return bounds(Wishes, "memory_mb")
+    return bounds(BatchRequest, "memory_mb")
 
 
 def _words(t: Table, key: str, shape: Any, right: str) -> tuple[str, ...]:
@@ -98,7 +105,7 @@ def _words(t: Table, key: str, shape: Any, right: str) -> tuple[str, ...]:
 
 def _most(key: str) -> int:
     """How many of them there may be, as the type says it."""
-    hint = next(f.type for f in msgspec.structs.fields(Wishes) if f.name == key)
+    hint = next(f.type for f in msgspec.structs.fields(BatchRequest) if f.name == key)
     return next(int(m.max_length) for m in get_args(hint)[1:] if m.max_length is not None)
 
 
@@ -125,8 +132,8 @@ def _setup(t: Table) -> str:
     return value
 
 
-def lone(said: Mapping[str, object]) -> tuple[Wishes, Findings]:
+def lone(said: Mapping[str, object]) -> tuple[BatchRequest, Findings]:
     """The same without a job around it: what options of a command line say, by the keys above."""
     found = Findings()
     made = batch(Table({"batch": dict(said)}, "", found, {"batch": ()}, ""))
-    return made if isinstance(made, Wishes) else Wishes(), found
+    return made if isinstance(made, BatchRequest) else BatchRequest(), found

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
 from ..fields import quoted
 
@@ -118,7 +118,7 @@ def setup_problem(setup: str) -> str | None:
     return None
 
 
-def contradictions(wishes: Wishes) -> Iterator[str]:
+def contradictions(wishes: BatchRequest) -> Iterator[str]:
     """What does not fit together, whatever there is."""
     nodes, tasks, per_node = wishes.nodes, wishes.tasks, wishes.tasks_per_node
     if nodes is not None and tasks is not None and tasks < nodes:
@@ -137,7 +137,9 @@ def contradictions(wishes: Wishes) -> Iterator[str]:
         yield f"`modules` name {quoted(again)} twice; give each once"
 
 
-def with_defaults(asked: Wishes, defaults: Wishes, *, sizes: bool = True) -> Wishes:
+def with_defaults(
+    asked: BatchRequest, defaults: BatchRequest, *, sizes: bool = True
+) -> BatchRequest:
     """What is asked, and where that says nothing, the defaults. sizes: false where something else
     says how large it is.
 
@@ -160,10 +162,10 @@ def with_defaults(asked: Wishes, defaults: Wishes, *, sizes: bool = True) -> Wis
         *(d for d in defaults.directives if directive_name(d) not in names),
         *asked.directives,
     )
-    return Wishes(**{**given, **own})
+    return BatchRequest(**{**given, **own})
 
 
-def tasks_of(wishes: Wishes) -> int:
+def tasks_of(wishes: BatchRequest) -> int:
     """How many there will be, as sbatch counts."""
     return (
         wishes.tasks
@@ -172,7 +174,7 @@ def tasks_of(wishes: Wishes) -> int:
     )
 
 
-def nodes_of(wishes: Wishes, cores_per_node: int | None) -> int:
+def nodes_of(wishes: BatchRequest, cores_per_node: int | None) -> int:
     """The fewest nodes that it takes."""
     if wishes.nodes is not None:
         return wishes.nodes
@@ -181,7 +183,7 @@ def nodes_of(wishes: Wishes, cores_per_node: int | None) -> int:
     return 1 if per_node is None else math.ceil(tasks_of(wishes) / per_node)
 
 
-class Room(NamedTuple):
+class NodeLimits(NamedTuple):
     """What one node has, and how many a run may have; None: not known."""
 
     cores: int | None = None
@@ -190,7 +192,9 @@ class Room(NamedTuple):
     nodes: int | None = None
 
 
-def gang(roles: Sequence[TaskRole], asked: Wishes, room: Room) -> tuple[Wishes, list[str]]:
+def gang(
+    roles: Sequence[TaskRole], asked: BatchRequest, room: NodeLimits
+) -> tuple[BatchRequest, list[str]]:
     """The allocation for all tasks of these roles, who share it, and what of the wishes does not go
     with that.
 
@@ -252,5 +256,5 @@ def _share(roles: Sequence[TaskRole], nodes: int) -> tuple[int, int, int]:
     )
 
 
-def _fits(share: tuple[int, int, int], room: Room) -> bool:
+def _fits(share: tuple[int, int, int], room: NodeLimits) -> bool:
     return all(has is None or needs <= has for needs, has in zip(share, room[:3], strict=True))

@@ -14,7 +14,7 @@ import msgspec
 
 from ...protocol.api.job_arrays import VARIABLES, Indices, expand, parse_indices
 from ...protocol.api.requests import MAX_BULK, RunSpec
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import ComputeJid, Driver, compute_jid, split_jid
 from ...protocol.jobs.roles import After, Retry, TaskRole
@@ -71,7 +71,7 @@ _NAMED_AT_MOST = 8
 SBATCH = "sbatch"
 
 
-class Wait(msgspec.Struct, frozen=True):
+class DependencyWait(msgspec.Struct, frozen=True):
     """For the end of a job of this description, by its name, or of any other, by its computeJid."""
 
     job: str
@@ -97,9 +97,9 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_secs: float | None = None
     queue_limit_secs: float | None = None
     grace_secs: float = 3.0
-    after: tuple[Wait, ...] = ()
+    after: tuple[DependencyWait, ...] = ()
     indices: Indices | None = None
-    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
+    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -287,21 +287,21 @@ def _indices(t: Table) -> Indices | None:
         return None
 
 
-def _waits(t: Table) -> tuple[Wait, ...]:
+def _waits(t: Table) -> tuple[DependencyWait, ...]:
     elements = t.elements("after", "a list of names, or of objects with job and on")
     if len(elements) > MAX_AFTER:
         t.wrong("after", f"at most {MAX_AFTER}", f"it waits for {len(elements)} jobs")
-    out: list[Wait] = []
+    out: list[DependencyWait] = []
     for value, path in elements[:MAX_AFTER]:
         if isinstance(value, str):
-            out.append(Wait(value))
+            out.append(DependencyWait(value))
             continue
         one = Table(value, path, t.found, _AFTER, "what it waits for")
         on: Any = one.choice("on", get_args(On), "ok")
         if isinstance(one.raw("job"), str):
-            out.append(Wait(str(one.raw("job")), on))
+            out.append(DependencyWait(str(one.raw("job")), on))
         else:
-            out.append(Wait(""))
+            out.append(DependencyWait(""))
             if isinstance(value, dict):
                 one.wrong(
                     "job",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..fields import MAX_PROBLEMS, BadDescription, Problem, above, element, member, quoted
+from ..fields import MAX_PROBLEMS, InvalidDocument, Problem, above, element, member, quoted
 
 #: Deeper is no key of a job, and more values are in no file that a person wrote.
 MAX_DEPTH, MAX_VALUES = 16, 50_000
@@ -103,7 +103,7 @@ class Tree:
     def check(self) -> None:
         """Raises BadDescription where anything was wrong."""
         if self.problems:
-            raise BadDescription(self.problems)
+            raise InvalidDocument(self.problems)
 
     def located(self, problems: Sequence[Problem]) -> list[Problem]:
         """The same with file and line, in the order of the text; what is missing is told where it

@@ -12,7 +12,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..fields import BadDescription, Problem, quoted
+from ..fields import InvalidDocument, Problem, quoted
 from .document import Tree
 from .json_text import read_json
 
@@ -97,8 +97,8 @@ def _too_large(name: str) -> Tree:
     )
 
 
-def _bad(name: str, problem: str, right: str, line: int | None = None) -> BadDescription:
-    return BadDescription([Problem(path="", problem=problem, right=right, line=line, file=name)])
+def _bad(name: str, problem: str, right: str, line: int | None = None) -> InvalidDocument:
+    return InvalidDocument([Problem(path="", problem=problem, right=right, line=line, file=name)])
 
 
 def _read_yaml(text: str, tree: Tree) -> None:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..fields import Unfit
-from .yaml_subset import MAX_BYTES, Lines, Unreadable, parsed
+from ..fields import InvalidValue
+from .yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parsed
 
 MAX_PROBLEMS = 50
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
     where: str
     values: dict[str, Any]
-    given: Lines
+    given: LocatedMapping
 
     def line(self, name: str = "") -> int:
         return self.given.lines.get(name, self.given.line)
@@ -56,13 +56,13 @@ class Notes:
         return [problem for _, problem in sorted(self._noted, key=lambda each: each[0])]
 
 
-def opened(path: str, setting: str, needs: str) -> Lines:
+def opened(path: str, setting: str, needs: str) -> LocatedMapping:
     """What is in it. setting: that names the file; needs: what a mapping must have. Raises Refusal."""
     try:
         with open(path, "rb") as f:
             content = f.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise Unreadable(f"it has more than {MAX_BYTES} bytes")
+            raise YamlError(f"it has more than {MAX_BYTES} bytes")
         data = parsed(content.decode("utf-8"))
     except OSError as e:
         raise Refusal(
@@ -70,9 +70,9 @@ def opened(path: str, setting: str, needs: str) -> Lines:
         ) from None
     except UnicodeDecodeError:
         raise Refusal("badConfig", f"{setting}: {path} is not text in UTF-8") from None
-    except Unreadable as e:
+    except YamlError as e:
         raise Refusal("badConfig", f"{setting}: {path} cannot be read: {e}") from None
-    if not isinstance(data, Lines):
+    if not isinstance(data, LocatedMapping):
         raise Refusal("badConfig", f"{setting}: {path} must be a mapping with {needs}")
     return data
 
@@ -109,7 +109,7 @@ class Fields:
     def part(
         self,
         type_: type[Any],
-        given: Lines,
+        given: LocatedMapping,
         where: str,
         besides: Sequence[str] = (),
         left: Sequence[str] = (),
@@ -142,7 +142,7 @@ class Fields:
         given = part.given.get(name)
         if name not in part.given:
             return None
-        if not isinstance(given, Lines):
+        if not isinstance(given, LocatedMapping):
             self._wrong(part, name, f"must be {what}; got {got(given)}", "badConfig")
             return None
         return self.part(type_, given, f"{part.where}.{name}" if part.where else name, left=left)
@@ -158,7 +158,7 @@ class Fields:
         """Mappings, by their paths. field: of the whole, that has them."""
         out = []
         for where, value in given.items():
-            if isinstance(value, Lines):
+            if isinstance(value, LocatedMapping):
                 out.append(self.part(type_, value, where, left=left))
             else:
                 self._wrong(
@@ -176,10 +176,10 @@ class Fields:
             value = msgspec.convert(value, type_)
             if name in self._paths and value is not None:
                 if not value or "\0" in value:
-                    raise Unfit("")
+                    raise InvalidValue("")
                 value = os.path.join(self._folder, value)
             part.values[python_name] = value
-        except (Unfit, msgspec.ValidationError):
+        except (InvalidValue, msgspec.ValidationError):
             self.unfit(part, name, part.given[name])
 
     def _unknown(self, part: Part, name: str, known: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ class Fields:
         shown = ascii(name)[1:-1][:60]
         field = ".".join(p for p in (part.where, shown) if p)
         # its line is known by its own name, which may not be fit to be shown
-        here = Part("", {}, Lines())
+        here = Part("", {}, LocatedMapping())
         here.given.line = part.line(name)
         self._wrong(here, "", f"{field} is not known; {advice}", "badConfig")
 
@@ -196,7 +196,7 @@ class Fields:
 def texts(value: Any) -> Any:
     """A mapping to text: numbers and the few words that YAML has for itself are text here."""
     if not isinstance(value, dict) or not all(isinstance(v, str | int) for v in value.values()):
-        raise Unfit("")
+        raise InvalidValue("")
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
 
 
@@ -206,7 +206,7 @@ def matching(pattern: str) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not form.fullmatch(value):
-            raise Unfit("")
+            raise InvalidValue("")
         return value
 
     return read

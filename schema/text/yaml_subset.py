@@ -20,11 +20,11 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-class Unreadable(Exception):
+class YamlError(Exception):
     """The sentence says what is wrong and in which line."""
 
 
-class Lines(dict[str, Any]):
+class LocatedMapping(dict[str, Any]):
     """A mapping that knows in which line it begins, and each of its keys."""
 
     line = 0
@@ -41,11 +41,11 @@ def parsed(text: str) -> Any:
         return _document(events)
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
-        raise Unreadable(
+        raise YamlError(
             f"line {mark.line + 1 if mark else '?'}: {e.problem or e.context}"
         ) from None
     except yaml.YAMLError as e:
-        raise Unreadable(" ".join(str(e).split())) from None
+        raise YamlError(" ".join(str(e).split())) from None
 
 
 def _document(events: Iterator[Any]) -> Any:
@@ -83,8 +83,8 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     return _mapping(event, events, depth)
 
 
-def _mapping(event: Any, events: Iterator[Any], depth: int) -> Lines:
-    out = Lines()
+def _mapping(event: Any, events: Iterator[Any], depth: int) -> LocatedMapping:
+    out = LocatedMapping()
     out.line = _line(event)
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         if not isinstance(key, yaml.ScalarEvent):
@@ -103,8 +103,8 @@ def _scalar(event: Any) -> Any:
     return int(text) if _NUMBER.fullmatch(text) else _WORDS.get(text, text)
 
 
-def _at(event: Any, sentence: str) -> Unreadable:
-    return Unreadable(f"line {_line(event)}: {sentence}")
+def _at(event: Any, sentence: str) -> YamlError:
+    return YamlError(f"line {_line(event)}: {sentence}")
 
 
 def _line(event: Any) -> int:

@@ -5,7 +5,7 @@ the front end into the newest.
 import os
 from collections.abc import Callable
 
-from ...runtime.log import session_folders as sessions
+from ...runtime.log import session_folders
 from ...runtime.log.destinations import RotatingFile
 from ..settings.settings import LogSettings
 
@@ -23,12 +23,12 @@ class OwnSession:
         self._settings, self._root, self._said = settings, root, said
         trouble = ""
         try:
-            folder = sessions.begin(root)
+            folder = session_folders.begin(root)
         except OSError as e:
             trouble = f"no session of the log can be begun: {e.strerror or e}; its lines go where those before went"
             folder = os.path.dirname(os.path.realpath(os.path.join(root, "log", f"{name}.log")))
         self.session: str | None = (
-            os.path.basename(folder) if not trouble else sessions.latest(root)
+            os.path.basename(folder) if not trouble else session_folders.latest(root)
         )
         self._file = RotatingFile(
             os.path.join(folder, f"{name}.log"), settings.file_bytes, settings.files_kept, line
@@ -45,15 +45,17 @@ class OwnSession:
             self._prune()
 
     def _prune(self) -> None:
-        removed = sessions.prune(
+        removed = session_folders.prune(
             self._root, kept=self._settings.sessions_kept, total_bytes=self._settings.total_bytes
         )
         if removed.sessions:
             self._file.put(self._said(str(removed)))
 
 
-def newest_session(name: str, settings: LogSettings, root: str, line: Line) -> sessions.Following:
+def newest_session(
+    name: str, settings: LogSettings, root: str, line: Line
+) -> session_folders.Following:
     """An output into the newest session, whichever that is."""
-    return sessions.Following(
+    return session_folders.Following(
         root, name, lambda path: RotatingFile(path, settings.file_bytes, settings.files_kept, line)
     )

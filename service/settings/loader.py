@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Never
 
 from ...protocol.errors import Refusal
-from ...schema.fields import Unfit
+from ...schema.fields import InvalidValue
 from .settings import GROUPS, SETTINGS, LogSettings, Settings, value_of
 
 __all__ = [
@@ -152,7 +152,7 @@ def _built(given: Mapping[str, _Given]) -> Settings:
 def _parsed(name: str, given: _Given) -> Any:
     try:
         return SETTINGS[name].parser(given.value)
-    except Unfit as e:
+    except InvalidValue as e:
         raise Refusal(
             "badConfig", f"{given.origin}: {name} {e}; got {ascii(given.value)[:60]}"
         ) from None

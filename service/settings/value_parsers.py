@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...protocol import durations
-from ...schema.fields import Unfit
+from ...schema.fields import InvalidValue
 from .pykern_import import pkconfig
 
 Parser = Callable[[Any], Any]
@@ -30,7 +30,7 @@ _APP = re.compile(
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise Unfit("must be text")
+        raise InvalidValue("must be text")
     return value
 
 
@@ -56,7 +56,7 @@ def seconds(value: Any) -> float:
 def positive_seconds(value: Any) -> float:
     secs = seconds(value)
     if secs <= 0:
-        raise Unfit("must be more than 0 seconds")
+        raise InvalidValue("must be more than 0 seconds")
     return secs
 
 
@@ -81,7 +81,7 @@ def port_number(value: Any) -> int:
         return 0
     number = int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, form))
     if number > 65535:
-        raise Unfit(form)
+        raise InvalidValue(form)
     return number
 
 
@@ -94,10 +94,10 @@ def port_range(value: Any) -> tuple[int, int]:
     first, dash, last = given.partition("-") if isinstance(given, str) else ("", "", "")
     try:
         low, high = port_number(first), port_number(last)
-    except Unfit:
-        raise Unfit(form) from None
+    except InvalidValue:
+        raise InvalidValue(form) from None
     if not dash or not 1024 <= low <= high:
-        raise Unfit(form)
+        raise InvalidValue(form)
     return low, high
 
 
@@ -105,7 +105,7 @@ def pattern(value: Any) -> str:
     try:
         re.compile(text(value))
     except re.error as e:
-        raise Unfit(f"must be a regular expression: {e}") from None
+        raise InvalidValue(f"must be a regular expression: {e}") from None
     return text(value)
 
 
@@ -116,10 +116,10 @@ def app_list(value: Any) -> tuple[str, ...]:
     if not isinstance(words, list | tuple) or not all(
         isinstance(w, str) and _APP.fullmatch(w) for w in words
     ):
-        raise Unfit(form)
+        raise InvalidValue(form)
     names = [w.partition("=")[0] for w in words]
     if len(set(names)) != len(names):
-        raise Unfit(f"{form}; each name once")
+        raise InvalidValue(f"{form}; each name once")
     return tuple(words)
 
 
@@ -129,7 +129,7 @@ def words(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str) and _WORD.fullmatch(w) for w in given
     ):
-        raise Unfit("must be words of small letters, digits, _ and -, with commas between")
+        raise InvalidValue("must be words of small letters, digits, _ and -, with commas between")
     return tuple(given)
 
 
@@ -141,7 +141,7 @@ def peers(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str) and _is_peer(w) for w in given
     ):
-        raise Unfit(
+        raise InvalidValue(
             "must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'"
         )
     return tuple(given)
@@ -167,7 +167,7 @@ def drivers(value: Any) -> tuple[str, ...]:
         or not all(w in DRIVERS for w in given)
         or len(set(given)) != len(given)
     ):
-        raise Unfit(
+        raise InvalidValue(
             f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say"
         )
     return tuple(given)
@@ -183,17 +183,17 @@ def gpu_ids(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given
     ):
-        raise Unfit('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
+        raise InvalidValue('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
     names = tuple(map(str, given))
     if len(set(names)) != len(names) or ("auto" in names and len(names) > 1):
-        raise Unfit('must name each GPU once, or be "auto" alone')
+        raise InvalidValue('must name each GPU once, or be "auto" alone')
     return names
 
 
 def one_of(*choices: str) -> Parser:
     def parse(value: Any) -> str:
         if value not in choices:
-            raise Unfit("must be one of " + ", ".join(choices))
+            raise InvalidValue("must be one of " + ", ".join(choices))
         return str(value)
 
     return parse
@@ -207,8 +207,8 @@ def or_none(parser: Parser) -> Parser:
             return None
         try:
             return parser(value)
-        except Unfit as e:
-            raise Unfit(f"{e}, or none") from None
+        except InvalidValue as e:
+            raise InvalidValue(f"{e}, or none") from None
 
     return parse
 
@@ -216,7 +216,7 @@ def or_none(parser: Parser) -> Parser:
 def _by(parser: Parser, value: Any, form: str) -> Any:
     try:
         if value is None:
-            raise Unfit(form)
+            raise InvalidValue(form)
         return parser(value)
     except (AssertionError, KeyError, ValueError, TypeError):
-        raise Unfit(form) from None
+        raise InvalidValue(form) from None

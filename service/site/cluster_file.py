@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from ...protocol.errors import Refusal
-from ...schema.fields import Unfit
+from ...schema.fields import InvalidValue
 from ...schema.text.yaml_structs import (
     Fields,
     Notes,
@@ -23,7 +23,7 @@ from ...schema.text.yaml_structs import (
     texts,
     together,
 )
-from ...schema.text.yaml_subset import Lines
+from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
 from .cluster_rules import ClusterShape, check
 
@@ -108,7 +108,7 @@ def _made(shape: ClusterShape) -> Cluster:
     if shape.login:
         values["login"] = tuple(_host(host) for host in shape.login)
     if shape.defaults is not None:
-        values["defaults"] = Wishes(**shape.defaults.values)
+        values["defaults"] = BatchRequest(**shape.defaults.values)
     if shape.limits is not None:
         values["limits"] = Limits(**shape.limits.values)
     return Cluster(**values)
@@ -128,7 +128,7 @@ class _Reader:
             wrong,
         )
 
-    def shapes(self, given: Lines) -> tuple[Part, list[ClusterShape]]:
+    def shapes(self, given: LocatedMapping) -> tuple[Part, list[ClusterShape]]:
         whole = self._fields.part(Clusters, given, "", left=("clusters",))
         parts = self._list(
             whole, "clusters", Cluster, MAX_CLUSTERS, ("login", "defaults", "limits")
@@ -139,7 +139,7 @@ class _Reader:
         login = tuple(self._list(part, "login", LoginHost, MAX_LOGIN, ("via",)))
         for host in login:
             self._via(host)
-        defaults = self._fields.inner(part, "defaults", Wishes, FORMS["defaults"])
+        defaults = self._fields.inner(part, "defaults", BatchRequest, FORMS["defaults"])
         return ClusterShape(
             part, login, defaults, self._fields.inner(part, "limits", Limits, FORMS["limits"])
         )
@@ -174,13 +174,13 @@ class _Reader:
 def _long_seconds(value: Any) -> float:
     secs = seconds(value)
     if not 0 < secs <= 366 * 86400:
-        raise Unfit("")
+        raise InvalidValue("")
     return secs
 
 
 def _count(value: Any) -> Any:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Unfit("")
+        raise InvalidValue("")
     return value
 
 
@@ -194,14 +194,14 @@ def _each(pattern: str) -> Callable[[Any], list[str]]:
             or not value
             or not all(isinstance(v, str) and form.fullmatch(v) for v in value)
         ):
-            raise Unfit("")
+            raise InvalidValue("")
         return value
 
     return read
 
 
 def _unsayable(value: Any) -> Any:
-    raise Unfit("")
+    raise InvalidValue("")
 
 
 _READ: dict[str, Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.ids import EnvName, Uid
 from ...protocol.redaction import is_secret
 from ...schema.fields import fits
@@ -390,7 +390,7 @@ def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wr
                 f"{name} is not among the directives of the cluster: add it there",
                 "badConfig",
             )
-    wishes = Wishes(**defaults.values)
+    wishes = BatchRequest(**defaults.values)
     for sentence in contradictions(wishes):
         wrong(defaults, "", sentence, "badConfig")
     for name, value in (

@@ -11,12 +11,12 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from ...diagnosis import pattern_cost as log_rules
+from ...diagnosis import pattern_cost
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.exit_table import Behavior, Cause, Row, Table, When
 from ...protocol.errors import Refusal
 from ...protocol.jobs.exit_info import BY_SCHEDULER, Source
-from ...schema.text.yaml_subset import MAX_BYTES, Lines, Unreadable, parsed
+from ...schema.text.yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parsed
 
 SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exit_table.yml")
 FIRST_CODE, LAST_CODE = 1000, 99_999
@@ -73,9 +73,9 @@ def _rows(path: str) -> tuple[Row, ...]:
         with open(path, "rb") as f:
             content = f.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise Unreadable(f"it has more than {MAX_BYTES} bytes")
+            raise YamlError(f"it has more than {MAX_BYTES} bytes")
         data = parsed(content.decode("utf-8"))
-    except (OSError, UnicodeDecodeError, Unreadable) as e:
+    except (OSError, UnicodeDecodeError, YamlError) as e:
         reason = (e.strerror or "it cannot be opened") if isinstance(e, OSError) else str(e)
         raise Refusal("badConfig", f"the exit table {path} cannot be read: {reason}") from None
     problems: Problems = []
@@ -106,7 +106,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     codes: dict[object, int] = {}
     phrases: dict[object, int] = {}
     for n, given in enumerate(data["rows"], 1):
-        if not isinstance(given, Lines):
+        if not isinstance(given, LocatedMapping):
             problems.append(
                 (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_got(given)}")
             )
@@ -123,7 +123,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _row(where: str, given: Lines, problems: Problems) -> Row:
+def _row(where: str, given: LocatedMapping, problems: Problems) -> Row:
     field = _Fields(where, given, problems)
     field.unknown(_FIELDS)
     when = _when(f"{where}, when", given.get("when"), problems)
@@ -147,7 +147,7 @@ def _row(where: str, given: Lines, problems: Problems) -> Row:
 
 
 def _when(where: str, given: Any, problems: Problems) -> When:
-    if not isinstance(given, Lines):
+    if not isinstance(given, LocatedMapping):
         problems.append(
             (
                 where,
@@ -190,7 +190,7 @@ def _when(where: str, given: Any, problems: Problems) -> When:
 class _Fields:
     """Reads the fields of one mapping, and writes down what is wrong with them."""
 
-    def __init__(self, where: str, given: Lines, problems: Problems) -> None:
+    def __init__(self, where: str, given: LocatedMapping, problems: Problems) -> None:
         self._where, self._given, self._problems = where, given, problems
 
     def _wrong(self, name: str, what: str) -> None:
@@ -251,8 +251,8 @@ def _unknown(
 
 
 def _steps(rows: Iterable[Row], problems: Problems) -> None:
-    total = sum(log_rules.steps(rule) for row in rows for rule in row.when.log)
-    if total > log_rules.TABLE_STEPS:
+    total = sum(pattern_cost.steps(rule) for row in rows for rule in row.when.log)
+    if total > pattern_cost.TABLE_STEPS:
         what = "can take too long on a line; give repetitions an end, as in .{0,40}, or begin rules with ^"
         problems.append(("when.log of all rows together", what))
 
@@ -318,7 +318,7 @@ def _signal(value: Any) -> int:
 def _rule(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a regular expression as text")
-    log_rules.steps(value)
+    pattern_cost.steps(value)
     return value
 
 

@@ -17,9 +17,9 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...schema.fields import Unfit
+from ...schema.fields import InvalidValue
 from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, together
-from ...schema.text.yaml_subset import Lines
+from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
 from .startup_checks import MIN_SECRET_LENGTH, is_loopback, private
 
@@ -161,7 +161,7 @@ def headers_of(target: Target) -> dict[str, str]:
     return _headers(target.headers_file)
 
 
-def _parts(path: str, given: Lines, wrong: Wrong) -> list[Part]:
+def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
     fields = Fields(
         path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile")
     )
@@ -349,7 +349,7 @@ def _span(most: float) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         secs = seconds(value)
         if not 0 < secs <= most:
-            raise Unfit("")
+            raise InvalidValue("")
         return secs
 
     return read
@@ -365,9 +365,9 @@ def _each(pattern: str, most: int) -> Callable[[Any], list[str]]:
             or not 0 < len(value) <= most
             or not all(isinstance(v, str) and form.fullmatch(v) for v in value)
         ):
-            raise Unfit("")
+            raise InvalidValue("")
         if len(set(value)) != len(value):
-            raise Unfit("")
+            raise InvalidValue("")
         return value
 
     return read
@@ -379,16 +379,16 @@ def _argv(value: Any) -> Sequence[str]:
         or not 0 < len(value) <= MAX_ARGUMENTS
         or not all(isinstance(v, str | int) for v in value)
     ):
-        raise Unfit("")
+        raise InvalidValue("")
     out = [str(v) for v in value]
     if not os.path.isabs(out[0]) or any("\0" in v or len(v) > 4_000 for v in out):
-        raise Unfit("")
+        raise InvalidValue("")
     return out
 
 
 def _few(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 32:
-        raise Unfit("")
+        raise InvalidValue("")
     return value
 
 

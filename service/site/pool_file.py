@@ -15,9 +15,9 @@ import msgspec
 
 from ...protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from ...protocol.errors import Refusal
-from ...schema.fields import Unfit
+from ...schema.fields import InvalidValue
 from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, opened, texts, together
-from ...schema.text.yaml_subset import Lines
+from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import port_range, seconds
 from .pool_rules import Shape, check
 
@@ -110,7 +110,7 @@ class _Reader:
             wrong,
         )
 
-    def shape(self, given: Lines) -> Shape:
+    def shape(self, given: LocatedMapping) -> Shape:
         limits = {f.encode_name: f for f in msgspec.structs.fields(Pool) if f.type is Limits}
         whole = self._fields.part(Pool, given, "", (TLS_DIR,), left=("hosts", "volumes", *limits))
         for name, field in limits.items():
@@ -141,7 +141,7 @@ class _Reader:
     def _volumes(self, whole: Part, given: Any) -> list[Part]:
         if given is None:
             return []
-        if not isinstance(given, Lines):
+        if not isinstance(given, LocatedMapping):
             self._fields.unfit(whole, "volumes", given)
             return []
         for name in given:
@@ -164,7 +164,7 @@ def _span(value: Any) -> tuple[int, int]:
     """`first-last`."""
     match = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise Unfit("")
+        raise InvalidValue("")
     return int(match[1]), int(match[2])
 
 
@@ -172,10 +172,10 @@ def _gpus(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(
         isinstance(v, str | int) and _GPU.fullmatch(str(v)) for v in value
     ):
-        raise Unfit("")
+        raise InvalidValue("")
     given = [str(v) for v in value]
     if len(set(given)) != len(given):
-        raise Unfit("")
+        raise InvalidValue("")
     return given
 
 
@@ -183,7 +183,7 @@ def _plans(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(
         isinstance(v, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", v) for v in value
     ):
-        raise Unfit("")
+        raise InvalidValue("")
     return value
 
 
@@ -191,7 +191,7 @@ def _image(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(
         r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}", value
     ):
-        raise Unfit("")
+        raise InvalidValue("")
     return value
 
 

@@ -29,7 +29,7 @@ from ...protocol.wire.messages import (
 from ..connections.hub import Hub
 from ..process.counters import Counters
 from ..runs.request_validation import check_data
-from ..runs.service import Desk
+from ..runs.service import RunService
 
 #: The agent enforces a call's deadline; the supervisor steps in so long after it.
 SLACK_SECS = 2.0
@@ -76,7 +76,7 @@ class Calls:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: RunService,
         hub: Hub,
         counters: Counters,
         entropy: Callable[[int], bytes],

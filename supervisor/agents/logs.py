@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...drivers import untrusted_files as evidence_files
+from ...drivers import untrusted_files
 from ...protocol.api.requests import AgentLogs
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, base62, parse_agent_key, short_agent
 from ...protocol.wire.messages import FileChunk, ReadFile
 from ..connections.hub import Hub
-from ..core.state.world import AgentView
-from ..runs.service import Desk
+from ..core.state.world import AgentState
+from ..runs.service import RunService
 
 ANSWER_SECS = 10.0
 _ADVICE = {
@@ -47,10 +47,10 @@ class Piece(NamedTuple):
     sentence: str = ""
 
 
-class AgentBooks:
+class AgentLogReader:
     """Reads what the supervisor knows of its agents. Holds nothing."""
 
-    def __init__(self, desk: Desk, hub: Hub) -> None:
+    def __init__(self, desk: RunService, hub: Hub) -> None:
         self._desk, self._hub = desk, hub
         self._folders = Path(desk.evidence_root)
 
@@ -164,7 +164,7 @@ class AgentBooks:
             return [
                 (
                     lambda part, offset, limit: asyncio.to_thread(
-                        evidence_files.read, here, (part,), offset, limit
+                        untrusted_files.read, here, (part,), offset, limit
                     ),
                     str(here / name),
                 )
@@ -205,7 +205,7 @@ class AgentBooks:
         for kind in ("-remote.log", "-start.log"):
             for name in [n for n in names if n.endswith(kind)][-1:]:
                 data, size = await asyncio.to_thread(
-                    evidence_files.read, folder, (name,), 0, 512 * 1024
+                    untrusted_files.read, folder, (name,), 0, 512 * 1024
                 )
                 if data:
                     return Piece(self._shown(data), 0, len(data), size, str(folder / name))
@@ -257,7 +257,7 @@ class AgentBooks:
         )
 
     def _row(self, key: AgentKey) -> dict[str, Any]:
-        view: AgentView | None = self._desk.engine.world.agents.get(key)
+        view: AgentState | None = self._desk.engine.world.agents.get(key)
         connection = self._hub.connections.get(key)
         alive = connection.alive if connection is not None else None
         folder = (view.record.handle or {}).get("folder") if view is not None else None

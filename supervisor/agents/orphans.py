@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse_agent_key
-from ..runs.service import Desk
+from ..runs.service import RunService
 
 
-def ask_for_all(folder: Path, drivers: Container[str], desk: Desk) -> None:
+def ask_for_all(folder: Path, drivers: Container[str], desk: RunService) -> None:
     """folder: where the agents have theirs, each named by its key."""
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):

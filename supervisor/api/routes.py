@@ -5,17 +5,24 @@ from typing import Any
 import tornado.web
 
 from ...protocol.errors import Refusal
-from .endpoints import agents, clusters, monitoring, runs, sign_in, usage
-from .endpoints import app_calls as calls
-from .endpoints import hosts as pool
-from .endpoints import job_descriptions as descriptions
-from .endpoints import notifications as notify
-from .endpoints import run_groups as groups
-from .endpoints import run_plans as plans
-from .endpoints import user_files as library
+from .endpoints import (
+    agents,
+    app_calls,
+    clusters,
+    hosts,
+    job_descriptions,
+    monitoring,
+    notifications,
+    run_groups,
+    run_plans,
+    runs,
+    sign_in,
+    usage,
+    user_files,
+)
 from .endpoints.event_stream import events
 from .endpoints.live_updates import live
-from .transport.request_handler import Handler, Route, Services
+from .transport.request_handler import ApiContext, Handler, Route
 
 
 async def _livez(h: Handler) -> Any:
@@ -41,25 +48,25 @@ async def _nothing(h: Handler) -> Any:
 ROUTES = (
     Route("/api/run-simulation", runs.run_simulation),
     Route("/api/run-many", runs.run_many),
-    Route("/api/run-description", descriptions.run_description),
-    Route("/api/run-plan", plans.run_plan),
-    Route("/api/run-array", groups.run_array),
+    Route("/api/run-description", job_descriptions.run_description),
+    Route("/api/run-plan", run_plans.run_plan),
+    Route("/api/run-array", run_groups.run_array),
     Route("/api/run-status", runs.run_status),
     Route("/api/run-cancel", runs.run_cancel),
     Route("/api/run-release", runs.run_release),
     Route("/api/job-tasks", runs.job_tasks),
-    Route("/api/run-file", calls.run_file),
-    Route("/api/run-files", calls.run_files),
-    Route("/api/call", calls.call),
-    Route("/api/begin-session", calls.begin_session),
-    Route("/api/global-resources", calls.global_resources),
-    Route("/api/apps", calls.apps, ("GET",)),
-    Route("/api/lib-file", library.lib_file, ("PUT", "DELETE"), sink=library.begin_upload),
-    Route("/api/read-lib-file", library.read_lib_file),
-    Route("/api/lib-files", library.lib_files, ("GET",)),
+    Route("/api/run-file", app_calls.run_file),
+    Route("/api/run-files", app_calls.run_files),
+    Route("/api/call", app_calls.call),
+    Route("/api/begin-session", app_calls.begin_session),
+    Route("/api/global-resources", app_calls.global_resources),
+    Route("/api/apps", app_calls.apps, ("GET",)),
+    Route("/api/lib-file", user_files.lib_file, ("PUT", "DELETE"), sink=user_files.begin_upload),
+    Route("/api/read-lib-file", user_files.read_lib_file),
+    Route("/api/lib-files", user_files.lib_files, ("GET",)),
     Route("/api/job-list", runs.job_list),
-    Route("/api/job-group", groups.job_group),
-    Route("/api/group-cancel", groups.group_cancel),
+    Route("/api/job-group", run_groups.job_group),
+    Route("/api/group-cancel", run_groups.group_cancel),
     Route("/api/job-log", runs.job_log),
     Route("/api/job-metrics", usage.job_metrics),
     Route("/api/job-story", runs.job_story),
@@ -67,15 +74,15 @@ ROUTES = (
     Route("/api/trace", runs.trace_id),
     Route("/api/events", events, ("GET",), streams=True),
     Route("/api/metrics", _metrics, ("GET",)),
-    Route("/api/pool", pool.pool, ("GET",)),
-    Route("/api/pool-check", pool.pool_check, ("GET",)),
+    Route("/api/pool", hosts.pool, ("GET",)),
+    Route("/api/pool-check", hosts.pool_check, ("GET",)),
     Route("/api/agents", agents.agents),
     Route("/api/agent-logs", agents.agent_logs),
     Route("/api/agent-stop", agents.agent_stop),
     Route("/api/clusters", clusters.clusters),
-    Route("/api/notify", notify.notify, ("GET",)),
-    Route("/api/notify-test", notify.notify_test),
-    Route("/api/notify-retry", notify.notify_retry),
+    Route("/api/notify", notifications.notify, ("GET",)),
+    Route("/api/notify-test", notifications.notify_test),
+    Route("/api/notify-retry", notifications.notify_retry),
     Route("/api/sbatch-login", sign_in.sbatch_login),
     Route("/api/sbatch-login-status", sign_in.sbatch_login_status),
     Route("/api/sbatch-logout", sign_in.sbatch_logout),
@@ -88,7 +95,7 @@ ROUTES = (
 )
 
 
-def application(services: Services) -> tornado.web.Application:
+def application(services: ApiContext) -> tornado.web.Application:
     """The API listener."""
     routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
     return tornado.web.Application(routes, log_function=monitoring.seen)

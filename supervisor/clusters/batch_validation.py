@@ -12,12 +12,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ...protocol.api.requests import RunSpec
-from ...protocol.clusters.batch import ClusterNews, Partition, Wishes
+from ...protocol.clusters.batch import BatchRequest, ClusterStatus, Partition
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
 from ...schema.fields import quoted
 from ...schema.jobs.batch_rules import (
-    Room,
+    NodeLimits,
     contradictions,
     directive_name,
     directive_problem,
@@ -57,7 +57,7 @@ class _Wrong:
 def check(
     spec: RunSpec,
     clusters: Clusters,
-    news: Mapping[str, ClusterNews],
+    news: Mapping[str, ClusterStatus],
     *,
     usual_secs: float | None = None,
 ) -> RunSpec:
@@ -67,7 +67,7 @@ def check(
     news: of each cluster, as this user may know it. usual_secs: the time limit of this house for
     runs that have none of their own; what a cluster allows may be less, and counts then.
     """
-    asked = spec.batch if isinstance(spec.batch, Wishes) else Wishes()
+    asked = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
     cluster = _cluster(asked, clusters)
     wrong = _Wrong()
     _check_texts(asked, cluster, wrong)
@@ -101,7 +101,7 @@ def check(
 
 def check_none(spec: RunSpec, driver: str) -> None:
     """Of a driver without clusters nothing can be asked. Raises Refusal."""
-    if isinstance(spec.batch, Wishes):
+    if isinstance(spec.batch, BatchRequest):
         raise Refusal(
             "batchRefused",
             f"the driver {driver} knows no clusters, partitions and the like, as the run asks for in `batch`: "
@@ -109,7 +109,7 @@ def check_none(spec: RunSpec, driver: str) -> None:
         )
 
 
-def _cluster(asked: Wishes, clusters: Clusters) -> Cluster:
+def _cluster(asked: BatchRequest, clusters: Clusters) -> Cluster:
     found = clusters.named(asked.cluster)
     if found is None:
         there = _listed(c.name for c in clusters.clusters)
@@ -119,7 +119,7 @@ def _cluster(asked: Wishes, clusters: Clusters) -> Cluster:
     return found
 
 
-def _check_texts(asked: Wishes, cluster: Cluster, wrong: _Wrong) -> None:
+def _check_texts(asked: BatchRequest, cluster: Cluster, wrong: _Wrong) -> None:
     """What could be more than it says. Of the cluster's own defaults that was looked at when its
     file was read.
     """
@@ -142,7 +142,7 @@ def _check_texts(asked: Wishes, cluster: Cluster, wrong: _Wrong) -> None:
 
 
 def _partition(
-    wishes: Wishes, told: ClusterNews | None, cluster: Cluster, wrong: _Wrong
+    wishes: BatchRequest, told: ClusterStatus | None, cluster: Cluster, wrong: _Wrong
 ) -> Partition:
     """The one that it would go to, as far as that is known."""
     if told is None or not told.partitions:
@@ -159,7 +159,7 @@ def _partition(
 
 
 def _check_names(
-    wishes: Wishes, told: ClusterNews | None, partition: Partition, wrong: _Wrong
+    wishes: BatchRequest, told: ClusterStatus | None, partition: Partition, wrong: _Wrong
 ) -> None:
     """Account and QOS: those of this user, and those that the partition takes."""
     own = (told.accounts, told.qos) if told is not None else (None, None)
@@ -187,10 +187,10 @@ def _among(value: str, names: Iterable[str]) -> bool:
 # ---- sizes
 
 
-def _room(cluster: Cluster, p: Partition) -> Room:
+def _room(cluster: Cluster, p: Partition) -> NodeLimits:
     """For the tasks of a run with roles: the tightest of what is known."""
     limits = cluster.limits
-    return Room(
+    return NodeLimits(
         cores=p.cores_per_node,
         memory_mb=_least(limits.memory_mb, p.memory_mb_per_node),
         gpus=_least(limits.gpus, p.gpus_per_node),
@@ -198,7 +198,7 @@ def _room(cluster: Cluster, p: Partition) -> Room:
     )
 
 
-def _check_partition(wishes: Wishes, p: Partition, its: str, wrong: _Wrong) -> None:
+def _check_partition(wishes: BatchRequest, p: Partition, its: str, wrong: _Wrong) -> None:
     cores, tasks, nodes = wishes.cores or 1, tasks_of(wishes), nodes_of(wishes, p.cores_per_node)
     most = _least(p.nodes, p.max_nodes)
     if p.cores_per_node is not None and cores * (wishes.tasks_per_node or 1) > p.cores_per_node:
@@ -233,7 +233,7 @@ def _check_partition(wishes: Wishes, p: Partition, its: str, wrong: _Wrong) -> N
 
 
 def _check_limits(
-    wishes: Wishes, tasks: int, cluster: Cluster, p: Partition, wrong: _Wrong
+    wishes: BatchRequest, tasks: int, cluster: Cluster, p: Partition, wrong: _Wrong
 ) -> None:
     """Those that the operator has set."""
     limits = cluster.limits

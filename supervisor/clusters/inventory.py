@@ -14,12 +14,12 @@ import msgspec
 
 from ...db.events.state import Run
 from ...protocol.api.requests import RunSpec
-from ...protocol.clusters.batch import ClusterNews
+from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.wire.messages import ClusterReport
-from . import batch_validation as batch_checks
+from . import batch_validation
 
 DRIVER = "sbatch"
 #: What was told longer ago is shown, and no run is refused for it.
@@ -31,7 +31,7 @@ MAX_NAMES = 1_000
 _EVERYBODY = ""
 
 
-class ClusterBoard:
+class ClusterInventory:
     """clusters: None where the driver is not in use. usual_secs: the time limit of runs that have
     none. now: wall time.
     """
@@ -45,7 +45,7 @@ class ClusterBoard:
     ) -> None:
         self._clusters, self._usual_secs, self._now = clusters, usual_secs, now
         #: by cluster and user, the one who told last at the end
-        self._told: dict[str, dict[str, ClusterNews]] = {
+        self._told: dict[str, dict[str, ClusterStatus]] = {
             c.name: {} for c in (clusters.clusters if clusters is not None else ())
         }
 
@@ -53,7 +53,7 @@ class ClusterBoard:
         """Who told, counted."""
         return {name: len(told) for name, told in self._told.items()}
 
-    def newest(self) -> dict[str, ClusterNews | None]:
+    def newest(self) -> dict[str, ClusterStatus | None]:
         """By cluster, what was told there last, by whoever it was; None: nothing yet."""
         return {
             name: max(told.values(), key=lambda news: news.at, default=None)
@@ -83,7 +83,7 @@ class ClusterBoard:
         while len(told) > MAX_USERS:
             del told[next(iter(told))]
 
-    def news(self, uid: str) -> dict[str, ClusterNews]:
+    def news(self, uid: str) -> dict[str, ClusterStatus]:
         """What a run of this user is checked against, by cluster."""
         found = {
             c.name: self._of(c, uid)
@@ -100,9 +100,9 @@ class ClusterBoard:
         Raises Refusal.
         """
         if spec.driver != DRIVER or self._clusters is None:
-            batch_checks.check_none(spec, spec.driver)
+            batch_validation.check_none(spec, spec.driver)
             return spec
-        return batch_checks.check(
+        return batch_validation.check(
             spec, self._clusters, self.news(spec.uid), usual_secs=self._usual_secs
         )
 
@@ -128,7 +128,7 @@ class ClusterBoard:
             for c in (self._clusters.clusters if self._clusters is not None else ())
         ]
 
-    def _of(self, cluster: Cluster, uid: str) -> ClusterNews | None:
+    def _of(self, cluster: Cluster, uid: str) -> ClusterStatus | None:
         return self._told[cluster.name].get(_whose(cluster, uid))
 
     def _row(self, cluster: Cluster, uid: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
-from ..core.state.world import AgentView
+from ..core.state.world import AgentState
 from ..process.counters import Counters
-from .sign_in_throttle import SignInPace, folded
+from .sign_in_throttle import SignInThrottle, folded
 
 if TYPE_CHECKING:
     from ...drivers.sbatch.ssh.sign_in import Credentials
@@ -45,8 +45,8 @@ async def _nobody(key: AgentKey) -> bool:
     return False
 
 
-def _unknown(key: AgentKey) -> AgentView:
-    return AgentView(record=AgentRecord(key=key))
+def _unknown(key: AgentKey) -> AgentState:
+    return AgentState(record=AgentRecord(key=key))
 
 
 class SignsIn(Protocol):
@@ -81,7 +81,7 @@ class SignIns:
         log: Log,
         *,
         agent_up: Callable[[AgentKey], bool] = lambda key: False,
-        view: Callable[[AgentKey], AgentView] = _unknown,
+        view: Callable[[AgentKey], AgentState] = _unknown,
         dismiss: Callable[[AgentKey], Awaitable[bool]] = _nobody,
         signed_out: Callable[[AgentKey], None] = lambda key: None,
         now: Callable[[], float] = time.monotonic,
@@ -97,7 +97,7 @@ class SignIns:
         )
         self._agent_up, self._attempt_secs, self._linger_secs = agent_up, attempt_secs, linger_secs
         self._view, self._dismiss, self._signed_out = view, dismiss, signed_out
-        self._pace = SignInPace(now)
+        self._pace = SignInThrottle(now)
         #: whose attempts are under way: (uid, cluster), and the unix user's name for which it is
         self._under_way: dict[tuple[str, str], str] = {}
 

@@ -27,7 +27,7 @@ class _Refused(NamedTuple):
     until: float
 
 
-class SignInPace:
+class SignInThrottle:
     """now: seconds of a clock that is never set back."""
 
     def __init__(self, now: Callable[[], float]) -> None:

@@ -20,23 +20,23 @@ from ...protocol.wire.messages import (
     op_name,
 )
 from ...runtime.log.logger import Log
-from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid, HostChanged
+from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentMessage, HostChanged
 from ..engine.decision_loop import Engine
 from ..process.counters import Counters
-from ..usage.samples import Metering
+from ..usage.samples import UsageSamples
 
 
-class Places:
+class DriverReports:
     """All places that are up; bound by the composition root, before any driver speaks."""
 
     def __init__(self, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str]) -> None:
         self._log, self._counters, self._agent_id = log, counters, agent_id
         self._up: dict[AgentKey, tuple[int, Alive]] = {}
         self._engine: Engine
-        self._metering: Metering
+        self._metering: UsageSamples
         self._next_epoch: Callable[[], int]
 
-    def bind(self, engine: Engine, metering: Metering, next_epoch: Callable[[], int]) -> None:
+    def bind(self, engine: Engine, metering: UsageSamples, next_epoch: Callable[[], int]) -> None:
         """next_epoch: the hub's, for a place's epochs grow as those of an agent do."""
         self._engine, self._metering, self._next_epoch = engine, metering, next_epoch
 
@@ -67,7 +67,7 @@ class Places:
                 self._log("{}: {}", str(place), e.sentence, **of_agent(place))
             return
         self._say(place, message)
-        self._engine.tell(AgentSaid(place, there[0], message))
+        self._engine.tell(AgentMessage(place, there[0], message))
 
     def down(self, place: AgentKey) -> None:
         there = self._up.pop(place, None)

@@ -15,7 +15,7 @@ import tornado.websocket
 from .hub import Connection, Hub
 
 
-class Pulse:
+class HeartbeatMonitor:
     """One per process."""
 
     def __init__(self, hub: Hub) -> None:

@@ -28,7 +28,7 @@ from ...protocol.ids import (
 from ...protocol.version import VERSION
 from ...protocol.wire import handshake
 from ...protocol.wire.codec import Decoder, Encoder, FrameError
-from ...protocol.wire.heartbeat import Heartbeat, Pace
+from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import (
     Alive,
     CallReply,
@@ -46,11 +46,17 @@ from ...protocol.wire.messages import (
     op_name,
 )
 from ...runtime.log.logger import Log
-from ..core.interface.inputs import AgentConnected, AgentDisconnected, AgentGap, AgentSaid, Input
+from ..core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentMessage,
+    FramesLost,
+    Input,
+)
 from ..core.state.world import token_hash
 from ..engine.decision_loop import Engine
-from ..process.counters import Counters, Links, Lost, Unmetered
-from ..usage.samples import Metering
+from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, NullMetrics
+from ..usage.samples import UsageSamples
 from .progress import Progress
 
 #: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what
@@ -63,7 +69,7 @@ MAX_ASKED = 1_024
 #: logged with its request.
 _QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
 
-PACE = Pace()
+PACE = HeartbeatTiming()
 #: At the end, messages have so long to get out.
 CLOSE_SECS = 1.0
 #: An agent that was told to end has so long to go.
@@ -157,7 +163,7 @@ class Connection:
         inputs: list[Input] = []
         if self._decoder.gaps != self._gaps:
             self._gaps = self._decoder.gaps
-            inputs.append(AgentGap(self.key, self.epoch))
+            inputs.append(FramesLost(self.key, self.epoch))
         for message in messages:
             self._one(message, inputs)
         if inputs and self.hub.connections.get(self.key) is self:
@@ -177,7 +183,7 @@ class Connection:
             self._answered(message)
         else:
             self._log_receipt(message)
-            inputs.append(AgentSaid(self.key, self.epoch, message))
+            inputs.append(AgentMessage(self.key, self.epoch, message))
 
     def _answered(self, message: Answer | OpError) -> None:
         """To whoever asked this agent; an answer that nobody waits for (any more) is dropped."""
@@ -292,7 +298,7 @@ class Connection:
                 **self.ids,
             )
 
-    def close(self, reason: str, why: Lost = "refused") -> None:
+    def close(self, reason: str, why: DisconnectReason = "refused") -> None:
         self.hub.log("{} connection ended: {}", self, reason, **self.ids)
         self.socket.close(1000, reason[:100])
         self.hub.lost(self, why)
@@ -305,13 +311,13 @@ class Hub:
         self,
         engine: Engine,
         progress: Progress,
-        metering: Metering,
+        metering: UsageSamples,
         log: Log,
         counters: Counters,
         agent_id: Callable[[AgentKey], str],
         session: int,
         *,
-        pace: Pace = PACE,
+        pace: HeartbeatTiming = PACE,
         write_secs: float = 30.0,
         apps: Sequence[str] = (),
     ) -> None:
@@ -330,7 +336,7 @@ class Hub:
         self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: who measures them; set by the composition root
-        self.links: Links = Unmetered()
+        self.links: ConnectionMetrics = NullMetrics()
         #: what agents say of their clusters goes here; set by the composition root
         self.heard_of_cluster: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -380,7 +386,7 @@ class Hub:
             older.socket.close(1000, "a newer connection of this agent")
             older.give_up()
 
-    def lost(self, connection: Connection, why: Lost = "closed") -> None:
+    def lost(self, connection: Connection, why: DisconnectReason = "closed") -> None:
         """It is gone, for whatever reason; told once."""
         connection.give_up()
         if self.connections.get(connection.key) is connection:

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from ...protocol.clusters.container_pool import PoolHost
 
 
-class Watched(Protocol):
+class MonitoredHosts(Protocol):
     """A host as its driver sees it. detail: a sentence; since: wall time; version: of its daemon."""
 
     host: PoolHost
@@ -22,4 +22,4 @@ class Watched(Protocol):
 class HasHosts(Protocol):
     """A driver with a pool."""
 
-    engines: Mapping[str, Watched]
+    engines: Mapping[str, MonitoredHosts]

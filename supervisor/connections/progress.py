@@ -13,7 +13,7 @@ import msgspec
 from ...db.events.state import Job
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, split_jid
-from ...protocol.jobs import progress_report as reports
+from ...protocol.jobs import progress_report
 from ...protocol.wire.messages import REPORT_LIMIT, RunReport
 from ..engine.decision_loop import Engine
 from ..process.counters import Counters
@@ -41,7 +41,7 @@ class Progress:
             self._counters.add("reportOfNothing")
             return
         if (
-            reports.wrong(message.report) is not None
+            progress_report.wrong(message.report) is not None
             or len(msgspec.json.encode(message.report)) > REPORT_LIMIT
         ):
             self._counters.add("reportRefused")

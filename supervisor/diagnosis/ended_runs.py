@@ -6,11 +6,11 @@ import math
 import signal
 
 from ...db.events.state import Run
-from ...diagnosis import output_patterns as last_words
+from ...diagnosis import output_patterns
 from ...diagnosis.causes import BY_SIGNAL, CAUSES
 from ...diagnosis.classification import refined
 from ...diagnosis.exit_table import agrees
-from ...diagnosis.kill_attribution import NEAR, Found, facts_of, killed_by, mib
+from ...diagnosis.kill_attribution import NEAR, Classification, facts_of, killed_by, mib
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import (
     FAULTS,
@@ -109,7 +109,7 @@ def _silent(answer: Answer, run: Run) -> None:
     ]
 
 
-def _doubted(run: Run, exit_: ExitInfo | None, found: Found) -> bool:
+def _doubted(run: Run, exit_: ExitInfo | None, found: Classification) -> bool:
     """Is what the exit table has people try less than what is known here? It knew nothing of this
     exit, which is explained now; or it went by a shell's "Killed", which looks like a want of
     memory, and the kernel counted none.
@@ -134,15 +134,17 @@ def spoken(answer: Answer, exit_: ExitInfo) -> list[str]:
     answer["lastLines"], answer["terminationMessage"] = exit_.last_lines, exit_.termination_message
     if exit_.code == 0:
         return []
-    lines = last_words.newest(exit_.last_lines, exit_.termination_message)
+    lines = output_patterns.newest(exit_.last_lines, exit_.termination_message)
     answer["traceback"], answer["faulthandler"] = (
-        last_words.traceback_of(lines),
-        last_words.faulthandler_of(lines),
+        output_patterns.traceback_of(lines),
+        output_patterns.faulthandler_of(lines),
     )
     return lines
 
 
-def _usual(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) -> tuple[str, ...]:
+def _usual(
+    answer: Answer, run: Run, exit_: ExitInfo | None, found: Classification
+) -> tuple[str, ...]:
     """What is tried where the exit table has nothing: the table of causes, and more where numbers
     are known.
     """
@@ -162,7 +164,7 @@ def _usual(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) -> tu
     return lines
 
 
-def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) -> None:
+def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Classification) -> None:
     denied: tuple[str, ...] = CAUSES[found.cause].excludes
     match run.reason if run.status != PURGED else PURGED:
         case "job_run_purged":
@@ -257,7 +259,9 @@ def _after_another(answer: Answer, run: Run) -> None:
     answer["try"] = [f"jobscribe job why {over[-1].compute_jid}"] if over else []
 
 
-def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) -> tuple[str, ...]:
+def _own_exit(
+    answer: Answer, run: Run, exit_: ExitInfo | None, found: Classification
+) -> tuple[str, ...]:
     """Its sentence; returns what it is not."""
     denied = CAUSES[found.cause].excludes
     memory = exit_ is not None and exit_.out_of_memory is True
@@ -298,7 +302,7 @@ def _own_exit(answer: Answer, run: Run, exit_: ExitInfo | None, found: Found) ->
     )
 
 
-def _meaning(exit_: ExitInfo | None, found: Found, exception: str | None) -> str:
+def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | None) -> str:
     """Behind the bare fact: what that is, and how sure that is. Nothing where the fact says it."""
     if exit_ is None or (exit_.signal is not None and found.cause in _SAY_THEMSELVES):
         return ""

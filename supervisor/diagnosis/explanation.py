@@ -7,11 +7,7 @@ from ...diagnosis.causes import CAUSES
 from ...diagnosis.classification import of_exit, refined
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import ERROR, PURGED
-from . import batch_jobs as batch
-from . import containers
-from . import ended_runs as ended
-from . import pending_runs as waiting
-from . import running_runs as running
+from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
 from .phrases import Answer, utc, waking
 
 #: What status replies have of it, and of what there is to try, so many lines.
@@ -65,7 +61,7 @@ def why(
     _whose(answer, run)
     if evidence_folder:
         answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
-    said = batch.said_of(run, status)
+    said = batch_jobs.said_of(run, status)
     unwritten = store_fails_since is not None and run.busy
     if unwritten:
         since = utc(store_fails_since)
@@ -77,22 +73,22 @@ def why(
             f"{status['keeper']['sentence']}; what is said here is the last that is known"
         )
     elif not status["known"]:
-        whom = f"nobody can ask {batch.nobody(status, said)} since {utc(status['since'])}"
+        whom = f"nobody can ask {batch_jobs.nobody(status, said)} since {utc(status['since'])}"
         answer["evidence"].append(f"{whom}; what is said here is the last that is known")
     if evidence_folder and said is not None and said.job_id is not None:
-        answer["logs"].append(f"{evidence_folder}/{batch.SCRIPT}")
-    answer["evidence"] += batch.evidence(run, said)
+        answer["logs"].append(f"{evidence_folder}/{batch_jobs.SCRIPT}")
+    answer["evidence"] += batch_jobs.evidence(run, said)
     if run.active:
         _live(answer, run, status)
         answer["evidence"] += containers.evidence(run, run.live_tasks)
     else:
-        ended.ended(answer, run)
+        ended_runs.ended(answer, run)
         if run.live_tasks:
             answer["evidence"].append(
                 "its processes are still being ended: it keeps its places until none of them is left"
             )
-        answer["evidence"] += batch.words(run.exit)
-        answer["try"] += batch.after(said) if run.status == ERROR else []
+        answer["evidence"] += batch_jobs.words(run.exit)
+        answer["try"] += batch_jobs.after(said) if run.status == ERROR else []
         answer["evidence"] += containers.evidence(
             run, [run.telling] if run.telling is not None else []
         )
@@ -134,11 +130,11 @@ def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
         "starting" if run.status == "pending" else run.status
     )
     if status["queueState"] is None and run.status != "pending":
-        running.running(answer, run, batch.said_of(run, status))
+        running_runs.running(answer, run, batch_jobs.said_of(run, status))
     else:
-        waiting.waiting(answer, run, status)
+        pending_runs.waiting(answer, run, status)
     if not status["known"] and status.get("signInTo") and status["queueState"] != "sign_in":
-        answer["try"].insert(0, batch.signing_in(status["signInTo"]))
+        answer["try"].insert(0, batch_jobs.signing_in(status["signInTo"]))
 
 
 def _whose(answer: Answer, run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES
-from . import batch_jobs as batch
+from . import batch_jobs
 from .phrases import NAMED, Answer, after, attempts
 from .running_runs import failed_before
 
@@ -53,11 +53,11 @@ def _dependency(answer: Answer, run: Run, status: dict[str, Any]) -> None:
 
 
 def _slurm(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    batch.waiting(answer, run, batch.said_of(run, status), status["jobStatusMessage"])
+    batch_jobs.waiting(answer, run, batch_jobs.said_of(run, status), status["jobStatusMessage"])
 
 
 def _sign_in(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    batch.sign_in(answer, status["signInTo"], status["jobStatusMessage"])
+    batch_jobs.sign_in(answer, status["signInTo"], status["jobStatusMessage"])
     _never_ran(answer, run)
 
 
@@ -71,12 +71,12 @@ def _stopping(answer: Answer, run: Run, status: dict[str, Any]) -> None:
 
 
 def _ending(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    said = batch.said_of(run, status)
+    said = batch_jobs.said_of(run, status)
     answer["sentence"] = status["jobStatusMessage"]
     answer["not"] = list(CAUSES["ending"].excludes)
     answer["try"] = [
         f"jobscribe job wait {answer['computeJid']}   # returns when nothing of it is left",
-        *batch.commands(said),
+        *batch_jobs.commands(said),
     ]
 
 

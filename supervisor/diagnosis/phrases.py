@@ -9,8 +9,7 @@ from ...db.events.state import Run
 from ...diagnosis.exit_table import AGAIN, WHOSE
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
-from . import batch_jobs as batch
-from . import containers
+from . import batch_jobs, containers
 
 Answer = dict[str, Any]
 #: Of attempts, tasks and runs that are waited for, so many are named: the latest, or the first.
@@ -84,7 +83,9 @@ def diagnosed(
     }
     if found.solutions:
         answer["try"] = [
-            line for line in answer["try"] if containers.is_command(line) or batch.is_command(line)
+            line
+            for line in answer["try"]
+            if containers.is_command(line) or batch_jobs.is_command(line)
         ]
     put_first(answer, (*usual, *found.solutions) if doubted else found.solutions or usual)
 

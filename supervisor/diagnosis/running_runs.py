@@ -3,8 +3,7 @@
 from ...db.events.state import Run
 from ...diagnosis.classification import of_exit
 from ...protocol.clusters.batch import BatchState
-from . import batch_jobs as batch
-from . import containers
+from . import batch_jobs, containers
 from .ended_runs import spoken
 from .phrases import Answer, attempts, diagnosed, says, utc
 
@@ -23,13 +22,13 @@ def running(answer: Answer, run: Run, said: BatchState | None) -> None:
             f"Slurm said that it was started at {utc(run.started_at)}, and has taken it back into its queue"
         )
         answer["sentence"] += f": {said.sentence}" if said.sentence else ""
-        answer["try"] += batch.helps(said) + batch.commands(said)
+        answer["try"] += batch_jobs.helps(said) + batch_jobs.commands(said)
     elif live and said is not None:
         on = f"{said.nodes} of " if said.nodes else ""
         answer["sentence"] += f" on {on}{said.cluster}" + (
             f", as Slurm job {said.job_id}" if said.job_id else ""
         )
-        answer["try"] += batch.commands(said)
+        answer["try"] += batch_jobs.commands(said)
     elif live:
         answer["sentence"] += f" as pid {live[0].pid} {containers.where(live[0])}"
     answer["try"].append(f"jobscribe job logs -f {jid}")

@@ -22,10 +22,10 @@ from ...db.store.job_index import index_row
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.wire.messages import Alive
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ..core.decide import Decision, decide
 from ..core.interface import inputs as core_inputs
-from ..core.interface.effects import Effect, FindTasks, ReplyRefusal
+from ..core.interface.effects import Effect, ListTasks, ReplyRefusal
 from ..core.interface.inputs import (
     AgentConnected,
     Cancel,
@@ -36,9 +36,9 @@ from ..core.interface.inputs import (
     Submit,
     cancel_receipt,
 )
-from ..core.resources import host_selection as hosts
+from ..core.resources import host_selection
 from ..core.resources.host_selection import Outages
-from ..core.state.world import Policy, World
+from ..core.state.world import CoreConfig, World
 
 #: Finished jobs that somebody asked for are kept at hand for the next question.
 AT_HAND = 512
@@ -49,7 +49,7 @@ HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
 PAUSE_SECS = 1.0
 
 
-class Ports(Protocol):
+class EngineCallbacks(Protocol):
     """What the engine needs from the process around it."""
 
     def now(self) -> Now:
@@ -74,7 +74,7 @@ class Ports(Protocol):
         """A decision failed by a bug of ours: for the log, with its trace."""
 
 
-class Durable(msgspec.Struct, frozen=True):
+class DurableJob(msgspec.Struct, frozen=True):
     """A job as it stands on disk."""
 
     job: Job
@@ -103,13 +103,13 @@ def _heavy(job: Job) -> bool:
 class Engine:
     """Owns the world. One thread."""
 
-    def __init__(self, policy: Policy, store: EventStore, ports: Ports) -> None:
+    def __init__(self, policy: CoreConfig, store: EventStore, ports: EngineCallbacks) -> None:
         self.policy = policy
         self.store = store
         self.ports = ports
         self.world = World(policy, self._agent_record)
         self._pending: deque[_Pending] = deque()
-        self._durable: OrderedDict[str, Durable] = OrderedDict()
+        self._durable: OrderedDict[str, DurableJob] = OrderedDict()
         self._heavy: OrderedDict[str, None] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
@@ -132,7 +132,7 @@ class Engine:
         now = self.ports.now()
         for input_ in inputs:
             if isinstance(input_, HostChanged):
-                hosts.note(
+                host_selection.note(
                     self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up
                 )
         if self._paused_until is not None and not self._resumed(now):
@@ -162,7 +162,7 @@ class Engine:
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
-        crashpoints.reached("supervisor.decided")
+        failpoints.reached("supervisor.decided")
         self._take(_Pending(inputs, decision, now.wall))
 
     def _take(self, pending: _Pending) -> None:
@@ -209,7 +209,7 @@ class Engine:
             self.world.forget_idle()
 
     def _act(self, pending: _Pending, result: Appended) -> None:
-        crashpoints.reached("supervisor.durable")
+        failpoints.reached("supervisor.durable")
         if pending.decision.writes:
             self.fails_since = None
         for r in pending.decision.receipts:
@@ -217,7 +217,7 @@ class Engine:
         positions = last_positions(Batch(writes=pending.decision.writes), result.first)
         for jid, job in pending.decision.touched.items():
             position = positions[job_stream(jid)]
-            self._keep(Durable(job, position, pending.at))
+            self._keep(DurableJob(job, position, pending.at))
             self.ports.projected(job, position, pending.at)
             live = self.world.jobs.get(jid)
             if live is job and not job.busy:
@@ -225,9 +225,9 @@ class Engine:
         self._trim()
         for effect in pending.decision.effects:
             self.ports.perform(effect)
-        crashpoints.reached("supervisor.acted")
+        failpoints.reached("supervisor.acted")
 
-    def _keep(self, entry: Durable) -> None:
+    def _keep(self, entry: DurableJob) -> None:
         """At hand for the next question."""
         jid = entry.job.jid
         self._durable[jid] = entry
@@ -301,7 +301,7 @@ class Engine:
         ]
         self.tell(*again, Restarted())
         for key, _epoch, _alive in self.ports.connections():
-            self.ports.perform(FindTasks(key))
+            self.ports.perform(ListTasks(key))
 
     def poke(self) -> None:
         """After a pause: try again although nobody asks for anything."""
@@ -351,7 +351,7 @@ class Engine:
             jobs, [self._agent_record(k) for k in sorted(keys)]
         )  # of others, when they come to be needed
 
-    def _read(self, jid: str) -> tuple[Durable, int]:
+    def _read(self, jid: str) -> tuple[DurableJob, int]:
         """A job from its stream, with the position of its latest request."""
         job, position, at, requested = Job(jid=jid), 0, 0.0, 0
         for stored in self.store.read(job_stream(jid)):
@@ -359,7 +359,7 @@ class Engine:
             position, at = stored.position, stored.event.at
             if isinstance(stored.event, RunRequested):
                 requested = position
-        return Durable(job, position, at), requested
+        return DurableJob(job, position, at), requested
 
     def _agent_record(self, key: AgentKey) -> AgentRecord:
         record = AgentRecord(key=key)
@@ -424,7 +424,7 @@ class Engine:
 
     # ---- reads
 
-    def durable(self, jid: str) -> Durable | None:
+    def durable(self, jid: str) -> DurableJob | None:
         """The job as it stands on disk; None when there is none."""
         entry = self._durable.get(jid)
         if entry is None:

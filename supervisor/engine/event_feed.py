@@ -14,7 +14,7 @@ MAX_WAITING = 2_000
 PAGE = 500
 
 
-class Feed:
+class EventFeed:
     """Follows the store once, for everybody."""
 
     def __init__(self, store: EventStore) -> None:

@@ -20,7 +20,7 @@ PIECE = 256 * 1024
 PIECE_SECS = 60.0
 
 
-class LibraryCopies:
+class LibrarySync:
     """apart: does an agent see other files than we do?"""
 
     def __init__(

@@ -19,7 +19,7 @@ from ...db.events.state import Run
 from ...db.store.contract import EventStore, IndexRow
 from ...protocol.ids import split_jid
 from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.log.logger import Log
 from ..core.interface.inputs import Now, Purge
 from ..engine.decision_loop import Engine
@@ -39,7 +39,7 @@ _DEPTH = 4
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
-class Purging:
+class RunDirReaper:
     """One per process. after_secs: how long runs are kept; None: for ever."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Purging:
 
     def remove(self, run_dir: str, serial: int) -> None:
         """Out of the way at once, gone a little later. Where there is none, it is done."""
-        crashpoints.reached("purge.decided")
+        failpoints.reached("purge.decided")
         doomed = _doomed(run_dir, serial)
         try:
             folder = self._folder_of(run_dir)
@@ -118,7 +118,7 @@ class Purging:
             return
         finally:
             os.close(folder)
-        crashpoints.reached("purge.renamed")
+        failpoints.reached("purge.renamed")
         self._erase(doomed)
 
     def _kept_back(self, path: str, error: OSError) -> None:

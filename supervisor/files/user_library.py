@@ -20,7 +20,7 @@ from typing import Any
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
-from ...runtime import failpoints as crashpoints
+from ...runtime import failpoints
 from ...runtime.filesystems import make_folder
 from .safe_paths import give, step
 
@@ -275,9 +275,9 @@ class Upload:
         with _as_refusal():
             give(self._file, self._owner)  # only now: what was received is what its digest is of
             os.fsync(self._file)
-            crashpoints.reached("upload.written")
+            failpoints.reached("upload.written")
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            crashpoints.reached("upload.renamed")
+            failpoints.reached("upload.renamed")
             os.fsync(self._folder)
             self._library.remember(os.fstat(self._file), self._digest.hexdigest())
         return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}

@@ -31,7 +31,7 @@ class Disk(NamedTuple):
     files: int | None
 
 
-class Seen(NamedTuple):
+class DiskSample(NamedTuple):
     """at: wall time. errors: what could not be looked at, by name, with why. strangers: sentences
     (see supervisor.root_identity).
     """
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     strangers: tuple[str, ...] = ()
 
 
-class Aside:
+class BackgroundSampler:
     """areas: folders by name. on_loop: everything but the look itself."""
 
     def __init__(
@@ -54,11 +54,11 @@ class Aside:
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
         self._counted, self._took = 0.0, 0.0
-        self.seen = Seen(0.0, {}, 0, {}, {"disk": "nobody has looked yet"})
+        self.seen = DiskSample(0.0, {}, 0, {}, {"disk": "nobody has looked yet"})
         #: wall time since when it does not answer
         self.stuck_since: float | None = None
 
-    async def look(self) -> Seen:
+    async def look(self) -> DiskSample:
         """The newest; where it does not answer in time, what was seen last."""
         try:
             self.seen = await self._threads.run(self._look, WITHIN_SECS)
@@ -74,7 +74,7 @@ class Aside:
 
     # ---- its thread
 
-    def _look(self) -> Seen:
+    def _look(self) -> DiskSample:
         errors: dict[str, str] = {}
         now = time.monotonic()
         if now - self._counted >= self._took / PART:
@@ -99,7 +99,7 @@ class Aside:
             others = tuple(strangers(self._root))
         except OSError as e:
             others, errors["agents"] = self.seen.strangers, e.strerror or type(e).__name__
-        return Seen(self._wall(), self._jobs, size, disks, errors, others)
+        return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
         connection = open_for_reading(self._db)

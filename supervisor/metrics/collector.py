@@ -20,18 +20,18 @@ from ...protocol.ids import AgentKey
 from ...protocol.version import VERSION
 from ...runtime.connections.admission import Reason
 from ...runtime.event_loop_lag import LoopLag
-from ...runtime.latency_histogram import BOUNDS, Timings
-from ..clusters.inventory import ClusterBoard
+from ...runtime.latency_histogram import BOUNDS, LatencyHistogram
+from ..clusters.inventory import ClusterInventory
 from ..connections.hub import Hub
 from ..connections.monitored_hosts import HasHosts
 from ..core.state.host_assignment import cpu_pool
 from ..engine.decision_loop import Engine
-from ..engine.event_feed import Feed
+from ..engine.event_feed import EventFeed
 from ..notifications.notifier import Notifications
 from ..process.counters import Counters
 from ..process.watchdog import Watchdog
-from ..streams.live_updates import Live
-from .background_sampler import Seen
+from ..streams.live_updates import LiveUpdates
+from .background_sampler import DiskSample
 from .instruments import KINDS
 
 #: Rows that are looked at in one round of the loop.
@@ -62,18 +62,18 @@ SLURM = (
 )
 
 
-class Parts(NamedTuple):
+class CollectorSources(NamedTuple):
     """Who has something to tell. lines_lost: of the log. altered: files of the root that somebody
     changed and that are left so.
     """
 
     engine: Engine
     hub: Hub
-    feed: Feed
-    live: Live
+    feed: EventFeed
+    live: LiveUpdates
     lag: LoopLag
     counters: Counters
-    clusters: ClusterBoard
+    clusters: ClusterInventory
     watchdog: Watchdog
     drivers: Mapping[str, AgentDriver]
     notifications: Notifications
@@ -81,7 +81,7 @@ class Parts(NamedTuple):
     altered: Collection[str] = ()
 
 
-async def readings(parts: Parts, seen: Seen) -> list[Metric]:
+async def readings(parts: CollectorSources, seen: DiskSample) -> list[Metric]:
     """All of them."""
     out: list[Metric] = [
         _info(),
@@ -122,7 +122,7 @@ def _info() -> Metric:
     )
 
 
-def _jobs(parts: Parts, seen: Seen) -> Metric:
+def _jobs(parts: CollectorSources, seen: DiskSample) -> Metric:
     """By their latest run, as the index of the store has them."""
     rows: dict[tuple[str, ...], float] = {
         (driver, kind, state): 0 for driver in parts.drivers for kind in KINDS for state in STATES
@@ -133,7 +133,7 @@ def _jobs(parts: Parts, seen: Seen) -> Metric:
     )
 
 
-async def _agents(parts: Parts) -> Metric:
+async def _agents(parts: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
         {(driver, phase): 0 for driver in parts.drivers for phase in PHASES}
     )
@@ -149,7 +149,7 @@ async def _agents(parts: Parts) -> Metric:
     )
 
 
-def _connections(parts: Parts) -> Iterable[Metric]:
+def _connections(parts: CollectorSources) -> Iterable[Metric]:
     now = asyncio.get_running_loop().time()
     owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in parts.drivers}
     inflight: Counter[tuple[str, ...]] = Counter({("run",): 0, ("question",): 0})
@@ -187,7 +187,7 @@ def _loop(lag: LoopLag) -> Iterable[Metric]:
     )
 
 
-def _store(parts: Parts, seen: Seen) -> Iterable[Metric]:
+def _store(parts: CollectorSources, seen: DiskSample) -> Iterable[Metric]:
     yield _gauge(
         "db_head_position", "Events that are durable.", (), {(): parts.engine.store.head()}
     )
@@ -205,7 +205,7 @@ def _store(parts: Parts, seen: Seen) -> Iterable[Metric]:
     yield _gauge("kept", "What the engine keeps in memory, counted.", ("what",), kept)
 
 
-def _slots(parts: Parts) -> Iterable[Metric]:
+def _slots(parts: CollectorSources) -> Iterable[Metric]:
     there: Counter[tuple[str, ...]] = Counter()
     used: Counter[tuple[str, ...]] = Counter()
     world, policy = parts.engine.world, parts.engine.policy
@@ -220,15 +220,15 @@ def _slots(parts: Parts) -> Iterable[Metric]:
     yield _gauge("slots_used", "Plain runs that have such a slot.", ("driver", "kind"), used)
 
 
-def _hosts(parts: Parts) -> Iterable[Metric]:
+def _hosts(parts: CollectorSources) -> Iterable[Metric]:
     up: dict[tuple[str, ...], float] = {}
-    timings: dict[str, Timings] = {}
+    timings: dict[str, LatencyHistogram] = {}
     for name, driver in parts.drivers.items():
         if isinstance(driver, HasHosts):
             for host, watched in driver.engines.items():
                 up[name, host] = int(watched.up)
                 found = getattr(watched, "timings", None)
-                if isinstance(found, Timings):
+                if isinstance(found, LatencyHistogram):
                     timings[host] = found
     for cluster, news in parts.clusters.newest().items():
         if news is not None:
@@ -239,7 +239,7 @@ def _hosts(parts: Parts) -> Iterable[Metric]:
         yield from _docker(timings)
 
 
-def _docker(timings: Mapping[str, Timings]) -> Iterable[Metric]:
+def _docker(timings: Mapping[str, LatencyHistogram]) -> Iterable[Metric]:
     calls = HistogramMetricFamily(
         "jobscribe_docker_api_seconds", "Calls to Docker daemons.", labels=["host"]
     )
@@ -257,7 +257,7 @@ def _docker(timings: Mapping[str, Timings]) -> Iterable[Metric]:
     yield _counter("docker_api_errors", about, ("host", "code"), errors)
 
 
-async def _slurm(parts: Parts) -> Metric:
+async def _slurm(parts: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
         {(cluster, state): 0 for cluster in parts.clusters.newest() for state in SLURM}
     )
@@ -270,7 +270,7 @@ async def _slurm(parts: Parts) -> Metric:
     )
 
 
-def _disks(seen: Seen) -> Metric:
+def _disks(seen: DiskSample) -> Metric:
     return _gauge(
         "disk_free_bytes",
         "Room on the disk of an area.",
@@ -331,7 +331,7 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     )
 
 
-def _log(parts: Parts) -> Iterable[Metric]:
+def _log(parts: CollectorSources) -> Iterable[Metric]:
     yield _counter(
         "log_lines_lost",
         "Lines of the supervisor's own log that could not be kept.",

@@ -40,7 +40,7 @@ MAX_WAITING = 100_000
 M = TypeVar("M", Counter, Histogram)
 
 
-class Happened:
+class EventCounters:
     """`heard` comes first, for all that became durable together; then `projected`, for each job
     that changed.
     """

@@ -16,10 +16,10 @@ from ...db.events.state import Job
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...runtime.thread_pool import Stuck, Threads
-from ..process.counters import Links, Lost
-from .background_sampler import Aside
-from .collector import Parts, readings
-from .event_counters import Happened
+from ..process.counters import ConnectionMetrics, DisconnectReason
+from .background_sampler import BackgroundSampler
+from .collector import CollectorSources, readings
+from .event_counters import EventCounters
 from .health import Health
 from .instruments import Instruments
 
@@ -32,12 +32,12 @@ SET_SECS = 1.0
 WRITE_SECS = 8.0
 
 
-class Monitoring:
+class MetricsExporter:
     """parts: who tells. secret: what a scraper has to show."""
 
     def __init__(
         self,
-        parts: Parts,
+        parts: CollectorSources,
         root: Path,
         user_root: str,
         secret: str,
@@ -51,8 +51,8 @@ class Monitoring:
             {driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers}
         )
         ProcessCollector(registry=self.instruments.registry)
-        self.happened = Happened(self.instruments)
-        self.aside = Aside(root, {"root": str(root), "user": user_root}, wall)
+        self.happened = EventCounters(self.instruments)
+        self.aside = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
         self._writing = Threads("metrics-text", 1)
         self._stages: dict[str, float] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -145,9 +145,9 @@ class _Linked:
     """The hub's `Links`: counted, and a start of an agent ends with its connection."""
 
     def __init__(
-        self, instruments: Instruments, happened: Happened, wall: Callable[[], float]
+        self, instruments: Instruments, happened: EventCounters, wall: Callable[[], float]
     ) -> None:
-        self._links: Links = instruments
+        self._links: ConnectionMetrics = instruments
         self._happened, self._wall = happened, wall
         self.messages, self.frame, self.op = instruments.messages, instruments.frame, instruments.op
 
@@ -155,5 +155,5 @@ class _Linked:
         self._links.connected(key)
         self._happened.connected(key, self._wall())
 
-    def lost(self, key: AgentKey, why: Lost) -> None:
+    def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         self._links.lost(key, why)

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
 from ..connections.monitored_hosts import HasHosts
-from ..core.state.world import AgentView
+from ..core.state.world import AgentState
 from ..diagnosis.phrases import waking
-from .background_sampler import Aside, Disk
-from .collector import Parts
+from .background_sampler import BackgroundSampler, Disk
+from .collector import CollectorSources
 
 State = Literal["degraded", "failing"]
 
@@ -70,7 +70,11 @@ class Health:
     """Remembers since when each thing is wrong, as far as nobody else does."""
 
     def __init__(
-        self, parts: Parts, aside: Aside, wall: Callable[[], float], mono: Callable[[], float]
+        self,
+        parts: CollectorSources,
+        aside: BackgroundSampler,
+        wall: Callable[[], float],
+        mono: Callable[[], float],
     ) -> None:
         self._parts, self._aside, self._wall, self._mono = parts, aside, wall, mono
         self._since: dict[str, float] = {}
@@ -181,8 +185,8 @@ class Health:
             )
 
     def _agents(self) -> Iterator[Reason]:
-        failed: list[AgentView] = []
-        silent: list[AgentView] = []
+        failed: list[AgentState] = []
+        silent: list[AgentState] = []
         now = self._wall()
         for view in self._parts.engine.world.agents.values():
             if view.failures and view.phase != "up":

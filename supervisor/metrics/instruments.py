@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 
 from ...protocol.ids import AgentKey
-from ..process.counters import Lost
+from ..process.counters import DisconnectReason
 from .cause_labels import CAUSES, FINAL, attempt_causes
 
 KINDS = ("sequential", "parallel")
@@ -23,7 +23,7 @@ LONG = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 2
 SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 DISK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 BYTES = tuple(4**n for n in range(3, 12))
-LOST: tuple[Lost, ...] = (
+LOST: tuple[DisconnectReason, ...] = (
     "closed",
     "silent",
     "stoodStill",
@@ -222,7 +222,7 @@ class Instruments:
     def connected(self, key: AgentKey) -> None:
         self.connections.labels(key.driver).inc()
 
-    def lost(self, key: AgentKey, why: Lost) -> None:
+    def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         self.disconnects.labels(key.driver, why).inc()
 
     def messages(self, direction: Literal["in", "out"], n: int) -> None:

@@ -14,7 +14,7 @@ import subprocess
 
 from ...protocol.redaction import Redactor
 from ...service.site.notification_file import Target
-from .sender import Letter, Outcome
+from .sender import DeliveryResult, Notification
 
 #: Of its output, so much is read, and so much kept to be shown.
 MOST_READ, MOST_SHOWN = 64 * 1024, 2_000
@@ -35,14 +35,16 @@ class Program:
         for process in self._running:
             _end(process)
 
-    async def send(self, letter: Letter) -> Outcome:
+    async def send(self, letter: Notification) -> DeliveryResult:
         readable, writable = os.pipe()
         output = _Output(readable)
         try:
             process = self._start(letter, writable)
         except OSError as e:
             output.close()
-            return Outcome(False, f"{self._target.command[0]} cannot be started: {e.strerror}")
+            return DeliveryResult(
+                False, f"{self._target.command[0]} cannot be started: {e.strerror}"
+            )
         finally:
             os.close(writable)
         self._running.add(process)
@@ -60,7 +62,7 @@ class Program:
             text = self._redactor.text(output.close())
         return self._outcome(code, in_time, output.flooded, text)
 
-    def _start(self, letter: Letter, output: int) -> subprocess.Popen[bytes]:
+    def _start(self, letter: Notification, output: int) -> subprocess.Popen[bytes]:
         environment = {
             "PATH": _PATH,
             "HOME": os.path.expanduser("~"),
@@ -84,17 +86,17 @@ class Program:
         finally:
             os.close(given)
 
-    def _outcome(self, code: int, in_time: bool, flooded: bool, text: str) -> Outcome:
+    def _outcome(self, code: int, in_time: bool, flooded: bool, text: str) -> DeliveryResult:
         if not in_time:
-            return Outcome(
+            return DeliveryResult(
                 False,
                 f"it was not over within {self._target.timeout_secs:g} s, and was ended",
                 text,
             )
         if code == 0:
-            return Outcome(True, "it exited with 0", text)
+            return DeliveryResult(True, "it exited with 0", text)
         how = f"it was ended by signal {-code}" if code < 0 else f"it exited with {code}"
-        return Outcome(
+        return DeliveryResult(
             False, how + (f", after more than {MOST_READ} bytes of output" if flooded else ""), text
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import write_atomically
-from .delivery_queue import Kept
+from .delivery_queue import SavedTarget
 
 NAME = "notifications.json"
 SCHEMA = "jobscribe.notifications/1"
@@ -19,10 +19,10 @@ SCHEMA = "jobscribe.notifications/1"
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
-    targets: dict[str, Kept]
+    targets: dict[str, SavedTarget]
 
 
-class Book:
+class CursorStore:
     """One per process."""
 
     def __init__(self, root: Path) -> None:
@@ -30,7 +30,7 @@ class Book:
         # a write that nobody waits for any more may still be under way when the last one comes
         self._turn = threading.Lock()
 
-    def read(self) -> dict[str, Kept]:
+    def read(self) -> dict[str, SavedTarget]:
         """By the names of targets; empty where there is none yet. Raises Refusal("badConfig") where
         it is not what we wrote.
         """
@@ -53,7 +53,7 @@ class Book:
             )
         return found.targets
 
-    def write(self, targets: Mapping[str, Kept]) -> str | None:
+    def write(self, targets: Mapping[str, SavedTarget]) -> str | None:
         """Durable when this returns None; else the sentence says why it is not, and what was there
         before is still there.
         """

@@ -18,7 +18,7 @@ FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS = 1.0, 300.0
 LONGEST_ASKED_SECS = 3_600.0
 
 
-class Waiting(msgspec.Struct, kw_only=True):
+class PendingDelivery(msgspec.Struct, kw_only=True):
     """An event that is to be told. due, since: monotonic; since: when it could be sent first.
     flying: it is being sent now.
     """
@@ -45,7 +45,7 @@ class KeptWaiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     spent_secs: float
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SavedTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All of a target that outlives the process."""
 
     cursor: int
@@ -57,7 +57,7 @@ class Queue:
 
     def __init__(
         self,
-        kept: Kept,
+        kept: SavedTarget,
         *,
         now: float,
         wall: float,
@@ -71,7 +71,7 @@ class Queue:
         self.failures, self._gate = 0, 0.0
         self._failing_since: float | None = None
         self.waiting = {
-            w.position: Waiting(
+            w.position: PendingDelivery(
                 position=w.position,
                 stream=w.stream,
                 version=w.version,
@@ -83,9 +83,9 @@ class Queue:
             for w in sorted(kept.waiting, key=lambda w: w.position)
         }
 
-    def kept(self, now: float, wall: float) -> Kept:
+    def kept(self, now: float, wall: float) -> SavedTarget:
         """As it is written down. What is being sent counts as not sent."""
-        return Kept(
+        return SavedTarget(
             cursor=self.cursor,
             waiting=tuple(
                 KeptWaiting(
@@ -120,7 +120,8 @@ class Queue:
         """An event that this target is to be told of."""
         # it is there already where it stands for one before it that was folded
         self.waiting.setdefault(
-            position, Waiting(position=position, stream=stream, version=version, since=now, due=now)
+            position,
+            PendingDelivery(position=position, stream=stream, version=version, since=now, due=now),
         )
         self.cursor = position
 
@@ -128,7 +129,7 @@ class Queue:
         """It has read so far."""
         self.cursor = max(self.cursor, position)
 
-    def moved(self, old: Waiting, position: int, version: int) -> None:
+    def moved(self, old: PendingDelivery, position: int, version: int) -> None:
         """The event is not in the log any more: a checkpoint stands for it."""
         del self.waiting[old.position]
         if position not in self.waiting:
@@ -140,7 +141,7 @@ class Queue:
 
     # ---- and goes out
 
-    def start(self, now: float) -> list[Waiting]:
+    def start(self, now: float) -> list[PendingDelivery]:
         """What is to be sent now; it is under way from here on."""
         if self.failures:
             if self.flying or now < self._gate:
@@ -190,7 +191,7 @@ class Queue:
         )
         return False
 
-    def expired(self, now: float) -> list[Waiting]:
+    def expired(self, now: float) -> list[PendingDelivery]:
         """Those whose time is over while the target takes nothing; they are given up, and are not
         here any more.
         """
@@ -213,14 +214,14 @@ class Queue:
             w.due = now
         return len(self.waiting)
 
-    def _heads(self) -> list[Waiting]:
+    def _heads(self) -> list[PendingDelivery]:
         """Of each stream the first that waits."""
-        first: dict[str, Waiting] = {}
+        first: dict[str, PendingDelivery] = {}
         for w in self.waiting.values():
             first.setdefault(w.stream, w)
         return list(first.values())
 
-    def _due(self, w: Waiting) -> float:
+    def _due(self, w: PendingDelivery) -> float:
         return max(w.due, self._gate) if self.failures else w.due
 
     def _pause(self, tries: int) -> float:

@@ -17,10 +17,10 @@ from ...runtime.clock import Clock
 from ...runtime.log.logger import Log
 from ...service.site.notification_file import Target
 from ..process.counters import Counters
-from . import messages as news
-from .delivery_queue import Queue, Waiting
+from . import messages
+from .delivery_queue import PendingDelivery, Queue
 from .event_reader import History, Moment
-from .sender import Letter, Outcome, Sender
+from .sender import DeliveryResult, Notification, Sender
 
 #: News come in bunches: so long is waited for the rest of one.
 BUNCH_SECS = 0.02
@@ -29,7 +29,7 @@ AGAIN_SECS = 5.0
 _JOB = "job/"
 
 
-class Surroundings(NamedTuple):
+class WorkerContext(NamedTuple):
     """What couriers share. changed: something is to be written down, now (True) or some day."""
 
     history: History
@@ -37,14 +37,14 @@ class Surroundings(NamedTuple):
     counters: Counters
     redactor: Redactor
     clock: Clock
-    why: news.Why
+    why: messages.Why
     changed: Callable[[bool], None]
 
 
-class Courier:
+class DeliveryWorker:
     """One per target."""
 
-    def __init__(self, target: Target, queue: Queue, sender: Sender, around: Surroundings) -> None:
+    def __init__(self, target: Target, queue: Queue, sender: Sender, around: WorkerContext) -> None:
         self.target, self.queue = target, queue
         self._sender, self._around = sender, around
         self._wake = asyncio.Event()
@@ -147,9 +147,9 @@ class Courier:
                     if stored.stream.startswith(_JOB)
                     else None
                 )
-                if news.may_want(self.target, stored.event, uid):
+                if messages.may_want(self.target, stored.event, uid):
                     moment = self._around.history.moment(stored.stream, stored.version)
-                    if moment is not None and news.wanted(self.target, moment) is not None:
+                    if moment is not None and messages.wanted(self.target, moment) is not None:
                         self.queue.take(
                             stored.position,
                             stored.stream,
@@ -175,11 +175,11 @@ class Courier:
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _send(self, w: Waiting) -> None:
+    async def _send(self, w: PendingDelivery) -> None:
         try:
             letter = self._letter(w)
             outcome = (
-                Outcome(True, "there is nothing to be told any more")
+                DeliveryResult(True, "there is nothing to be told any more")
                 if letter is None
                 else await self._sender.send(letter)
             )
@@ -190,20 +190,20 @@ class Courier:
             self._around.log.exception(
                 "a notification of {} could not be made", self.target.name, error=e
             )
-            outcome = Outcome(False, "a fault of ours; the supervisor's log has it")
+            outcome = DeliveryResult(False, "a fault of ours; the supervisor's log has it")
         self._came_of(w, outcome)
         self._wake.set()
 
-    def _letter(self, w: Waiting) -> Letter | None:
+    def _letter(self, w: PendingDelivery) -> Notification | None:
         """None: there is nothing to be told any more."""
         moment = self._around.history.moment(w.stream, w.version)
-        if moment is None or news.wanted(self.target, moment) is None:
+        if moment is None or messages.wanted(self.target, moment) is None:
             return None
         return self._written(
-            news.message(self.target, moment, self._around.redactor, self._why_of(moment))
+            messages.message(self.target, moment, self._around.redactor, self._why_of(moment))
         )
 
-    def _why_of(self, moment: Moment) -> news.Why:
+    def _why_of(self, moment: Moment) -> messages.Why:
         """It explains the message and is no part of it: where it fails, the message goes without."""
 
         def why(job: Any) -> dict[str, Any] | None:
@@ -218,7 +218,7 @@ class Courier:
 
         return why
 
-    def _written(self, message: dict[str, Any]) -> Letter:
+    def _written(self, message: dict[str, Any]) -> Notification:
         names = {
             "ID": message["id"],
             "TARGET": message["target"],
@@ -229,9 +229,9 @@ class Courier:
             "POSITION": message["position"],
         }
         named = {k: str(v) for k, v in names.items() if v is not None}
-        return Letter(message["id"], message["event"], msgspec.json.encode(message), named)
+        return Notification(message["id"], message["event"], msgspec.json.encode(message), named)
 
-    def _came_of(self, w: Waiting, outcome: Outcome) -> None:
+    def _came_of(self, w: PendingDelivery, outcome: DeliveryResult) -> None:
         now = self._around.clock.monotonic()
         name, jid = self.target.name, w.stream.removeprefix(_JOB)
         ids = {"jid": jid} if jid != w.stream else {}
@@ -274,7 +274,7 @@ class Courier:
             self._gave_up(w)
             self._around.changed(True)
 
-    def _gave_up(self, w: Waiting) -> None:
+    def _gave_up(self, w: PendingDelivery) -> None:
         self._given_up += 1
         self._around.counters.add("notify.given_up")
         what = "{} is not told of {} at {}: given up after {} tries; the last of this target ended so: {}"
@@ -289,10 +289,10 @@ class Courier:
 
     # ---- for people
 
-    async def test(self, number: str) -> Outcome:
+    async def test(self, number: str) -> DeliveryResult:
         """One message about nothing, now."""
         return await self._sender.send(
-            self._written(news.test_message(self.target, number, self._around.clock.wall()))
+            self._written(messages.test_message(self.target, number, self._around.clock.wall()))
         )
 
     def retry(self) -> int:

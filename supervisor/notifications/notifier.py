@@ -22,11 +22,11 @@ from ...runtime.one_shot_thread import in_thread
 from ...service.settings.settings import Settings
 from ...service.site.notification_file import Target, headers_of, load, secret_of
 from ..process.counters import Counters
-from ..process.root_directory import Root
+from ..process.root_directory import RootDirectory
 from .command_sender import Program
-from .cursor_store import Book
-from .delivery_queue import Kept, Queue
-from .delivery_worker import Courier, Surroundings
+from .cursor_store import CursorStore
+from .delivery_queue import Queue, SavedTarget
+from .delivery_worker import DeliveryWorker, WorkerContext
 from .event_reader import History
 from .messages import Why, why_ended
 from .sender import Sender
@@ -49,7 +49,7 @@ class Notifications:
     def __init__(
         self,
         settings: Settings,
-        root: Root,
+        root: RootDirectory,
         store: EventStore,
         log: Log,
         counters: Counters,
@@ -64,12 +64,12 @@ class Notifications:
             counters,
             redactor,
         )
-        self._clock, self._book = clock, Book(root.path)
-        self._kept: dict[str, Kept] = {}
-        self._around = Surroundings(
+        self._clock, self._book = clock, CursorStore(root.path)
+        self._kept: dict[str, SavedTarget] = {}
+        self._around = WorkerContext(
             History(store), log, counters, redactor, clock, why, self._changed
         )
-        self.couriers: list[Courier] = []
+        self.couriers: list[DeliveryWorker] = []
         self._dirty, self._moved = asyncio.Event(), False
         self._unwritten: str | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -96,14 +96,14 @@ class Notifications:
         now, wall, head = self._clock.monotonic(), self._clock.wall(), self._store.head()
         for target, sender in zip(targets, senders, strict=True):
             queue = Queue(
-                self._kept.get(target.name, Kept(cursor=head)),
+                self._kept.get(target.name, SavedTarget(cursor=head)),
                 now=now,
                 wall=wall,
                 give_up_secs=target.give_up_secs,
                 parallel=target.max_parallel,
                 jitter=random.random,
             )
-            self.couriers.append(Courier(target, queue, sender, self._around))
+            self.couriers.append(DeliveryWorker(target, queue, sender, self._around))
         for name in self._kept.keys() - {t.name for t in targets}:
             self._log(
                 "{} is no target any more: {} notifications that waited for it are dropped",
@@ -214,7 +214,7 @@ class Notifications:
             "flying": sum(c.queue.flying for c in self.couriers),
         }
 
-    def _courier(self, name: str) -> Courier:
+    def _courier(self, name: str) -> DeliveryWorker:
         found = next((c for c in self.couriers if c.target.name == name), None)
         if found is None:
             there = (

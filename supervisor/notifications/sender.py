@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 
-class Outcome(NamedTuple):
+class DeliveryResult(NamedTuple):
     """said: a sentence for people, without secrets. answer: the beginning of what came back.
     asked_secs: a pause that was asked for.
 
@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
     final: bool = False
 
 
-class Letter(NamedTuple):
+class Notification(NamedTuple):
     """One notification as it is sent: its body, and what names it."""
 
     id: str
@@ -28,7 +28,7 @@ class Letter(NamedTuple):
 
 
 class Sender(Protocol):
-    async def send(self, letter: Letter) -> Outcome:
+    async def send(self, letter: Notification) -> DeliveryResult:
         """Never raises, and returns in its time."""
 
     def close(self) -> None:

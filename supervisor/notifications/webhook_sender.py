@@ -21,7 +21,7 @@ from ...protocol.redaction import Redactor
 from ...protocol.version import VERSION
 from ...runtime.one_shot_thread import in_thread
 from ...service.site.notification_file import Target
-from .sender import Letter, Outcome
+from .sender import DeliveryResult, Notification
 
 #: Of an answer, so much is read, and so much kept to be shown.
 MOST_READ, MOST_SHOWN = 64 * 1024, 500
@@ -79,7 +79,7 @@ class Webhook:
     def close(self) -> None:
         self._client.close()
 
-    async def send(self, letter: Letter) -> Outcome:
+    async def send(self, letter: Notification) -> DeliveryResult:
         heard = _Heard()
         timestamp = str(int(self._wall()))
         headers = {
@@ -114,13 +114,13 @@ class Webhook:
             error = e
         return self._outcome(heard, error)
 
-    def _outcome(self, heard: "_Heard", error: Exception | None) -> Outcome:
+    def _outcome(self, heard: "_Heard", error: Exception | None) -> DeliveryResult:
         answer = self._redactor.text(heard.text())
         code = heard.code
         if code is None:
-            return Outcome(False, _trouble(error, self._target.timeout_secs))
+            return DeliveryResult(False, _trouble(error, self._target.timeout_secs))
         if 200 <= code < 300:
-            return Outcome(True, f"it answered with HTTP {code}", answer)
+            return DeliveryResult(True, f"it answered with HTTP {code}", answer)
         asked = _asked(heard.headers.get("Retry-After"), self._wall()) if code in _BUSY else 0.0
         if 300 <= code < 400:
             said = f"it answered with HTTP {code}, a redirect, which is not followed; put the address it is to go to into the file"
@@ -130,7 +130,7 @@ class Webhook:
             said = f"it answered with HTTP {code}" + (
                 f" and asks for {asked:g} s of quiet" if asked else ""
             )
-        return Outcome(False, said, answer, asked, final=code == _GONE)
+        return DeliveryResult(False, said, answer, asked, final=code == _GONE)
 
 
 class _Heard:

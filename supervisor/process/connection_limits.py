@@ -9,8 +9,8 @@ from tornado.httputil import HTTPServerConnectionDelegate, RequestStartLine
 
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits, Reason
-from ...runtime.connections.http_server import Guard, Guarded, Peers
-from ...runtime.log.aggregation import Sums
+from ...runtime.connections.http_server import Guard, GuardedServer, Peers
+from ...runtime.log.aggregation import AggregatedLines
 from ...runtime.log.logger import Log
 from ...service.settings.settings import LimitSettings
 from .counters import Counters
@@ -24,7 +24,7 @@ class Guarding:
     """One per process."""
 
     def __init__(self, limits: LimitSettings, counters: Counters, log: Log) -> None:
-        self._counters, self._said = counters, Sums(log)
+        self._counters, self._said = counters, AggregatedLines(log)
         bounds = Limits(
             limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer
         )
@@ -32,7 +32,7 @@ class Guarding:
         self._guard = Guard(self._admission, Peers(limits.trusted_peers))
         self.sizes, self.make_room = self._admission.sizes, self._admission.make_room
 
-    def before(self, application: HTTPServerConnectionDelegate, topic: str) -> Guarded:
+    def before(self, application: HTTPServerConnectionDelegate, topic: str) -> GuardedServer:
         """topic: under which a request of somebody unknown is counted, `refused` or `rejected`."""
 
         def unread(line: RequestStartLine) -> tuple[int, bytes]:
@@ -40,7 +40,7 @@ class Guarding:
             self._said.add(f"a request with a body was refused unread: {_NO.sentence}")
             return _NO.http, msgspec.json.encode(_NO.body())
 
-        return Guarded(self._guard, application, unread)
+        return GuardedServer(self._guard, application, unread)
 
     def _ended(self, reason: Reason, sentence: str) -> None:
         self._counters.add(f"connection.{reason}")

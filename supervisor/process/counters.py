@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from ...protocol.ids import AgentKey
 
 #: Why a connection of an agent is no more.
-Lost = Literal[
+DisconnectReason = Literal[
     "closed",
     "silent",
     "stoodStill",
@@ -46,13 +46,13 @@ class Counters:
         return {what: reading() for what, reading in self._measured.items()}
 
 
-class Links(Protocol):
+class ConnectionMetrics(Protocol):
     """Who measures the connections of agents. Cheap, and never raises."""
 
     def connected(self, key: AgentKey) -> None:
         """Its agent has said that it is alive."""
 
-    def lost(self, key: AgentKey, why: Lost) -> None:
+    def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         """A connection that was connected is no more."""
 
     def messages(self, direction: Literal["in", "out"], n: int) -> None:
@@ -65,13 +65,13 @@ class Links(Protocol):
         """A question had its answer, or had none."""
 
 
-class Unmetered:
+class NullMetrics:
     """Nobody measures."""
 
     def connected(self, key: AgentKey) -> None:
         return
 
-    def lost(self, key: AgentKey, why: Lost) -> None:
+    def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         return
 
     def messages(self, direction: Literal["in", "out"], n: int) -> None:

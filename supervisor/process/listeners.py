@@ -42,7 +42,7 @@ def port_of(sockets: Bound) -> int:
     return int(sockets[0].getsockname()[1])
 
 
-class Patient(socket.socket):
+class PausingListener(socket.socket):
     """Takes the place of a bound one, for an accept handler of the running loop. noticed(what,
     detail): once for each shortage.
 
@@ -91,7 +91,7 @@ def patient(
     noticed: Callable[[str, str], None],
     make_room: Callable[[], bool],
 ) -> list[socket.socket]:
-    return [Patient(s, noticed, make_room) for s in bound]
+    return [PausingListener(s, noticed, make_room) for s in bound]
 
 
 def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:

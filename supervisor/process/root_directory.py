@@ -25,7 +25,7 @@ from ...runtime.filesystems import (
 ADDRESS = "agents.json"
 
 
-class Root:
+class RootDirectory:
     """An exclusively held root folder. Raises Refusal (rootBusy, networkFileSystem, foreignRoot)
     before anything is written to it.
     """

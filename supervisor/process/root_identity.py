@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ...db.maintenance import file_replacement as replacing
+from ...db.maintenance import file_replacement
 from ...db.maintenance.checkpoints import identity
 from ...db.maintenance.verification import store_path
 from ...db.records.record_files import FOLDER as RECORDS
@@ -29,7 +29,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
 from ...runtime import processes
 from ...runtime.filesystems import make_folder, write_atomically
-from .root_directory import Root
+from .root_directory import RootDirectory
 
 FILE = "root.json"
 _KEY = "secret/agents"
@@ -48,7 +48,7 @@ class Card(msgspec.Struct, kw_only=True, rename="camel"):
     was: str | None = None
 
 
-def compare(held: Root) -> Card:
+def compare(held: RootDirectory) -> Card:
     """The identity to start with, after all parts were compared. Writes nothing. Raises Refusal:
     logMissing, copiedRoot, foreignParts.
     """
@@ -116,7 +116,7 @@ def write_key(root: Path, card: Card) -> None:
         write_atomically(str(root / _KEY), card.key.encode(), sync=True)
 
 
-def keep(root: Root, card: Card) -> None:
+def keep(root: RootDirectory, card: Card) -> None:
     """Keep card and key from now on. Not before there is a durable log: a card without a log means
     that the log was lost.
     """
@@ -203,7 +203,7 @@ def _put_aside(folder: Path, doing: str) -> Path:
     while (aside := folder.with_name(f"{folder.name}.before-{doing}-{number}")).exists():
         number += 1
     shutil.move(folder, aside)
-    replacing.sync(folder.parent)
+    file_replacement.sync(folder.parent)
     return aside
 
 

@@ -26,7 +26,7 @@ class Summary(NamedTuple):
     name: str | None = None
 
 
-class Summaries:
+class CommandSummaries:
     """Those of runs in `store`."""
 
     def __init__(self, store: EventStore) -> None:

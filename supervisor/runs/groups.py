@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ...db.store.contract import IndexRow, Tally
+from ...db.store.contract import IndexRow, JobCount
 from ...protocol.api.job_arrays import Indices, expand, index_of, parse_indices, prefix_of, text_of
 from ...protocol.api.requests import GroupCancel, JobGroup, RunArray, RunCancel, RunSimulation
 from ...protocol.errors import CODES, Refusal
@@ -20,7 +20,7 @@ from ...protocol.ids import derived_id, split_jid
 from ...protocol.jobs.status import ACTIVE, CANCELED, COMPLETED, ERROR, PENDING, PURGED, RUNNING
 from ..core.interface.inputs import cancel_receipt
 from .outcome_cache import exits_differ
-from .service import Desk
+from .service import RunService
 
 #: Bytes of all runs of an array together, as they are stored.
 MAX_STORED = 64 * 1024 * 1024
@@ -36,7 +36,7 @@ FAILED = (ERROR, CANCELED)
 _NO_RUN = 2**53
 
 
-async def submit_array(desk: Desk, request: RunArray) -> dict[str, Any]:
+async def submit_array(desk: RunService, request: RunArray) -> dict[str, Any]:
     """All runs of an array, durable. Raises Refusal: where all of them are refused, and where the
     same request is to be sent again.
     """
@@ -71,7 +71,7 @@ async def submit_array(desk: Desk, request: RunArray) -> dict[str, Any]:
     }
 
 
-async def group(desk: Desk, request: JobGroup) -> dict[str, Any]:
+async def group(desk: RunService, request: JobGroup) -> dict[str, Any]:
     """How the runs of a simulation stand: at once, or as soon as nothing is left of them (at the
     latest after wait_secs).
     """
@@ -94,7 +94,7 @@ async def group(desk: Desk, request: JobGroup) -> dict[str, Any]:
     }
 
 
-async def cancel_group(desk: Desk, request: GroupCancel) -> dict[str, Any]:
+async def cancel_group(desk: RunService, request: GroupCancel) -> dict[str, Any]:
     """Cancel the runs that are asked for; each is canceled durably, or was over. Raises Refusal."""
     store, prefix = desk.engine.store, prefix_of(request.uid, request.simulation_id)
     if not store.tally(prefix):
@@ -137,7 +137,7 @@ async def cancel_group(desk: Desk, request: GroupCancel) -> dict[str, Any]:
 # ---- counting and reading
 
 
-async def _tallies_over(desk: Desk, prefix: str, wait_secs: float) -> list[Tally]:
+async def _tallies_over(desk: RunService, prefix: str, wait_secs: float) -> list[JobCount]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_secs
     with desk.watching(prefix[:-1]) as changed:
@@ -156,7 +156,7 @@ async def _tallies_over(desk: Desk, prefix: str, wait_secs: float) -> list[Tally
             await asyncio.sleep(max(0.0, min(LOOK_SECS, deadline - loop.time())))
 
 
-def _page(desk: Desk, prefix: str, request: JobGroup) -> tuple[list[IndexRow], bool]:
+def _page(desk: RunService, prefix: str, request: JobGroup) -> tuple[list[IndexRow], bool]:
     """Rows of the page, and whether more follow."""
     if not request.limit:
         return [], False
@@ -173,7 +173,7 @@ def _page(desk: Desk, prefix: str, request: JobGroup) -> tuple[list[IndexRow], b
     return rows[: request.limit], len(rows) > request.limit
 
 
-async def _told(desk: Desk, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str, Any]]:
+async def _told(desk: RunService, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str, Any]]:
     async for row in gently(rows):
         ended = desk.ends.of(row)
         known = ended.code is not None or ended.signal is not None
@@ -192,7 +192,9 @@ async def _told(desk: Desk, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str,
         }
 
 
-async def _exits(desk: Desk, prefix: str, tallies: Iterable[Tally]) -> list[dict[str, Any]]:
+async def _exits(
+    desk: RunService, prefix: str, tallies: Iterable[JobCount]
+) -> list[dict[str, Any]]:
     """How those that are over ended, counted, the most frequent first."""
     counts: Counter[tuple[str, str | None, int | None, int | None]] = Counter()
     for t in tallies:
@@ -210,7 +212,7 @@ async def _exits(desk: Desk, prefix: str, tallies: Iterable[Tally]) -> list[dict
 
 
 async def _rows(
-    desk: Desk, prefix: str, statuses: Sequence[str] | None = None
+    desk: RunService, prefix: str, statuses: Sequence[str] | None = None
 ) -> AsyncIterator[IndexRow]:
     """All rows of a group in order, read page by page."""
     after: str | None = None
@@ -255,7 +257,9 @@ def _meant(names: frozenset[str] | frozenset[int] | None, row: IndexRow) -> bool
     return names is None or split_jid(row.jid)[2] in names or index_of(row.jid)[1] in names
 
 
-def _cancels(desk: Desk, request: GroupCancel, rows: Sequence[IndexRow]) -> Iterator[RunCancel]:
+def _cancels(
+    desk: RunService, request: GroupCancel, rows: Sequence[IndexRow]
+) -> Iterator[RunCancel]:
     """Those that wait come first, the last of them first of all: canceling what runs would only
     have others begin.
     """
@@ -274,7 +278,7 @@ def _cancels(desk: Desk, request: GroupCancel, rows: Sequence[IndexRow]) -> Iter
             )
 
 
-def _still(desk: Desk, row: IndexRow, status: str | None) -> bool:
+def _still(desk: RunService, row: IndexRow, status: str | None) -> bool:
     """Is the run as it is asked for, by all that was decided until now?"""
     if status is None:
         return True
@@ -292,14 +296,16 @@ def _req_id(request: GroupCancel, jid: str) -> str:
     return f"{request.req_id}.{derived_id(jid.encode(), key=b'jobscribe group')[:20]}"
 
 
-def _was_asked(desk: Desk, request: GroupCancel, row: IndexRow) -> bool:
+def _was_asked(desk: RunService, request: GroupCancel, row: IndexRow) -> bool:
     return (
         desk.engine.store.receipt(request.uid, cancel_receipt(_req_id(request, row.jid)))
         is not None
     )
 
 
-async def _missing(desk: Desk, prefix: str, names: frozenset[str] | frozenset[int] | None) -> int:
+async def _missing(
+    desk: RunService, prefix: str, names: frozenset[str] | frozenset[int] | None
+) -> int:
     """How many of the names that were given no run has."""
     if names is None:
         return 0

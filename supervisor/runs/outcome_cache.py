@@ -17,7 +17,7 @@ from ...protocol.jobs.status import COMPLETED, ERROR
 KEPT, SENTENCE = 20_000, 200
 
 
-class HowEnded(NamedTuple):
+class RunOutcome(NamedTuple):
     """code, signal: of the exit that stands for the run. error: a sentence for a person."""
 
     code: int | None = None
@@ -25,25 +25,25 @@ class HowEnded(NamedTuple):
     error: str | None = None
 
 
-NOTHING = HowEnded()
+NOTHING = RunOutcome()
 
 
-class Ends:
+class OutcomeCache:
     """The ends of runs, read from `store`."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._kept: OrderedDict[tuple[str, int], HowEnded] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], RunOutcome] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, row: IndexRow) -> HowEnded:
+    def of(self, row: IndexRow) -> RunOutcome:
         """How the run in this row ended; nothing for one that has not, or was canceled. Raises
         Refusal.
         """
         if row.status == COMPLETED:
-            return HowEnded(code=0)
+            return RunOutcome(code=0)
         if row.status != ERROR:
             return NOTHING
         key = (row.jid, row.serial)
@@ -53,7 +53,7 @@ class Ends:
             self._kept.popitem(last=False)
         return ended
 
-    def _read(self, row: IndexRow) -> HowEnded:
+    def _read(self, row: IndexRow) -> RunOutcome:
         job = Job(jid=row.jid)
         for stored in self._store.read(job_stream(row.jid)):
             job = evolve(job, stored.event)  # type: ignore[arg-type]
@@ -62,13 +62,13 @@ class Ends:
             exit_ = run.exit
             error = None if run.error is None else run.error[:SENTENCE]
             return (
-                HowEnded(error=error)
+                RunOutcome(error=error)
                 if exit_ is None
-                else HowEnded(exit_.code, exit_.signal, error)
+                else RunOutcome(exit_.code, exit_.signal, error)
             )
         # another run came after the row was read
         past = next((p for p in job.history if p.serial == row.serial), None)
-        return NOTHING if past is None else HowEnded(past.exit_code, past.exit_signal, past.error)
+        return NOTHING if past is None else RunOutcome(past.exit_code, past.exit_signal, past.error)
 
 
 def exits_differ(status: str, reason: str | None) -> bool:

@@ -30,7 +30,7 @@ _NO_FILE = ("notFound", "forbidden", "badRequest")
 _ADVICE = {"advice": "'jobscribe job tasks JOB' shows which there are"}
 
 
-class Outputs:
+class OutputReader:
     """Answers readers of logs. Holds nothing."""
 
     def __init__(

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...protocol.api.requests import RunSpec
-from ...protocol.clusters.batch import Wishes
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from ...protocol.jobs.roles import After, Place, Retry, TaskRole
-from ...protocol.launch import task_environment as task_env
-from ..core.resources import gang_allocator as rooms
-from ..core.resources.gang_allocator import Node, Room
+from ...protocol.jobs.roles import After, Retry, TaskPlace, TaskRole
+from ...protocol.launch import task_environment
+from ..core.resources import gang_allocator
+from ..core.resources.gang_allocator import Node, NodePool
 from ..core.scheduling.dispatch import task_dir
 
 #: The role of the one task of a plain run.
@@ -30,7 +30,7 @@ def plan(
     run_dir: str,
     jid: str,
     serial: int,
-    places: Sequence[Place] | None = None,
+    places: Sequence[TaskPlace] | None = None,
 ) -> dict[str, Any]:
     """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty.
     places: of tasks that are on none of these.
@@ -63,9 +63,9 @@ def plan(
 
 
 def _of_roles(
-    spec: RunSpec, places: Sequence[Place], run_dir: str, jid: str, serial: int
+    spec: RunSpec, places: Sequence[TaskPlace], run_dir: str, jid: str, serial: int
 ) -> dict[str, Any]:
-    shared = task_env.shared(spec, jid, serial, 1, places)
+    shared = task_environment.shared(spec, jid, serial, 1, places)
     return _head(spec, jid, serial) | {
         "environment": shared.env | spec.env,
         "jobJson": shared.job,
@@ -76,15 +76,15 @@ def _of_roles(
 
 def _places(
     nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None
-) -> tuple[Place, ...]:
+) -> tuple[TaskPlace, ...]:
     """Where the tasks would be on an empty site, by role and index."""
-    if sentence := rooms.too_much(nodes, roles, plan_):
+    if sentence := gang_allocator.too_much(nodes, roles, plan_):
         raise Refusal("resourceExceeded", sentence)
-    room = Room(nodes=tuple(nodes))
+    room = NodePool(nodes=tuple(nodes))
     ticket = ("plan", 1)
-    for _, places in rooms.request(room, ticket, 1, roles, 0.0, plan_):
+    for _, places in gang_allocator.request(room, ticket, 1, roles, 0.0, plan_):
         return places
-    lack = rooms.wait_of(room, ticket)
+    lack = gang_allocator.wait_of(room, ticket)
     raise Refusal("resourceExceeded", lack.sentence if lack else "there is no room for its tasks")
 
 
@@ -118,9 +118,9 @@ def _role(spec: RunSpec, role: TaskRole) -> dict[str, Any]:
     }
 
 
-def _task(spec: RunSpec, run_dir: str, jid: str, serial: int, place: Place) -> dict[str, Any]:
+def _task(spec: RunSpec, run_dir: str, jid: str, serial: int, place: TaskPlace) -> dict[str, Any]:
     directory = task_dir(run_dir, place.role, place.index)
-    own = task_env.own(spec, jid, serial, 1, place) | {"PAI_WORK_DIR": directory}
+    own = task_environment.own(spec, jid, serial, 1, place) | {"PAI_WORK_DIR": directory}
     return {
         "role": place.role,
         "index": place.index,
@@ -166,7 +166,7 @@ def policies(spec: RunSpec) -> list[str]:
 
 
 def _limit(spec: RunSpec, secs: float) -> str:
-    if isinstance(spec.batch, Wishes):
+    if isinstance(spec.batch, BatchRequest):
         return f"Slurm ends it {60 * math.ceil(secs / 60)} s after its start: it takes time limits in full minutes."
     return f"Each task is stopped {secs:g} s after its start, with {spec.grace_secs:g} s to end by itself."
 

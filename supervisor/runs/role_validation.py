@@ -11,11 +11,11 @@ from itertools import pairwise
 from ...protocol.api.requests import RunSpec
 from ...protocol.errors import Refusal
 from ...protocol.jobs.roles import FIRST_PORT, LAST_PORT, MAX_PORTS, MAX_TASKS, Port, TaskRole
-from ...protocol.launch import task_environment as task_env
+from ...protocol.launch import task_environment
 from ...protocol.redaction import is_secret
 from ...protocol.wire.codec import MAX_KEYS
 from ...schema.fields import quoted
-from ...schema.jobs import container_rules as container_wishes
+from ...schema.jobs import container_rules
 
 #: Variables of one task, its own and the shared ones together: with what else is told of it, they
 #: fit into one message.
@@ -51,13 +51,13 @@ def check_roles(
             )
     _check_totals(spec)
     for variable in spec.env:
-        _check_pai(variable, set(task_env.GIVEN), "a run with roles")
+        _check_pai(variable, set(task_environment.GIVEN), "a run with roles")
     if spec.sim_name and "\0" in spec.sim_name:
         raise Refusal(
             "badRequest",
             "`simName` has a NUL character in it, which no variable of an environment can have",
         )
-    if clash := task_env.clash(spec.roles):
+    if clash := task_environment.clash(spec.roles):
         raise Refusal(
             "badRequest",
             f"two of the roles would have a variable {clash} each, with different values; rename one of them",
@@ -104,19 +104,19 @@ def _check_role(role: TaskRole) -> None:
 
 def _check_container(role: TaskRole, volumes: Collection[str], user_dir: str) -> None:
     """Its image and volumes, as far as can be told before a host is asked."""
-    if role.image is not None and (problem := container_wishes.image_problem(role.image)):
+    if role.image is not None and (problem := container_rules.image_problem(role.image)):
         _refuse(
-            role, f"its `image` can be no image: {problem}; right is {container_wishes.IMAGE_FORM}"
+            role, f"its `image` can be no image: {problem}; right is {container_rules.IMAGE_FORM}"
         )
     for volume in role.volumes:
-        if problem := container_wishes.volume_problem(volume) or container_wishes.refusal(
+        if problem := container_rules.volume_problem(volume) or container_rules.refusal(
             volume, volumes, user_dir
         ):
             raise Refusal(
                 "volumeRefused",
                 f"role {role.name!r}: it cannot have the volume {quoted(volume)}: {problem}",
             )
-    if (again := container_wishes.twice(role.volumes)) is not None:
+    if (again := container_rules.twice(role.volumes)) is not None:
         raise Refusal(
             "volumeRefused",
             f"role {role.name!r}: it names the volume {quoted(again)} twice; give each once",
@@ -147,7 +147,7 @@ def _check_totals(spec: RunSpec) -> None:
             f"the tasks of all roles have {ports} ports together, with `http` and `ssh` of each; "
             f"the limit is {MAX_PORTS}",
         )
-    most = max(len(r.env) for r in spec.roles) + len(spec.env) + task_env.most(spec.roles)
+    most = max(len(r.env) for r in spec.roles) + len(spec.env) + task_environment.most(spec.roles)
     if most > MAX_VARIABLES:
         raise Refusal(
             "tooLarge",

@@ -39,20 +39,20 @@ from ..core.interface.inputs import (
     Cancel,
     Input,
     Now,
-    Release,
+    ReleaseHold,
+    RequireAgent,
     Submit,
-    WantAgent,
 )
 from ..core.scheduling.dispatch import task_dir
 from ..core.status.run_status import missing, status
 from ..diagnosis.explanation import brief, why
-from ..engine.decision_loop import Durable, Engine
-from ..engine.event_feed import Feed
+from ..engine.decision_loop import DurableJob, Engine
+from ..engine.event_feed import EventFeed
 from ..process.counters import Counters
 from ..tracing.id_lookup import no_job
-from .command_summaries import Summaries
-from .outcome_cache import Ends
-from .output_reader import Outputs, asked_for
+from .command_summaries import CommandSummaries
+from .outcome_cache import OutcomeCache
+from .output_reader import OutputReader, asked_for
 from .request_validation import check_spec
 
 #: Of the attempts of a run, so many are told: the latest ones.
@@ -69,14 +69,14 @@ _BETWEEN_STARTS_SECS = 2.0
 T = TypeVar("T")
 
 
-class Desk:
+class RunService:
     """What handlers share: the way to the engine and back, and reads of durable state."""
 
     def __init__(
         self,
         engine: Engine,
-        feed: Feed,
-        outputs: Outputs,
+        feed: EventFeed,
+        outputs: OutputReader,
         progress: Progress,
         counters: Counters,
         log: Log,
@@ -119,8 +119,8 @@ class Desk:
         #: who is ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        self.ends = Ends(engine.store)
-        self.summaries = Summaries(engine.store)
+        self.ends = OutcomeCache(engine.store)
+        self.summaries = CommandSummaries(engine.store)
 
     def sizes(self) -> dict[str, int]:
         """Who waits, counted."""
@@ -227,7 +227,7 @@ class Desk:
 
     async def release(self, request: RunRelease) -> dict[str, Any]:
         handle, future = self._handle()
-        self.engine.tell(Release(handle, request))
+        self.engine.tell(ReleaseHold(handle, request))
         return await self._of(request, self._answer(handle, future))
 
     async def _of(
@@ -340,7 +340,7 @@ class Desk:
         policy = self.engine.policy
         secs = policy.agent_start_secs * policy.agent_start_tries + _BETWEEN_STARTS_SECS
         late = Refusal("agentUnavailable", f"its agent was not up within {secs:g} s")
-        await self._answered(lambda handle: WantAgent(handle, key), secs, late)
+        await self._answered(lambda handle: RequireAgent(handle, key), secs, late)
 
     async def stop_agent(self, key: AgentKey) -> None:
         """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
@@ -382,7 +382,7 @@ class Desk:
 
     # ---- reads
 
-    def job(self, uid: str, jid: str) -> Durable:
+    def job(self, uid: str, jid: str) -> DurableJob:
         """The durable job; not there and not yours are the same answer."""
         if split_jid(jid)[0] != uid:
             raise Refusal("notFound", f"there is no job {jid}")
@@ -392,7 +392,7 @@ class Desk:
         return entry
 
     def describe(
-        self, entry: Durable, *, hash_: str | None = None, serial: int = 0
+        self, entry: DurableJob, *, hash_: str | None = None, serial: int = 0
     ) -> dict[str, Any]:
         reply = status(
             self.engine.world,

@@ -23,9 +23,9 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...protocol.wire.messages import Stream
 from ..core.status.run_status import missing
-from ..engine.decision_loop import Durable
-from ..runs.service import Desk
-from .output_tail import Piece, Place, Tail
+from ..engine.decision_loop import DurableJob
+from ..runs.service import RunService
+from .output_tail import Piece, Tail, TailPosition
 
 KEEPALIVE_SECS = 15.0
 #: What changes without an event (an agent that is away, the place in a queue) is looked at so
@@ -45,7 +45,7 @@ _ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,19})-([01])-([0-9a-f]{16
 _NO_NEWS = b": nothing new\n\n"
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True):
     """What a page wants to hear of: these jobs (none: all of the user's), and perhaps the output of
     one.
 
@@ -69,12 +69,12 @@ class Wish(msgspec.Struct, frozen=True):
         return blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-class Live:
+class LiveUpdates:
     """One per process. `changed` and `progressed` are told of every job's changes."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: RunService,
         *,
         keepalive_secs: float = KEEPALIVE_SECS,
         look_secs: float = LOOK_SECS,
@@ -102,7 +102,7 @@ class Live:
             reader.progressed(jid)
 
     @contextmanager
-    def reader(self, wish: Wish) -> Iterator["Reader"]:
+    def reader(self, wish: Subscription) -> Iterator["Reader"]:
         """Somebody who listens. Raises Refusal (tooManyRequests, draining, notFound)."""
         if self._closing:
             raise Refusal("draining", "the supervisor is stopping")
@@ -170,7 +170,7 @@ class Live:
 class Reader:
     """What one page does not know yet."""
 
-    def __init__(self, desk: Desk, wish: Wish, position: int) -> None:
+    def __init__(self, desk: RunService, wish: Subscription, position: int) -> None:
         self._desk, self._wish = desk, wish
         self._digest = wish.digest
         self._named = frozenset(wish.jids)
@@ -183,12 +183,12 @@ class Reader:
         self.left = False
         resumed = _ID.fullmatch(wish.last_id)
         self._resumed = resumed is not None and resumed[5] == self._digest
-        self._position, self._place = position, Place()
+        self._position, self._place = position, TailPosition()
         if self._resumed:
             assert resumed is not None
             # who was told more than there is now reads on in a root that was restored from a copy
             self._position = min(int(resumed[1]), position)
-            self._place = Place(int(resumed[2]), int(resumed[3]), resumed[4] == "1")
+            self._place = TailPosition(int(resumed[2]), int(resumed[3]), resumed[4] == "1")
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue(1)
         self._following = (
             None
@@ -325,7 +325,7 @@ class Reader:
     def _output(self) -> Iterator[bytes]:
         if not self._pieces.empty():
             piece = self._pieces.get_nowait()
-            self._place = Place(piece.compute_job_serial, piece.next_offset, piece.end)
+            self._place = TailPosition(piece.compute_job_serial, piece.next_offset, piece.end)
             yield _event("log", self._id(), piece)
         elif self._following is not None and self._following.done():
             self._following.result()
@@ -350,7 +350,7 @@ class Reader:
                 del self._told[next(iter(self._told))]
         return _event("status", id_, reply)
 
-    def _durable(self, jid: str) -> Durable | None:
+    def _durable(self, jid: str) -> DurableJob | None:
         """None for what is not there and for what is not theirs."""
         return self._desk.engine.durable(jid) if split_jid(jid)[0] == self._wish.uid else None
 

@@ -13,7 +13,7 @@ import msgspec
 from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.wire.messages import LogChunk, Stream
-from ..runs.service import Desk
+from ..runs.service import RunService
 
 #: One question waits so long for output; an answer without any that came sooner is followed by a
 #: pause.
@@ -38,7 +38,7 @@ class Piece(msgspec.Struct, frozen=True, rename="camel"):
     end: bool
 
 
-class Place(msgspec.Struct, frozen=True):
+class TailPosition(msgspec.Struct, frozen=True):
     """Where a reader stands: in which run, at which byte, and whether it has heard of the end."""
 
     serial: int = 0
@@ -52,7 +52,14 @@ class Tail:
     """
 
     def __init__(
-        self, desk: Desk, uid: str, jid: str, stream: Stream, place: Place, *, tail: int = 0
+        self,
+        desk: RunService,
+        uid: str,
+        jid: str,
+        stream: Stream,
+        place: TailPosition,
+        *,
+        tail: int = 0,
     ) -> None:
         self._desk, self._uid, self._jid, self._stream = desk, uid, jid, stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended

@@ -12,9 +12,7 @@ import msgspec
 from ...db.events.events import AgentGone, TaskEnded, TaskPlaced, agent_stream, job_stream
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, split_jid
-from . import clock_offsets as clocks
-from . import phases as gaps
-from . import timeline
+from . import clock_offsets, phases, timeline
 from .id_lookup import Known, Match, find, row_of, told
 from .log_search import About, AboutAgent, Line
 
@@ -139,13 +137,13 @@ def _of(store: EventStore, match: Match) -> dict[str, Any]:
         "job": msgspec.to_builtins(row) if row is not None else None,
         "agent": match.agent,
         "items": timeline.items(events),
-        "waits": gaps.waits(events, lambda position: _freed(store, position, match.jid)),
-        "phases": [p._asdict() for p in gaps.phases(events)],
-        "clocks": [_told(offset) for offset in clocks.offsets(events)],
+        "waits": phases.waits(events, lambda position: _freed(store, position, match.jid)),
+        "phases": [p._asdict() for p in phases.phases(events)],
+        "clocks": [_told(offset) for offset in clock_offsets.offsets(events)],
     }
 
 
-def _told(offset: clocks.Offset) -> dict[str, Any]:
+def _told(offset: clock_offsets.Offset) -> dict[str, Any]:
     return {
         "host": offset.host,
         "secs": round(offset.secs, 3),

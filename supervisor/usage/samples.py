@@ -15,7 +15,7 @@ from ...protocol.ids import AgentKey, Token, split_jid
 from ...protocol.wire.messages import Sample, Samples
 from ..engine.decision_loop import Engine
 from ..process.counters import Counters
-from .summary import Taken, job_metrics
+from .summary import TaskUsage, job_metrics
 from .time_series import MAX_POINTS, Series
 
 #: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer.
@@ -27,14 +27,14 @@ OVER_POINTS, TASK_POINTS = 200_000, 16
 STALE_SECS = 90.0
 
 
-class Metering:
+class UsageSamples:
     """mono: seconds on the monotonic clock."""
 
     def __init__(self, engine: Engine, counters: Counters, mono: Callable[[], float]) -> None:
         self._engine, self._counters, self._mono = engine, counters, mono
-        self._live: dict[str, dict[Token, Taken]] = {}
+        self._live: dict[str, dict[Token, TaskUsage]] = {}
         #: of jobs of which nothing is live; in the order of their ends
-        self._over: dict[str, dict[Token, Taken]] = {}
+        self._over: dict[str, dict[Token, TaskUsage]] = {}
         #: serial and attempt that a live one's tasks were last sorted by
         self._sorted: dict[str, tuple[int, int]] = {}
         self._live_tasks = self._over_points = 0
@@ -60,7 +60,7 @@ class Metering:
         mine = self._live.setdefault(token.jid, {})
         taken = mine.get(token)
         if taken is None:
-            taken = mine[token] = Taken(newest=sample, heard=mono, series=Series())
+            taken = mine[token] = TaskUsage(newest=sample, heard=mono, series=Series())
             self._live_tasks += 1
         else:
             _rates(taken, sample, mono)
@@ -124,11 +124,11 @@ class Metering:
         }
 
 
-def _points(taken: dict[Token, Taken]) -> int:
+def _points(taken: dict[Token, TaskUsage]) -> int:
     return sum(TASK_POINTS + len(t.series) for t in taken.values())
 
 
-def _rates(taken: Taken, sample: Sample, mono: float) -> None:
+def _rates(taken: TaskUsage, sample: Sample, mono: float) -> None:
     """Bytes a second since the sample before; those that were held up on the way and came together
     leave the rates as they are.
     """
@@ -143,7 +143,7 @@ def _rate(before: int | None, now: int | None, secs: float) -> float | None:
     return None if before is None or now is None else max(0.0, now - before) / secs
 
 
-def _grow(taken: Taken, sample: Sample) -> None:
+def _grow(taken: TaskUsage, sample: Sample) -> None:
     """Counts from the start only grow: an agent that was replaced may know less than the one before
     it.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...db.events.state import Job, Task
-from ...db.records import resource_usage as usage
+from ...db.records import resource_usage
 from ...protocol.ids import Token
 from ...protocol.wire.messages import Sample
 from .time_series import NAMES, Series
@@ -37,7 +37,7 @@ PEAK = (
 SERIES_POINTS = 3_600
 
 
-class Taken(msgspec.Struct, kw_only=True):
+class TaskUsage(msgspec.Struct, kw_only=True):
     """What samples said of one execution. newest: the last one, which came at `heard` on the
     monotonic clock; the others only grow.
     """
@@ -58,7 +58,7 @@ class Taken(msgspec.Struct, kw_only=True):
 
 def job_metrics(
     job: Job,
-    taken: Mapping[Token, Taken],
+    taken: Mapping[Token, TaskUsage],
     heard_since: float,
     series: Callable[[Token], bool] = lambda token: False,
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def job_metrics(
     }
 
 
-def _row(task: Task, taken: Taken | None, heard_since: float, points: int) -> dict[str, Any]:
+def _row(task: Task, taken: TaskUsage | None, heard_since: float, points: int) -> dict[str, Any]:
     running = task.live and task.exit is None and task.pid is not None
     fresh = taken if running and taken is not None and taken.heard >= heard_since else None
     row = {
@@ -103,7 +103,7 @@ def _row(task: Task, taken: Taken | None, heard_since: float, points: int) -> di
     return row
 
 
-def _now(taken: Taken | None) -> dict[str, Any]:
+def _now(taken: TaskUsage | None) -> dict[str, Any]:
     if taken is None:
         return dict.fromkeys(NOW)
     s = taken.newest
@@ -119,7 +119,7 @@ def _now(taken: Taken | None) -> dict[str, Any]:
     return dict(zip(NOW, values, strict=True))
 
 
-def _ever(task: Task, taken: Taken | None) -> dict[str, Any]:
+def _ever(task: Task, taken: TaskUsage | None) -> dict[str, Any]:
     """Samples and exit each know at least so much: the larger one is nearer to the truth."""
     sampled = (
         (None,) * 7
@@ -134,13 +134,13 @@ def _ever(task: Task, taken: Taken | None) -> dict[str, Any]:
             taken.peak_gpu_memory,
         )
     )
-    cpu = usage.largest(sampled[0], usage.cpu_secs(task.exit))
-    memory = usage.largest(sampled[4], usage.peak_memory_bytes(task.exit))
+    cpu = resource_usage.largest(sampled[0], resource_usage.cpu_secs(task.exit))
+    memory = resource_usage.largest(sampled[4], resource_usage.peak_memory_bytes(task.exit))
     values = (cpu, *sampled[1:3], _mean_cpu(task, taken, cpu), sampled[3], memory, *sampled[5:])
     return dict(zip((*ADDED, *PEAK), values, strict=True))
 
 
-def _mean_cpu(task: Task, taken: Taken | None, cpu: float | None) -> float | None:
+def _mean_cpu(task: Task, taken: TaskUsage | None, cpu: float | None) -> float | None:
     """Percent of a core since its start, by the clock of the machine where it runs."""
     exit_ = task.exit
     if exit_ is not None:
@@ -157,6 +157,6 @@ def _together(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "tasks": len(rows),
         "running": len(running),
-        **{name: usage.total([r[name] for r in running]) for name in NOW},
-        **{name: usage.total([r[name] for r in rows]) for name in (*ADDED, *PEAK)},
+        **{name: resource_usage.total([r[name] for r in running]) for name in NOW},
+        **{name: resource_usage.total([r[name] for r in rows]) for name in (*ADDED, *PEAK)},
     }

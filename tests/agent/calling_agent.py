@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from jobscribe.agent.host.login_environment import LoginEnvironment
-from jobscribe.agent.workers import call_queue as workers
-from jobscribe.agent.workers.call_queue import Workers
+from jobscribe.agent.workers import call_queue
+from jobscribe.agent.workers.call_queue import CallQueue
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Call
 from jobscribe.runtime.log.destinations import Stream
@@ -20,9 +20,9 @@ from jobscribe.runtime.log.logger import Direct, Log
 
 async def serve() -> None:
     place = Path(sys.argv[1])
-    workers.LOAD_SECS = 3600.0
+    call_queue.LOAD_SECS = 3600.0
     log = Log("agent", Redactor([]), Direct(Stream(sys.stderr)))
-    pool = Workers(
+    pool = CallQueue(
         log,
         LoginEnvironment(place, timeout_secs=0),
         str(place),

@@ -16,9 +16,9 @@ import socket
 import subprocess
 import sys
 
-from jobscribe.agent.keeper import process as keeper
-from jobscribe.agent.keeper.executions import stop as ending
-from jobscribe.agent.keeper.linux import spawn as spawning
+from jobscribe.agent.keeper import process
+from jobscribe.agent.keeper.executions import stop
+from jobscribe.agent.keeper.linux import spawn
 from jobscribe.runtime import processes
 
 
@@ -33,15 +33,15 @@ def main() -> int:
     _starve_on(signal.SIGUSR1, resource.RLIMIT_NOFILE, 12)
     _starve_on(signal.SIGUSR2, resource.RLIMIT_NPROC, 1)
     if "JOBSCRIBE_TEST_NO_CLONE3" in os.environ:
-        spawning._SYS_CLONE3 = 100_000  # no call of any kernel
+        spawn._SYS_CLONE3 = 100_000  # no call of any kernel
     if "JOBSCRIBE_TEST_SPARES" in os.environ:
         _spare(os.environ["JOBSCRIBE_TEST_SPARES"])
-    return keeper.run(config, lambda sock: _spawn(sock, path))
+    return process.run(config, lambda sock: _spawn(sock, path))
 
 
 def _spare(file: str) -> None:
-    kill = ending.Ending._kill
-    ending.Ending._kill = lambda self, e, left: (
+    kill = stop.Terminator._kill
+    stop.Terminator._kill = lambda self, e, left: (
         kill(self, e, left) if os.path.exists(file) else None
     )
 

@@ -15,9 +15,9 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-from jobscribe.agent import process as main
-from jobscribe.agent.batch import controller as batch_tasks
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.agent import process
+from jobscribe.agent.batch import controller
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.wire.codec import Decoder, Encoder
@@ -84,7 +84,9 @@ class Seat:
         )
         self.keeper, theirs = socket.socketpair()
         self.keeper.setblocking(False)
-        agent = main._Agent(theirs.detach(), str(self.place), SimpleNamespace(begin=lambda: None))  # type: ignore[arg-type]
+        agent = process._Agent(
+            theirs.detach(), str(self.place), SimpleNamespace(begin=lambda: None)
+        )  # type: ignore[arg-type]
         cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5)
         config = {
             "agentKey": "sbatch.parallel.user1234@lab",
@@ -150,7 +152,7 @@ class Seat:
         return TaskSpec(
             command=("/bin/sh", "-c", shell),
             run_dir="/supervisors/user/user1234/command/sim12345/command",
-            batch=Wishes(),
+            batch=BatchRequest(),
             **more,
         )
 
@@ -161,8 +163,8 @@ class Seat:
 @pytest.fixture
 async def seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seat]:
     slurm = PaperSlurm()
-    monkeypatch.setattr(batch_tasks, "Commands", lambda env: slurm)
-    monkeypatch.setattr(main, "log_uncaught", lambda log: None)
+    monkeypatch.setattr(controller, "Commands", lambda env: slurm)
+    monkeypatch.setattr(process, "log_uncaught", lambda log: None)
     made = Seat(tmp_path)
     made.slurm = slurm  # type: ignore[attr-defined]
     await made.start()
@@ -229,7 +231,7 @@ async def test_an_apps_run_reports_while_it_runs(seat: Seat) -> None:
         command=(),
         app=app,
         run_dir="/supervisors/user/user1234/heat/sim12345/heatAnimation",
-        batch=Wishes(),
+        batch=BatchRequest(),
     )
     await seat.run(t, spec)
     end = await seat.end(t)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.agent.batch import command_runner as commands
+from jobscribe.agent.batch import command_runner
 from jobscribe.agent.batch.command_runner import NO_ANSWER, Commands, environment
-from jobscribe.agent.keeper import process as keeper
-from jobscribe.agent.login_node import keeper_control as remote_keeper
+from jobscribe.agent.keeper import process
+from jobscribe.agent.login_node import keeper_control
 
 
 def test_the_session_says_where_slurm_is_if_no_profile_does(
@@ -36,7 +36,7 @@ def test_the_session_says_where_slurm_is_if_no_profile_does(
 
 
 def test_what_a_keeper_is_given_of_the_session_it_gives_its_agent() -> None:
-    assert set(remote_keeper._PASSED_ON) <= set(keeper._PASSED_ON)
+    assert set(keeper_control._PASSED_ON) <= set(process._PASSED_ON)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ async def test_who_keeps_a_commands_pipes_holds_nobody_up(tmp_path: Path) -> Non
         took = time.monotonic() - began
     finally:
         os.kill(int(left.read_text()), signal.SIGKILL)
-    assert ran.code == NO_ANSWER and took < 5 * (0.5 + commands._GONE_SECS), took
+    assert ran.code == NO_ANSWER and took < 5 * (0.5 + command_runner._GONE_SECS), took

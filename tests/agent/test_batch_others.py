@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.agent.batch import exit_info as ending
+from jobscribe.agent.batch import exit_info
 from jobscribe.agent.batch.command_runner import Ran
 from jobscribe.agent.batch.state import Task
 from jobscribe.agent.slurm.pending_reasons import never
 from jobscribe.agent.slurm.script_markers import OVER
 from jobscribe.diagnosis.classification import by_facts
 from jobscribe.protocol.api.requests import Trace
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.ids import Token
 
 from .paper_slurm import DOWN
@@ -150,7 +150,7 @@ def test_what_srun_says_of_a_step_is_a_code_unless_only_a_signal_can_have_been_i
 ) -> None:
     (tmp_path / OVER).write_text(f"{code}\n")
     task = Task(Token("user0001-sim00001-command", 1, 1, "main", 0), str(tmp_path), "/r", None, 1.0)
-    told = ending._lost_or_killed(task, "nobody knows", None)
+    told = exit_info._lost_or_killed(task, "nobody knows", None)
     assert {name: told.get(name) for name in ("code", "signal")} == {
         "code": None,
         "signal": None,
@@ -190,7 +190,8 @@ async def test_a_setup_that_takes_the_shells_place_is_no_success(
     batch = await ground.agent()
     token = ground.token()
     batch.launch(
-        token, msgspec.structs.replace(ground.spec(ground.stamping()), batch=Wishes(setup=setup))
+        token,
+        msgspec.structs.replace(ground.spec(ground.stamping()), batch=BatchRequest(setup=setup)),
     )
     end = await ground.ended(token)
     assert (
@@ -207,7 +208,7 @@ async def test_a_setup_that_is_through_leaves_no_mark(ground: Ground) -> None:
     batch.launch(
         token,
         msgspec.structs.replace(
-            ground.spec("echo $COLOUR"), batch=Wishes(setup="export COLOUR=green")
+            ground.spec("echo $COLOUR"), batch=BatchRequest(setup="export COLOUR=green")
         ),
     )
     end = await ground.ended(token)

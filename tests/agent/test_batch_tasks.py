@@ -12,15 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.agent.batch import controller as batch_tasks
-from jobscribe.agent.batch import poll_loop as tending
-from jobscribe.agent.batch import reconciliation as rounds
-from jobscribe.agent.batch import scheduler_queries as polling
-from jobscribe.agent.batch import start as submitting
+from jobscribe.agent.batch import controller, poll_loop, reconciliation, scheduler_queries, start
 from jobscribe.agent.batch import stop as stopping
-from jobscribe.agent.batch.controller import BatchTasks
+from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitFacts
@@ -62,14 +58,14 @@ class Ground:
         self.folder.mkdir(parents=True)
         self.said: list[Execution] = []
         self.news: list[Any] = []
-        self.agents: list[BatchTasks] = []
+        self.agents: list[BatchController] = []
         self.serial = 100
         self.cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5, call_secs=1.0)
 
     async def agent(
         self, *, base: bool = False, log: Any = lambda *a, **k: None, **more: Any
-    ) -> BatchTasks:
-        batch = BatchTasks(
+    ) -> BatchController:
+        batch = BatchController(
             self.folder,
             Evidence(self.folder / "run"),
             Login(),
@@ -88,7 +84,7 @@ class Ground:
         self.said += await batch.start()
         return batch
 
-    async def kill(self, batch: BatchTasks) -> None:
+    async def kill(self, batch: BatchController) -> None:
         """As kill -9 does: nothing is said or written any more. What Slurm was asked goes on there."""
         batch._say = lambda e: None
         await batch.close()
@@ -100,7 +96,10 @@ class Ground:
 
     def spec(self, shell: str, **more: Any) -> TaskSpec:
         return TaskSpec(
-            command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=Wishes(), **more
+            command=("/bin/sh", "-c", shell),
+            run_dir=str(self.root / "run"),
+            batch=BatchRequest(),
+            **more,
         )
 
     def evidence(self, token: Token, file: str) -> Path:
@@ -145,9 +144,9 @@ class Ground:
 
 @pytest.fixture
 async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    monkeypatch.setattr(submitting, "SETTLED_SECS", 0.6)
-    monkeypatch.setattr(rounds, "SETTLED_SECS", 0.6)
-    monkeypatch.setattr(rounds, "ABSENT_SECS", 0.6)
+    monkeypatch.setattr(start, "SETTLED_SECS", 0.6)
+    monkeypatch.setattr(reconciliation, "SETTLED_SECS", 0.6)
+    monkeypatch.setattr(reconciliation, "ABSENT_SECS", 0.6)
     slurm = PaperSlurm()
     made = Ground(tmp_path, slurm)
     yield made
@@ -266,7 +265,7 @@ async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[tuple[float, float]] = []
-    monkeypatch.setattr(tending, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
+    monkeypatch.setattr(poll_loop, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
     batch = await ground.agent()
     token = ground.token()
     began = time.monotonic()
@@ -327,7 +326,7 @@ async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> No
 async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tending, "fallback_secs", lambda limit, slack: limit)
+    monkeypatch.setattr(poll_loop, "fallback_secs", lambda limit, slack: limit)
     ground.slurm.completing = 4.0
     batch = await ground.agent()
     token = ground.token()
@@ -645,7 +644,10 @@ async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(ground: Ground,
         ground.slurm.accounting_down = True
     job.in_accounting = False
     program = "squeue" if away == "queue" else "sacct"
-    asked, long_enough = ground.slurm.count(program), time.monotonic() + 6 * rounds.ABSENT_SECS
+    asked, long_enough = (
+        ground.slurm.count(program),
+        time.monotonic() + 6 * reconciliation.ABSENT_SECS,
+    )
     await ground.until(
         lambda: ground.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough
     )
@@ -720,7 +722,7 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(groun
     batch = await ground.agent()
     token = ground.token()
     batch.launch(
-        token, msgspec.structs.replace(ground.spec("sleep 60"), batch=Wishes(memory_mb=64))
+        token, msgspec.structs.replace(ground.spec("sleep 60"), batch=BatchRequest(memory_mb=64))
     )
     await ground.running(token)
     job = await ground.job()
@@ -746,7 +748,7 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(groun
 async def test_accounting_that_is_away_is_waited_for_only_so_long(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "ACCOUNT_SECS", 0.5)
+    monkeypatch.setattr(reconciliation, "ACCOUNT_SECS", 0.5)
     ground.slurm.accounting_down = True
     batch = await ground.agent()
     token = ground.token()
@@ -877,7 +879,7 @@ async def test_a_turn_that_never_ends_holds_nobody_up_for_long(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine of who asked died, and its file server keeps the lock."""
-    monkeypatch.setattr(polling, "_PATIENCE_SECS", 0.2)
+    monkeypatch.setattr(scheduler_queries, "_PATIENCE_SECS", 0.2)
     (ground.root / "poll").mkdir()
     with (ground.root / "poll" / "lab.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -894,7 +896,7 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
     told = Told()
     batch = await ground.agent(log=told)
     bad, good = ground.token(), ground.token()
-    exit_of, tries = tending.exit_of, []
+    exit_of, tries = poll_loop.exit_of, []
 
     def failing(job: Any, task: Any, *more: Any) -> Any:
         if task.token == bad and len(tries) < 3:
@@ -902,7 +904,7 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
             raise RuntimeError("planted")
         return exit_of(job, task, *more)
 
-    monkeypatch.setattr(tending, "exit_of", failing)
+    monkeypatch.setattr(poll_loop, "exit_of", failing)
     for token in (bad, good):
         batch.launch(token, ground.spec("exit 6"))
     for token in (good, bad):
@@ -912,8 +914,8 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
 
 
 async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_tasks, "_AGAIN_SECS", 0.05)
-    told, look, times = Told(), tending.look, []
+    monkeypatch.setattr(controller, "_AGAIN_SECS", 0.05)
+    told, look, times = Told(), poll_loop.look, []
 
     def failing(*given: Any) -> Any:
         times.append(given)
@@ -921,7 +923,7 @@ async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.Mo
             raise OSError(5, "planted")
         return look(*given)
 
-    monkeypatch.setattr(tending, "look", failing)
+    monkeypatch.setattr(poll_loop, "look", failing)
     batch = await ground.agent(log=told)
     token = ground.token()
     batch.launch(token, ground.spec("exit 5"))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobscribe.agent.keeper.agent_child import AgentSeat
-from jobscribe.agent.keeper.executions.process_tracker import Kin
+from jobscribe.agent.keeper.agent_child import AgentChild
+from jobscribe.agent.keeper.executions.process_tracker import ProcessTracker
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
@@ -57,8 +57,13 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
     loop: Loop, agent: Deaf
 ) -> None:
     known: dict[str, Execution] = {}
-    seat = AgentSeat(
-        loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, known
+    seat = AgentChild(
+        loop,
+        ProcessTracker(Cgroups(".", "off")),
+        agent.spawn,
+        lambda: {"is": "hello"},
+        lambda _: None,
+        known,
     )
     seat.start()
     for n in range(3000):
@@ -114,8 +119,13 @@ def test_last_words_that_nobody_had_read_yet_are_told(
     loop: Loop, agent: Deaf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its end and what it said last may be seen in one turn, in either order."""
-    seat = AgentSeat(
-        loop, Kin(Cgroups(".", "off")), agent.spawn, lambda: {"is": "hello"}, lambda _: None, {}
+    seat = AgentChild(
+        loop,
+        ProcessTracker(Cgroups(".", "off")),
+        agent.spawn,
+        lambda: {"is": "hello"},
+        lambda _: None,
+        {},
     )
     seat.start()
     agent.link.send(json.dumps({"do": "failed", "why": "there is no room"}).encode() + b"\n")

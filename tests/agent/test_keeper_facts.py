@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from jobscribe.agent.keeper.executions import exit_facts as keeping_facts
-from jobscribe.agent.keeper.executions import process_sampler as witness
+from jobscribe.agent.keeper.executions import process_sampler
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux import cgroup_memory
-from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, Kernel
+from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, KernelLogReader
 from jobscribe.diagnosis.classification import by_facts
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo
@@ -42,7 +42,7 @@ def facts_of(exit_: ExitInfo) -> ExitFacts:
 
 
 def readable() -> bool:
-    return Kernel().unread is None
+    return KernelLogReader().unread is None
 
 
 # ---- memory that ran out
@@ -368,16 +368,16 @@ def test_looking_is_bounded_and_takes_turns() -> None:
     for e in many:
         e.pid = os.getpid()
     for _ in range(200):
-        witness.look_around(many)
+        process_sampler.look_around(many)
         if all(e.sight.numbers for e in many):
             break
     assert all(os.getpid() in e.sight.numbers for e in many)
     paused = [e.sight.again for e in many]
-    witness.look_around(many)
+    process_sampler.look_around(many)
     assert [e.sight.again for e in many] == paused or min(paused) <= time.monotonic()
-    witness._remember(many[0], list(range(10_000, 12_000)))
+    process_sampler._remember(many[0], list(range(10_000, 12_000)))
     assert (
-        len(many[0].sight.numbers) == witness._REMEMBERED
+        len(many[0].sight.numbers) == process_sampler._REMEMBERED
         and 11_999 in many[0].sight.numbers
         and 10_000 not in many[0].sight.numbers
     )

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from jobscribe.agent.keeper.executions.process_tracker import Kin
+from jobscribe.agent.keeper.executions.process_tracker import ProcessTracker
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.runtime import processes
@@ -21,7 +21,7 @@ def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.Mo
         # the list is read while the parent still has it; its orphan becomes a child a moment later
         lists = iter([[over], [left.pid]])
         monkeypatch.setattr(processes, "children", lambda: next(lists, [left.pid]))
-        kin = Kin(Cgroups(".", "off"))
+        kin = ProcessTracker(Cgroups(".", "off"))
         e = Execution("e", "token", "/nowhere")
         e.pid = 2**22 + 1
         kin.look(set(), [e])

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.agent.keeper.linux import cgroup_mounts
-from jobscribe.agent.keeper.linux import oom_detection as shortage
+from jobscribe.agent.keeper.linux import cgroup_mounts, oom_detection
 from jobscribe.protocol.jobs.exit_info import FAULTS, ExitInfo
 
 from .conftest import Keeper, until
@@ -229,7 +228,7 @@ UNKNOWN: tuple[dict[str, int], dict[str, int]] = ({}, {})
 def test_what_the_counters_say(
     counters: tuple[Any, Any], own: int | None, killed: bool, said: bool | None
 ) -> None:
-    assert shortage.out_of_memory(*counters, own, killed=killed) is said
+    assert oom_detection.out_of_memory(*counters, own, killed=killed) is said
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,7 @@ def test_what_the_counters_say(
     ],
 )
 def test_whose_end_was_a_kill(exit_: dict[str, Any], by_us: bool, said: bool) -> None:
-    assert shortage.died_killed(exit_, by_us=by_us) is said
+    assert oom_detection.died_killed(exit_, by_us=by_us) is said
 
 
 def test_what_an_older_version_wrote_is_not_known() -> None:
@@ -299,6 +298,8 @@ def test_a_start_that_fails_has_a_word_and_a_sentence(
     said: str,
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: shell or path != "/bin/sh")
-    found, sentence = shortage.fault(OSError(number, os.strerror(number), "/x"), spawning=spawning)
+    found, sentence = oom_detection.fault(
+        OSError(number, os.strerror(number), "/x"), spawning=spawning
+    )
     assert found == word and said in sentence
     assert word is None or FAULTS[word]

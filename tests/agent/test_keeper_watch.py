@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from jobscribe.agent.session.keeper_heartbeat import KeeperWatch, pace_of
+from jobscribe.agent.session.keeper_heartbeat import KeeperHeartbeat, pace_of
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.wire.heartbeat import Pace
+from jobscribe.protocol.wire.heartbeat import HeartbeatTiming
 from jobscribe.protocol.wire.messages import KeeperReport
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
 
 from .conftest import until
 
-PACE = Pace(1.0, 3.0)
+PACE = HeartbeatTiming(1.0, 3.0)
 KILL_SECS = 10.0
 
 
@@ -33,7 +33,7 @@ class Watched:
         self.reports: list[KeeperReport] = []
         self.lines: list[str] = []
         log = Log("agent", Redactor(), self)
-        self.watch = KeeperWatch(
+        self.watch = KeeperHeartbeat(
             pid, PACE, KILL_SECS, log, send=self.asked.append, changed=self.reports.append, **more
         )
 
@@ -176,9 +176,12 @@ def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_befo
 def test_a_keeper_of_an_older_version_is_not_asked() -> None:
     log = Log("agent", Redactor(), Watched(os.getpid()))
     hello = {"agent": {"addressFile": "/nowhere"}, "keeperPid": os.getpid()}
-    assert KeeperWatch.of(hello, log, lambda order: None, lambda report: None, lambda: None) is None
     assert (
-        KeeperWatch.of(
+        KeeperHeartbeat.of(hello, log, lambda order: None, lambda report: None, lambda: None)
+        is None
+    )
+    assert (
+        KeeperHeartbeat.of(
             {**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None
         )
         is not None

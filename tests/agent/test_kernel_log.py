@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobscribe.agent.keeper.linux import kernel_log as reading
-from jobscribe.agent.keeper.linux import kernel_log_parser as kernel_log
-from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, TOO_LONG, Kernel
+from jobscribe.agent.keeper.linux import kernel_log_parser
+from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, TOO_LONG, KernelLogReader
 from jobscribe.protocol.jobs.exit_info import KERNEL_CHARS, KERNEL_LINES
 
 JOB = "/jobscribe-fe00-325175/job-user1234-sim12345-command-1870-1-main-0"
@@ -87,29 +87,32 @@ def raw(text: str, at: float = 100.0, priority: int = 6) -> bytes:
     return f"{priority},92634,{int(at * 1e6)},-;{text}\n SUBSYSTEM=x\n".encode()
 
 
-def records(*lines: str, at: float = 100.0) -> list[kernel_log.Record]:
-    return [r for r in (kernel_log.record(raw(line, at)) for line in lines) if r is not None]
+def records(*lines: str, at: float = 100.0) -> list[kernel_log_parser.Record]:
+    return [r for r in (kernel_log_parser.record(raw(line, at)) for line in lines) if r is not None]
 
 
 @pytest.mark.parametrize(("line", "pid"), LINES, ids=[line[:30] for line, _ in LINES])
 def test_whose_end_a_line_tells_of(line: str, pid: int | None) -> None:
-    assert kernel_log.named(line) == pid
+    assert kernel_log_parser.named(line) == pid
     if pid is not None:
-        assert kernel_log.about(records(line), {pid}, None, 90, 110)[0][:100] == line[:100]
-        assert kernel_log.about(records(line), {pid + 1}, None, 90, 110) == ()
+        assert kernel_log_parser.about(records(line), {pid}, None, 90, 110)[0][:100] == line[:100]
+        assert kernel_log_parser.about(records(line), {pid + 1}, None, 90, 110) == ()
 
 
 def test_the_limits_are_those_of_the_protocol() -> None:
-    assert (kernel_log.MOST_LINES, kernel_log.MOST_CHARS) == (KERNEL_LINES, KERNEL_CHARS)
+    assert (kernel_log_parser.MOST_LINES, kernel_log_parser.MOST_CHARS) == (
+        KERNEL_LINES,
+        KERNEL_CHARS,
+    )
 
 
 def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too() -> None:
     there = records(OOM.format(JOB, 24741), KILLED.format(24741), KILLED.format(24742))
-    lines = kernel_log.about(there, (), JOB, 90, 110)
+    lines = kernel_log_parser.about(there, (), JOB, 90, 110)
     assert [line[:20] for line in lines] == ["oom-kill:constraint=", "Memory cgroup out of"]
     assert lines[0].endswith("task=tail,pid=24741,uid=0") and "24741" in lines[1]
     below = f"Task in /docker/ab{JOB}/inner killed as a result of limit of /docker/ab"
-    assert kernel_log.about(records(below), (), JOB, 90, 110) == (below,)
+    assert kernel_log_parser.about(records(below), (), JOB, 90, 110) == (below,)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too
     ],
 )
 def test_what_happened_beside_it_is_not_about_it(line: str) -> None:
-    assert kernel_log.about(records(line), (), JOB, 90, 110) == ()
+    assert kernel_log_parser.about(records(line), (), JOB, 90, 110) == ()
 
 
 @pytest.mark.parametrize(
@@ -137,13 +140,13 @@ def test_what_happened_beside_it_is_not_about_it(line: str) -> None:
     ],
 )
 def test_a_name_does_not_make_a_process_another(line: str) -> None:
-    assert kernel_log.named(line) == 456
+    assert kernel_log_parser.named(line) == 456
 
 
 def test_only_the_kernel_speaks() -> None:
-    assert kernel_log.record(raw(KILLED.format(1), priority=6)) is not None
+    assert kernel_log_parser.record(raw(KILLED.format(1), priority=6)) is not None
     assert (
-        kernel_log.record(raw(KILLED.format(1), priority=14)) is None
+        kernel_log_parser.record(raw(KILLED.format(1), priority=14)) is None
     )  # a user's program wrote it
     for junk in (
         b"",
@@ -153,26 +156,28 @@ def test_only_the_kernel_speaks() -> None:
         b"6,1,x,-;Killed process 1 (x)",
         b"\xff" * 50,
     ):
-        assert kernel_log.record(junk) is None
-    odd = kernel_log.record(b"6,1,2,-;Killed process 7 (\xff\\x0a) total\n")
+        assert kernel_log_parser.record(junk) is None
+    odd = kernel_log_parser.record(b"6,1,2,-;Killed process 7 (\xff\\x0a) total\n")
     assert odd is not None and odd.pid == 7 and odd.text.isascii()
 
 
 def test_other_times_do_not_count_and_the_newest_few_do() -> None:
     line = KILLED.format(9)
     for at, found in ((50.0, False), (89.0, True), (100.0, True), (111.5, True), (150.0, False)):
-        assert bool(kernel_log.about(records(line, at=at), {9}, None, 90, 110)) is found, at
+        assert bool(kernel_log_parser.about(records(line, at=at), {9}, None, 90, 110)) is found, at
     # its clock drifts: on a machine that is up for long a line may seem to be from another moment
-    assert kernel_log.about(records(line, at=1_000_050), {9}, None, 1_000_000, 1_000_010) == (line,)
+    assert kernel_log_parser.about(
+        records(line, at=1_000_050), {9}, None, 1_000_000, 1_000_010
+    ) == (line,)
     many = records(*(f"Killed process 9 (n{n})" for n in range(9)))
-    assert kernel_log.about(many, {9}, None, 90, 110) == tuple(
+    assert kernel_log_parser.about(many, {9}, None, 90, 110) == tuple(
         f"Killed process 9 (n{n})" for n in range(4, 9)
     )
 
 
 def test_a_long_line_keeps_its_ends() -> None:
     long = OOM.format("/x" * 400 + JOB, 24741)
-    line = kernel_log.about(records(long), (), JOB, 90, 110)[0]
+    line = kernel_log_parser.about(records(long), (), JOB, 90, 110)[0]
     assert (
         len(line) == KERNEL_CHARS
         and line.startswith("oom-kill:constraint=")
@@ -188,7 +193,7 @@ class Pipe:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given: list[bytes | OSError] = []
-        self.kernel = Kernel("/dev/null", os.makedev(1, 3))
+        self.kernel = KernelLogReader("/dev/null", os.makedev(1, 3))
         assert self.kernel.unread is None
         self.kernel._same_pids = True
         monkeypatch.setattr(reading.os, "read", self._read)
@@ -276,7 +281,7 @@ def test_why_it_cannot_be_read_is_said(
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(reading.os, "open", refuse)
-    kernel = Kernel()
+    kernel = KernelLogReader()
     kernel.skip()
     assert kernel.about({1}, None, 0.0, expected=True) == ((), said)
 
@@ -287,5 +292,5 @@ def test_what_is_no_kernel_log_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for name in ("file", "pipe", "link", "none"):
-        assert Kernel(str(tmp_path / name)).unread == ABSENT
-    assert Kernel("/dev/null").unread == ABSENT
+        assert KernelLogReader(str(tmp_path / name)).unread == ABSENT
+    assert KernelLogReader("/dev/null").unread == ABSENT

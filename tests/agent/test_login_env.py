@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobscribe.agent.host import login_environment as login_env
+from jobscribe.agent.host import login_environment
 from jobscribe.agent.host.login_environment import Account, LoginEnvironment, run_profile
 
 from .conftest import until
@@ -248,7 +248,7 @@ async def test_a_cache_that_cannot_be_written_is_done_without(
 def test_without_bash_the_login_shell_is_sh(
     home: Path, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login_env, "shell_path", lambda: "/bin/sh")
+    monkeypatch.setattr(login_environment, "shell_path", lambda: "/bin/sh")
     _profile(home, "A=1; export A\n")
     got = run_profile(account)
     assert (got.env["A"], got.env["SHELL"], got.sentence) == ("1", "/bin/sh", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.agent.files import run_directory as run_files
+from jobscribe.agent.files import run_directory
 from jobscribe.agent.files.run_directory import read
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.messages import FileChunk, ReadFile
@@ -178,7 +178,7 @@ def test_what_may_not_be_read_is_said(run_dir: Path, monkeypatch: pytest.MonkeyP
             raise OSError(5, "Input/output error")
         return real(path, flags, **more)
 
-    monkeypatch.setattr(run_files.os, "open", denied)
+    monkeypatch.setattr(run_directory.os, "open", denied)
     assert refused(run_dir, "frames/deep/1 é.csv")[0] == "forbidden"
     assert refused(run_dir, "out.json") == (
         "agentUnavailable",

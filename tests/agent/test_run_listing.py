@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.files import run_dir_listing as run_listing
+from jobscribe.agent.files import run_dir_listing
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.messages import FileList, ListFiles
 
 
 def listed(run_dir: Path, after: str = "", limit: int = 1000) -> FileList:
-    return run_listing.answer(
+    return run_dir_listing.answer(
         ListFiles(op_id="0" * 32, run_dir=str(run_dir), after=after, limit=limit)
     )
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_listed_is_refused_by_name(
     with pytest.raises(Refusal, match="the run directory is gone"):
         listed(tmp_path / "gone")
     made(tmp_path, "a", "b", "c")
-    monkeypatch.setattr(run_listing, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(run_dir_listing, "MOST_ENTRIES", 2)
     with pytest.raises(Refusal, match="more than 2 entries") as e:
         listed(tmp_path)
     assert e.value.code == "tooLarge"

@@ -16,13 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from jobscribe.agent.usage import gpu_counters as gpus
-from jobscribe.agent.usage import proc_counters as counters
+from jobscribe.agent.usage import gpu_counters, proc_counters
 from jobscribe.agent.usage import sampler as samples_module
 from jobscribe.agent.usage.gpu_counters import UNKNOWN, Gpus, Use
 from jobscribe.agent.usage.proc_counters import Process, lost
-from jobscribe.agent.usage.process_membership import Execution, Members
-from jobscribe.agent.usage.sampler import Samples, Watched, look, pause_after
+from jobscribe.agent.usage.process_membership import Execution, ProcessMembership
+from jobscribe.agent.usage.sampler import SampledExecution, UsageSampler, look, pause_after
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire import messages
@@ -56,8 +55,8 @@ class Watch:
     """Looks at executions of a real keeper, as the agent does."""
 
     def __init__(self, keeper: Keeper) -> None:
-        self.keeper, self.members = keeper, Members(keeper.process.pid)
-        self.watched: dict[Token, Watched] = {}
+        self.keeper, self.members = keeper, ProcessMembership(keeper.process.pid)
+        self.watched: dict[Token, SampledExecution] = {}
 
     def start(self, shell: str) -> Token:
         token = self.keeper.launch(shell.replace("BURN", f"'{sys.executable}' '{self.script()}'"))
@@ -67,7 +66,7 @@ class Watch:
 
     def add(self, token: Token, pid: int, ticks: int) -> None:
         execution = Execution(token.name, str(token), str(self.keeper.evidence(token)), pid, ticks)
-        self.watched[token] = Watched(token, execution, time.monotonic())
+        self.watched[token] = SampledExecution(token, execution, time.monotonic())
 
     def script(self) -> Path:
         path = self.keeper.place / "burn.py"
@@ -221,7 +220,7 @@ def test_jobs_do_not_count_for_each_other(watch: Watch) -> None:
 def test_members_are_found_where_the_kernel_tells_no_children(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters, "children", lambda p: None)
+    monkeypatch.setattr(proc_counters, "children", lambda p: None)
     token = watch.start("(setsid sleep NAP &); sh -c 'sleep NAP; :'")
     naps = watch.slept(2)
     watch.look()
@@ -283,9 +282,9 @@ def test_what_one_process_does_not_tell_is_not_known(
 ) -> None:
     token = watch.start("sleep NAP; :")
     until(lambda: len(watch.known(token)) >= 2 if watch.look() else False)
-    tells = counters.traffic
+    tells = proc_counters.traffic
     monkeypatch.setattr(
-        counters,
+        proc_counters,
         "traffic",
         lambda pid: tells(pid) if pid == watch.watched[token].execution.pid else None,
     )
@@ -307,8 +306,8 @@ def test_who_ends_between_two_looks_is_no_error(
                 nap.kill()
         return read(p)
 
-    read = counters.memory
-    monkeypatch.setattr(counters, "memory", memory)
+    read = proc_counters.memory
+    monkeypatch.setattr(proc_counters, "memory", memory)
     watch.look()
     watch.keeper.end_of(token)
     assert watch.look() == {}
@@ -417,7 +416,7 @@ def told(answer: Any) -> Any:
     ],
 )
 def test_what_cards_say_of_a_jobs_processes(cards: list[Any], use: Use) -> None:
-    assert gpus.use(Gpus(lambda: Library(*cards)).look(), frozenset({7, 8})) == use
+    assert gpu_counters.use(Gpus(lambda: Library(*cards)).look(), frozenset({7, 8})) == use
 
 
 def test_a_machine_without_is_asked_once_and_never_an_error() -> None:
@@ -459,7 +458,7 @@ class Agent:
         self.sent: list[messages.Samples] = []
         self.lines = Lines()
         log = Log("agent", Redactor(), self.lines)
-        self.samples = Samples(place, os.getpid(), self.sent.append, log, cards=NO_CARDS)
+        self.samples = UsageSampler(place, os.getpid(), self.sent.append, log, cards=NO_CARDS)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, n: int = 0) -> Token:
@@ -602,14 +601,14 @@ def test_how_much_looking_costs_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     try:
         watched = [
-            Watched(
+            SampledExecution(
                 t := Token("user1234-sim12345-command", 1, 1, "main", n),
                 Execution(t.name, str(t), str(tmp_path), j.pid, psutil_ticks(j.pid)),
                 None,
             )
             for n, j in enumerate(jobs)
         ]
-        members = Members(os.getpid())
+        members = ProcessMembership(os.getpid())
         until(lambda: sum(s.processes or 0 for s in look(watched, members, NO_CARDS)) == 20)
         costs = []
         for _ in range(10):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm import sbatch_directives as header
+from jobscribe.agent.slurm import sbatch_directives
 from jobscribe.agent.slurm.batch_script import (
     Step,
     Submission,
@@ -25,7 +25,7 @@ from jobscribe.agent.slurm.batch_script import (
 )
 from jobscribe.agent.slurm.output_parser import Account, Row
 from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
@@ -33,7 +33,7 @@ from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 JID = "aaaaaaaa-bbbbbbbb-m"
-PLAIN = Wishes()
+PLAIN = BatchRequest()
 LAB = Cluster(name="lab", directives=("exclusive", "reservation", "switches", "comment"))
 SHELLS = [s for s in ("/bin/dash", "/bin/bash", "/bin/busybox") if os.path.exists(s)]
 #: Ways out of a line, a word, a quote, a comment.
@@ -79,7 +79,10 @@ def token(serial: int = 1, role: str = "main", index: int = 0) -> Token:
 
 
 def made(
-    wishes: Wishes = PLAIN, cluster: Cluster = LAB, folder: str = "/e/x", secs: float | None = 600.0
+    wishes: BatchRequest = PLAIN,
+    cluster: Cluster = LAB,
+    folder: str = "/e/x",
+    secs: float | None = 600.0,
 ) -> str:
     step = Step(token=token(), folder=folder)
     return batch_script(
@@ -100,7 +103,7 @@ def directives(text: str) -> list[str]:
 
 
 def test_the_header_says_what_was_asked_for() -> None:
-    wishes = Wishes(
+    wishes = BatchRequest(
         partition="long",
         account="bio",
         qos="high",
@@ -157,7 +160,7 @@ def test_no_value_leaves_its_place(field: str, value: str) -> None:
     )
     plain = made()
     try:
-        text = made(Wishes(**{field: given_}))  # type: ignore[arg-type]
+        text = made(BatchRequest(**{field: given_}))  # type: ignore[arg-type]
     except Refusal as e:
         assert e.code == "batchRefused" and len(e.sentence) < 600 and e.sentence.isprintable()
         return
@@ -175,7 +178,7 @@ def test_no_value_leaves_its_place(field: str, value: str) -> None:
 @pytest.mark.parametrize("value", HOSTILE)
 def test_setup_is_one_word_of_eval_whatever_it_is(value: str) -> None:
     try:
-        text = made(Wishes(setup=value), Cluster(name="lab", setup=value))
+        text = made(BatchRequest(setup=value), Cluster(name="lab", setup=value))
     except Refusal:
         assert "\x00" in value or "\ud800" in value
         return
@@ -210,7 +213,7 @@ def test_options_that_the_cluster_does_not_allow_or_that_are_ours_are_refused(
     directive: str,
 ) -> None:
     with pytest.raises(Refusal) as e:
-        made(Wishes(directives=(directive,)))
+        made(BatchRequest(directives=(directive,)))
     assert e.value.code == "batchRefused"
 
 
@@ -237,9 +240,11 @@ def test_tokens_and_deployments_are_looked_at_again() -> None:
         (Step(token=token(), folder="/e", cores=0), "lab"),
     ):
         with pytest.raises(Refusal):
-            batch_script(Submission(steps=(step,), wishes=Wishes(), cluster=LAB, deployment=name))
+            batch_script(
+                Submission(steps=(step,), wishes=BatchRequest(), cluster=LAB, deployment=name)
+            )
     with pytest.raises(Refusal):
-        batch_script(Submission(steps=(), wishes=Wishes(), cluster=LAB, deployment="lab"))
+        batch_script(Submission(steps=(), wishes=BatchRequest(), cluster=LAB, deployment="lab"))
 
 
 def test_a_job_is_known_by_its_comment_or_else_by_its_name() -> None:
@@ -269,7 +274,7 @@ def test_a_job_is_known_by_its_comment_or_else_by_its_name() -> None:
 @settings(max_examples=150, deadline=None)
 def test_a_line_of_the_header_is_one_line_with_one_value_for_any_text(value: str) -> None:
     try:
-        line = header.line("reservation", value)
+        line = sbatch_directives.line("reservation", value)
     except Refusal:
         return
     read = re.fullmatch(r'#SBATCH --reservation=(?:"([^"]*)"|(\S*))', line)
@@ -304,7 +309,7 @@ class Ground:
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
-    def put(self, command: str, wishes: Wishes = PLAIN, cluster: Cluster = LAB) -> Path:
+    def put(self, command: str, wishes: BatchRequest = PLAIN, cluster: Cluster = LAB) -> Path:
         spec = TaskSpec(command=("/bin/sh", "-c", command), run_dir=str(self.run_dir))
         (self.folder / "script.sh").write_text(script(token(), spec, {}, self.folder))
         path = self.folder / "batch.sh"
@@ -409,7 +414,7 @@ def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(ground: Gr
     ran = ground.run(
         ground.put(
             'echo $A $B "$C"',
-            Wishes(modules=("gcc/12.2", "mpi"), setup="C='it'\"'s\"; export C\necho text"),
+            BatchRequest(modules=("gcc/12.2", "mpi"), setup="C='it'\"'s\"; export C\necho text"),
             cluster,
         )
     )
@@ -420,14 +425,14 @@ def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(ground: Gr
 @pytest.mark.parametrize(
     ("wishes", "code", "told"),
     [
-        (Wishes(modules=("gcc/12.2",)), NO_SETUP, "this module cannot be loaded: gcc/12.2"),
-        (Wishes(setup="exit 5"), 5, "the set-up on the node ended with 5"),
-        (Wishes(setup="echo 'open"), None, "the set-up on the node ended"),
-        (Wishes(setup="if true; then"), None, "the set-up on the node ended"),
+        (BatchRequest(modules=("gcc/12.2",)), NO_SETUP, "this module cannot be loaded: gcc/12.2"),
+        (BatchRequest(setup="exit 5"), 5, "the set-up on the node ended with 5"),
+        (BatchRequest(setup="echo 'open"), None, "the set-up on the node ended"),
+        (BatchRequest(setup="if true; then"), None, "the set-up on the node ended"),
     ],
 )
 def test_where_the_setup_ends_the_command_does_not_run(
-    ground: Ground, wishes: Wishes, code: int | None, told: str
+    ground: Ground, wishes: BatchRequest, code: int | None, told: str
 ) -> None:
     ran = ground.run(ground.put("echo never", wishes))
     if ran.returncode == 0 and code is None:  # some shells go on behind a mistake in `eval`
@@ -442,7 +447,7 @@ def test_where_the_setup_ends_the_command_does_not_run(
 
 def test_setup_that_closes_quotes_breaks_out_of_nothing(ground: Ground) -> None:
     hostile = "'; touch PWNED; '"
-    ground.run(ground.put("echo ran", Wishes(setup=f': "{hostile}"')))
+    ground.run(ground.put("echo ran", BatchRequest(setup=f': "{hostile}"')))
     assert (
         ground.said("stdout.log") == "ran\n"
         and not list(ground.folder.rglob("PWNED"))
@@ -455,7 +460,7 @@ def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits
 ) -> None:
     path = ground.put(
         "trap 'echo saved; exit 4' USR1; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done",
-        Wishes(signal_secs=60),
+        BatchRequest(signal_secs=60),
     )
     process = subprocess.Popen(ground.argv(path), env=ground.env, start_new_session=True)
     deadline = time.monotonic() + 30
@@ -521,7 +526,7 @@ def gang(
         batch_script(
             Submission(
                 steps=tuple(steps),
-                wishes=Wishes(nodes=2),
+                wishes=BatchRequest(nodes=2),
                 cluster=LAB,
                 deployment="lab",
                 time_limit_secs=60,

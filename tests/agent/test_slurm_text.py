@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm import output_parser as text
+from jobscribe.agent.slurm import output_parser
 from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, ROW_FIELDS, SEPARATOR
 from jobscribe.agent.slurm.value_formats import bytes_of, exit_of, instant, seconds, span
 from jobscribe.protocol.clusters.batch import Partition
@@ -37,8 +37,8 @@ def test_every_golden_text_says_where_it_is_from() -> None:
 
 
 def test_a_row_of_squeue() -> None:
-    (row,) = text.parse_squeue(golden("squeue_resources"))
-    assert row == text.Row(
+    (row,) = output_parser.parse_squeue(golden("squeue_resources"))
+    assert row == output_parser.Row(
         "33",
         "kim",
         "PENDING",
@@ -54,14 +54,14 @@ def test_a_row_of_squeue() -> None:
         "js-x",
         "jobscribe lab a/1/1/main/0",
     )
-    (row,) = text.parse_squeue(golden("squeue_timeout"))
+    (row,) = output_parser.parse_squeue(golden("squeue_timeout"))
     assert (row.starts_at, row.started_at, row.ended_at, row.nodes) == (
         None,
         1795292912.0,
         1795292995.0,
         "w1",
     )
-    (row,) = text.parse_squeue(golden("squeue_running"))
+    (row,) = output_parser.parse_squeue(golden("squeue_running"))
     assert (row.started_at, row.ended_at) == (
         1795292928.0,
         None,
@@ -69,11 +69,11 @@ def test_a_row_of_squeue() -> None:
 
 
 def test_all_jobs_of_a_user_at_once_are_the_same_as_one_by_one() -> None:
-    rows = {r.job_id: r for r in text.parse_squeue(golden("squeue_all"))}
+    rows = {r.job_id: r for r in output_parser.parse_squeue(golden("squeue_all"))}
     assert (
         len(rows) > 15 and rows["33"].state == "COMPLETED" and "3" not in rows
     )  # slurmctld forgets
-    accounts = {a.job_id: a for a in text.parse_sacct(golden("sacct_all"))}
+    accounts = {a.job_id: a for a in output_parser.parse_sacct(golden("sacct_all"))}
     for name in (
         "completed",
         "failed",
@@ -93,41 +93,45 @@ def test_all_jobs_of_a_user_at_once_are_the_same_as_one_by_one() -> None:
 
 
 def test_names_and_comments_of_users_move_no_field_and_forge_no_job() -> None:
-    (row,) = text.parse_squeue(golden("squeue_odd_name"))
+    (row,) = output_parser.parse_squeue(golden("squeue_odd_name"))
     assert (row.job_id, row.state, row.reason, row.user) == (
         "8",
         "FAILED",
         "NonZeroExitCode",
         "kim",
     )
-    (account,) = text.parse_sacct(golden("sacct_odd_name"))
+    (account,) = output_parser.parse_sacct(golden("sacct_odd_name"))
     assert (account.job_id, account.state, account.exit_code) == ("8", "FAILED", 3)
-    (row,) = text.parse_squeue(golden("squeue_odd_comment"))
+    (row,) = output_parser.parse_squeue(golden("squeue_odd_comment"))
     assert (row.job_id, row.state, row.name, row.comment) == (
         "9",
         "COMPLETED",
         "x",
         "",
     )  # its line is broken in two
-    (account,) = text.parse_sacct(golden("sacct_odd_comment"))
+    (account,) = output_parser.parse_sacct(golden("sacct_odd_comment"))
     assert (account.job_id, account.state) == ("9", "COMPLETED")
     forged = (
         golden("squeue_running").rstrip("\n")
         + "\n"
         + golden("squeue_completed").replace("3" + S, "23" + S, 1)
     )
-    assert [r.state for r in text.parse_squeue(forged)] == ["RUNNING"]
+    assert [r.state for r in output_parser.parse_squeue(forged)] == ["RUNNING"]
 
 
 def test_arrays_and_heterogeneous_jobs_have_ids_of_their_own() -> None:
-    assert [r.job_id for r in text.parse_squeue(golden("squeue_array"))][:2] == ["18_2", "18_3"]
-    assert {a.job_id: a.state for a in text.parse_sacct(golden("sacct_array_over"))} == {
+    assert [r.job_id for r in output_parser.parse_squeue(golden("squeue_array"))][:2] == [
+        "18_2",
+        "18_3",
+    ]
+    assert {a.job_id: a.state for a in output_parser.parse_sacct(golden("sacct_array_over"))} == {
         "18_1": "COMPLETED",
         "18_2": "COMPLETED",
         "18_3": "COMPLETED",
     }
     assert [
-        (r.job_id, r.state) for r in text.parse_squeue(golden("squeue_heterogeneous", "24.05"))
+        (r.job_id, r.state)
+        for r in output_parser.parse_squeue(golden("squeue_heterogeneous", "24.05"))
     ] == [("7+0", "RUNNING"), ("7+1", "PENDING")]
 
 
@@ -155,7 +159,7 @@ def test_arrays_and_heterogeneous_jobs_have_ids_of_their_own() -> None:
 def test_what_the_accounting_says(
     name: str, state: str, code: int | None, signal: int | None, by: str
 ) -> None:
-    (account,) = text.parse_sacct(golden(f"sacct_{name}"))
+    (account,) = output_parser.parse_sacct(golden(f"sacct_{name}"))
     assert (
         account.state,
         account.exit_code,
@@ -167,14 +171,14 @@ def test_what_the_accounting_says(
 
 
 def test_memory_is_the_most_of_all_steps() -> None:
-    (account,) = text.parse_sacct(golden("sacct_canceled_other", "23.11"))
+    (account,) = output_parser.parse_sacct(golden("sacct_canceled_other", "23.11"))
     assert (account.max_rss_bytes, account.canceled_by) == (2048 * 1024, "lee")
-    (account,) = text.parse_sacct(golden("sacct_timeout"))
+    (account,) = output_parser.parse_sacct(golden("sacct_timeout"))
     assert account.max_rss_bytes == 204800
 
 
 def test_of_several_starts_the_newest_counts_and_the_others_are_counted() -> None:
-    (account,) = text.parse_sacct(golden("sacct_requeued", "24.11"))
+    (account,) = output_parser.parse_sacct(golden("sacct_requeued", "24.11"))
     assert (account.state, account.exit_code, account.restarts, account.started_at) == (
         "COMPLETED",
         0,
@@ -185,41 +189,42 @@ def test_of_several_starts_the_newest_counts_and_the_others_are_counted() -> Non
 
 def test_a_state_that_its_width_has_cut_is_still_told() -> None:
     assert [
-        (a.job_id, a.state, a.canceled_by) for a in text.parse_sacct(golden("sacct_cut", "23.11"))
+        (a.job_id, a.state, a.canceled_by)
+        for a in output_parser.parse_sacct(golden("sacct_cut", "23.11"))
     ] == [("7", "OUT_OF_MEMORY", ""), ("8", "CANCELLED", "")]
 
 
 def test_comments_are_kept_where_the_accounting_keeps_them() -> None:
-    assert [a.comment for a in text.parse_sacct(golden("sacct_completed", "20.11"))] == [
+    assert [a.comment for a in output_parser.parse_sacct(golden("sacct_completed", "20.11"))] == [
         "jobscribe lab a/1/1/main/0"
     ]
-    assert [a.comment for a in text.parse_sacct(golden("sacct_completed"))] == [""]
+    assert [a.comment for a in output_parser.parse_sacct(golden("sacct_completed"))] == [""]
 
 
 # ---- scontrol, sbatch
 
 
 def test_scontrol_has_the_exit_code_where_there_is_no_accounting() -> None:
-    row = text.parse_job(golden("job_accounting_down"))
+    row = output_parser.parse_job(golden("job_accounting_down"))
     assert row is not None and (row.state, row.exit_code, row.signal, row.user) == (
         "FAILED",
         4,
         None,
         "kim",
     )
-    row = text.parse_job(golden("job_segfault"))
+    row = output_parser.parse_job(golden("job_segfault"))
     assert row is not None and (row.exit_code, row.signal) == (None, 11)
-    row = text.parse_job(golden("job_running"))
+    row = output_parser.parse_job(golden("job_running"))
     assert row is not None and (row.exit_code, row.signal, row.restarts) == (None, None, 0)
-    row = text.parse_job(golden("job_requeued_waiting"))
+    row = output_parser.parse_job(golden("job_requeued_waiting"))
     assert row is not None and (row.state, row.restarts, row.reason) == ("PENDING", 1, "BeginTime")
-    row = text.parse_job(golden("job_failed"))
+    row = output_parser.parse_job(golden("job_failed"))
     assert row is not None and (row.comment, row.name, row.partition) == (
         "jobscribe lab a/1/1/main/0",
         "js-x",
         "debug",
     )
-    assert text.parse_job(golden("job_unknown")) is None
+    assert output_parser.parse_job(golden("job_unknown")) is None
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ def test_scontrol_has_the_exit_code_where_there_is_no_accounting() -> None:
     ],
 )
 def test_the_id_of_what_was_submitted(name: str, version: str, job: str) -> None:
-    assert text.parse_submitted(golden(name, version)) == job
+    assert output_parser.parse_submitted(golden(name, version)) == job
 
 
 @pytest.mark.parametrize(
@@ -239,7 +244,7 @@ def test_the_id_of_what_was_submitted(name: str, version: str, job: str) -> None
     ["", "\n", "sbatch: error", "12 34", "0", "4711;", "Submitted batch job x", "-1", "1" * 21],
 )
 def test_what_is_no_id(out: str) -> None:
-    assert text.parse_submitted(out) is None
+    assert output_parser.parse_submitted(out) is None
 
 
 REFUSED = {
@@ -265,8 +270,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_sbatch_refuses_is_told_in_a_sentence_and_in_its_own_words(name: str) -> None:
     code, err = failed(f"refused_{name}")
-    assert text.outage(code, err) is None
-    fault, sentence = text.refused(err)
+    assert output_parser.outage(code, err) is None
+    fault, sentence = output_parser.refused(err)
     assert fault == "batchRefused" and fault in FAULTS
     assert (
         REFUSED[name] in sentence
@@ -285,11 +290,13 @@ def test_what_sbatch_refuses_is_told_in_a_sentence_and_in_its_own_words(name: st
 
 
 def test_words_of_other_versions_and_of_sites() -> None:
-    assert "hours" in text.refused(golden("refused_hours", "23.11"))[1]
-    assert text.refused(golden("refused_memory", "20.11"))[0] == "batchRefused"
-    assert text.refused(golden("refused_retry", "20.11"))[0] == "schedulerUnreachable"
-    assert text.outage(1, golden("refused_retry", "20.11")) is not None
-    assert text.outage(1, golden("sbatch_timeout", "25.05")) is not None  # it may have arrived
+    assert "hours" in output_parser.refused(golden("refused_hours", "23.11"))[1]
+    assert output_parser.refused(golden("refused_memory", "20.11"))[0] == "batchRefused"
+    assert output_parser.refused(golden("refused_retry", "20.11"))[0] == "schedulerUnreachable"
+    assert output_parser.outage(1, golden("refused_retry", "20.11")) is not None
+    assert (
+        output_parser.outage(1, golden("sbatch_timeout", "25.05")) is not None
+    )  # it may have arrived
 
 
 @pytest.mark.parametrize(
@@ -310,28 +317,28 @@ def test_words_of_other_versions_and_of_sites() -> None:
 )
 def test_an_outage_is_never_taken_for_an_answer(name: str, told: str) -> None:
     code, err = failed(name)
-    for sentence in (text.outage(code, err), text.asked_in_vain(code, err)):
+    for sentence in (output_parser.outage(code, err), output_parser.asked_in_vain(code, err)):
         assert sentence is not None and told in sentence and len(sentence) < 1000
 
 
 def test_not_knowing_a_job_is_an_answer_and_an_unknown_failure_is_none() -> None:
     code, err = failed("squeue_unknown_id")
     assert (
-        text.never_there(code, err)
-        and text.outage(code, err) is None
-        and text.asked_in_vain(code, err) is None
+        output_parser.never_there(code, err)
+        and output_parser.outage(code, err) is None
+        and output_parser.asked_in_vain(code, err) is None
     )
-    assert text.asked_in_vain(1, "squeue: error: something nobody has seen") is not None
-    assert text.asked_in_vain(0, "squeue: error: a warning") is None
-    assert text.outage(1, "sbatch: error: something nobody has seen") is None
-    assert text.outage(-9, "") is not None
+    assert output_parser.asked_in_vain(1, "squeue: error: something nobody has seen") is not None
+    assert output_parser.asked_in_vain(0, "squeue: error: a warning") is None
+    assert output_parser.outage(1, "sbatch: error: something nobody has seen") is None
+    assert output_parser.outage(-9, "") is not None
 
 
 # ---- what a cluster has
 
 
 def test_partitions() -> None:
-    assert text.parse_partitions(golden("partitions"), golden("sinfo")) == (
+    assert output_parser.parse_partitions(golden("partitions"), golden("sinfo")) == (
         Partition(
             name="debug",
             default=True,
@@ -353,9 +360,12 @@ def test_partitions() -> None:
         ),
     )
     assert [
-        p.up for p in text.parse_partitions(golden("partitions_down"), golden("sinfo_down"))
+        p.up
+        for p in output_parser.parse_partitions(golden("partitions_down"), golden("sinfo_down"))
     ] == [True, False]
-    assert text.parse_partitions(golden("partitions", "21.08"), golden("sinfo", "21.08")) == (
+    assert output_parser.parse_partitions(
+        golden("partitions", "21.08"), golden("sinfo", "21.08")
+    ) == (
         Partition(
             name="gpu",
             default=True,
@@ -384,7 +394,7 @@ def test_partitions() -> None:
 def test_where_only_sinfo_speaks_its_partitions_are_told() -> None:
     assert [
         (p.name, p.default, p.nodes, p.time_limit_secs)
-        for p in text.parse_partitions("", golden("sinfo"))
+        for p in output_parser.parse_partitions("", golden("sinfo"))
     ] == [
         ("debug", True, 2, None),
         ("batch", False, 2, None),
@@ -392,20 +402,22 @@ def test_where_only_sinfo_speaks_its_partitions_are_told() -> None:
 
 
 def test_accounts_and_versions() -> None:
-    assert text.parse_associations(golden("associations_qos")) == (
+    assert output_parser.parse_associations(golden("associations_qos")) == (
         ("root",),
         ("normal", "small", "soft"),
     )
-    assert text.parse_associations(golden("associations_unknown")) == ((), ())
-    assert text.parse_associations("a|bio|x,y\nb|phys|z\n", "b") == (("phys",), ("z",))
-    assert text.version(golden("version")) == "22.05.8"
-    assert [text.version(golden("version", v)) for v in ("20.11", "21.08", "24.05", "25.11")] == [
+    assert output_parser.parse_associations(golden("associations_unknown")) == ((), ())
+    assert output_parser.parse_associations("a|bio|x,y\nb|phys|z\n", "b") == (("phys",), ("z",))
+    assert output_parser.version(golden("version")) == "22.05.8"
+    assert [
+        output_parser.version(golden("version", v)) for v in ("20.11", "21.08", "24.05", "25.11")
+    ] == [
         "20.11.9",
         "21.08.8-2",
         "24.05.4",
         "25.11.1",
     ]
-    assert text.version("") == text.version("command not found") == ""
+    assert output_parser.version("") == output_parser.version("command not found") == ""
 
 
 # ---- questions
@@ -413,31 +425,32 @@ def test_accounts_and_versions() -> None:
 
 def test_questions_are_asked_in_our_own_format_whatever_the_login_profile_says() -> None:
     for argv in (
-        text.squeue("kim"),
-        text.sacct("kim"),
-        text.submit("/x"),
-        text.nodes(),
-        text.partitions(),
-        text.associations("kim"),
-        text.cancel("7"),
+        output_parser.squeue("kim"),
+        output_parser.sacct("kim"),
+        output_parser.submit("/x"),
+        output_parser.nodes(),
+        output_parser.partitions(),
+        output_parser.associations("kim"),
+        output_parser.cancel("7"),
     ):
         assert argv[0] == "env" and "SLURM_TIME_FORMAT=%s" in argv and "LC_ALL=C" in argv
     assert (
-        "SQUEUE_STATES" in text.squeue("kim")
-        and "SACCT_FORMAT" in text.sacct("kim")
-        and "SBATCH_PARTITION" in text.submit("/x")
+        "SQUEUE_STATES" in output_parser.squeue("kim")
+        and "SACCT_FORMAT" in output_parser.sacct("kim")
+        and "SBATCH_PARTITION" in output_parser.submit("/x")
     )
-    assert "--user=kim" in text.squeue("kim") and not any(
-        a.startswith("--user") for a in text.squeue(None)
+    assert "--user=kim" in output_parser.squeue("kim") and not any(
+        a.startswith("--user") for a in output_parser.squeue(None)
     )
     assert (
-        "--allusers" in text.sacct(None)
-        and "--jobs=7,8" in text.sacct(None, ["7", "8"])
-        and "--starttime=uts5" in text.sacct("kim", since=5.9)
+        "--allusers" in output_parser.sacct(None)
+        and "--jobs=7,8" in output_parser.sacct(None, ["7", "8"])
+        and "--starttime=uts5" in output_parser.sacct("kim", since=5.9)
     )
-    assert text.cancel("7", "0", "USR1")[-2:] == ["--signal=USR1", "7.0"] and text.cancel(
-        "7", full=True
-    )[-2:] == ["--full", "7"]
+    assert output_parser.cancel("7", "0", "USR1")[-2:] == [
+        "--signal=USR1",
+        "7.0",
+    ] and output_parser.cancel("7", full=True)[-2:] == ["--full", "7"]
 
 
 # ---- nothing is an error
@@ -467,20 +480,25 @@ NOISE = st.one_of(
 @given(st.lists(st.lists(NOISE, max_size=ROW_FIELDS + 3).map(S.join), max_size=6).map("\n".join))
 @settings(max_examples=150, deadline=None)
 def test_nothing_that_is_printed_makes_a_parser_fail(out: str) -> None:
-    for row in text.parse_squeue(out):
+    for row in output_parser.parse_squeue(out):
         assert row.job_id and row.state
-    for account in text.parse_sacct(out):
+    for account in output_parser.parse_sacct(out):
         assert account.job_id and account.state
-    text.parse_job(out), text.parse_submitted(out), text.parse_associations(out), text.version(out)
-    text.parse_partitions(out, out)
-    assert text.refused(out)[0] in FAULTS
-    text.outage(1, out)
+    (
+        output_parser.parse_job(out),
+        output_parser.parse_submitted(out),
+        output_parser.parse_associations(out),
+        output_parser.version(out),
+    )
+    output_parser.parse_partitions(out, out)
+    assert output_parser.refused(out)[0] in FAULTS
+    output_parser.outage(1, out)
 
 
 @pytest.mark.parametrize("name", ["squeue_all", "sacct_all"])
 def test_half_an_answer_loses_half_a_line_and_nothing_else(name: str) -> None:
     whole = golden(name)
-    parse = text.parse_squeue if name.startswith("squeue") else text.parse_sacct
+    parse = output_parser.parse_squeue if name.startswith("squeue") else output_parser.parse_sacct
     every = {r.job_id for r in parse(whole)}
     for cut in range(0, len(whole), 97):
         assert {r.job_id for r in parse(whole[:cut])} <= every

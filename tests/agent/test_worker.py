@@ -16,7 +16,7 @@ import pytest
 
 import jobscribe
 from jobscribe.agent.workers.call_handler import Outcome
-from jobscribe.agent.workers.worker_process import News, Order, Setting
+from jobscribe.agent.workers.worker_process import Setting, WorkerEvent, WorkerOrder
 from jobscribe.protocol.wire.messages import Call
 
 from .conftest import until
@@ -65,16 +65,16 @@ class Worker:
             )
         )
 
-    def send(self, what: Setting | Order) -> None:
+    def send(self, what: Setting | WorkerOrder) -> None:
         self.socket.send(msgspec.msgpack.encode(what))
 
-    def next(self) -> tuple[News, list[int]]:
+    def next(self) -> tuple[WorkerEvent, list[int]]:
         packet, fds, _, _ = socket.recv_fds(self.socket, 65536, 2)
         assert packet, (self.place / "stderr").read_text()
-        return msgspec.msgpack.decode(packet, type=News), fds
+        return msgspec.msgpack.decode(packet, type=WorkerEvent), fds
 
     def fork(self) -> tuple[int, socket.socket, int]:
-        self.send(Order("fork"))
+        self.send(WorkerOrder("fork"))
         news, fds = self.next()
         assert news.said == "forked" and len(fds) == 2
         channel = socket.socket(fileno=fds[0])
@@ -162,8 +162,8 @@ def test_a_fork_that_is_not_needed_ends_with_its_channel(worker: Worker) -> None
 
 def test_what_was_loaded_is_there_in_the_next_fork_only(worker: Worker) -> None:
     _, old, _ = worker.fork()
-    worker.send(Order("load", app="probe", modules=("xmlrpc", "xmlrpc.client")))
-    assert worker.next()[0] == News("loaded")
+    worker.send(WorkerOrder("load", app="probe", modules=("xmlrpc", "xmlrpc.client")))
+    assert worker.next()[0] == WorkerEvent("loaded")
     _, new, _ = worker.fork()
     for channel, there in ((old, False), (new, True)):
         worker.ask(channel, "late_import")
@@ -175,21 +175,21 @@ def test_what_was_loaded_is_there_in_the_next_fork_only(worker: Worker) -> None:
 
 
 def test_an_order_that_it_does_not_know_or_that_comes_late(worker: Worker) -> None:
-    worker.send(Order("dance"))
+    worker.send(WorkerOrder("dance"))
     news, _ = worker.next()
     assert news.said == "trouble" and "dance" in news.sentence
     pid, channel, _ = worker.fork()
     channel.close()
     worker.next()
-    worker.send(Order("kill", pid=pid))  # it is over already
-    worker.send(Order("kill", pid=os.getpid()))  # not one of its forks
-    worker.send(Order("load", modules=("no_such_module",)))
+    worker.send(WorkerOrder("kill", pid=pid))  # it is over already
+    worker.send(WorkerOrder("kill", pid=os.getpid()))  # not one of its forks
+    worker.send(WorkerOrder("load", modules=("no_such_module",)))
     assert "no_such_module" in worker.next()[0].sentence
 
 
 def test_that_no_fork_can_be_made_is_said(worker: Worker) -> None:
     worker.folder.rmdir()
-    worker.send(Order("fork"))
+    worker.send(WorkerOrder("fork"))
     news, fds = worker.next()
     assert news.said == "trouble" and "No such file" in news.sentence and not fds
     worker.folder.mkdir()

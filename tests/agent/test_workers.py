@@ -18,7 +18,7 @@ import pytest
 import jobscribe
 from jobscribe.agent.host.login_environment import LoginEnvironment
 from jobscribe.agent.workers import call_queue as workers_module
-from jobscribe.agent.workers.call_queue import QUEUE_LIMIT, Workers
+from jobscribe.agent.workers.call_queue import QUEUE_LIMIT, CallQueue
 from jobscribe.protocol.errors import CODES
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.codec import Decoder, Encoder
@@ -50,7 +50,7 @@ class Pool:
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
         log = Log("agent", Redactor([CANARY]), Direct(self.log))
         login = LoginEnvironment(place, timeout_secs=0)
-        self.workers = Workers(
+        self.workers = CallQueue(
             log,
             login,
             str(place),

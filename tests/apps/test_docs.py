@@ -11,7 +11,7 @@ import pytest
 import jobscribe
 from jobscribe.apps import app, registry
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.jobs import progress_report as reports
+from jobscribe.protocol.jobs import progress_report
 from jobscribe.protocol.launch.job_script import contract
 from jobscribe.protocol.wire import messages
 
@@ -39,7 +39,7 @@ def test_the_limits_are_the_real_ones() -> None:
     said = " ".join(TEXT.split())
     assert f"may have {messages.REPLY_LIMIT // 1024**2} MiB" in said
     assert (
-        f"a report {reports.LIMIT // 1024} KiB, {reports.MAX_KEYS} keys and {reports.MAX_DEPTH} levels"
+        f"a report {progress_report.LIMIT // 1024} KiB, {progress_report.MAX_KEYS} keys and {progress_report.MAX_DEPTH} levels"
         in said
     )
 

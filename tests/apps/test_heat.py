@@ -17,7 +17,7 @@ from jobscribe.apps.app import AppError, Frame, Run
 from jobscribe.apps.heat import __main__ as program
 from jobscribe.apps.heat import plugin
 from jobscribe.apps.json_values import encoded
-from jobscribe.protocol.jobs import progress_report as reports
+from jobscribe.protocol.jobs import progress_report
 
 Runner = Callable[..., Run]
 
@@ -168,7 +168,9 @@ def test_a_frame_that_somebody_spoiled_is_said(ran: Runner) -> None:
 
 def test_the_program_says_how_far_it_is(ran: Runner, tmp_path: Path) -> None:
     ran(frames=5, size=10, steps=1)
-    said = [reports.parsed(line) for line in (tmp_path / "reports").read_bytes().splitlines()]
+    said = [
+        progress_report.parsed(line) for line in (tmp_path / "reports").read_bytes().splitlines()
+    ]
     assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {
         "frameCount": 5,
         "percentComplete": 100.0,

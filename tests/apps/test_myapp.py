@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from jobscribe.apps.app import AppError, Run
-from jobscribe.apps.myapp import growth_program as growth
-from jobscribe.apps.myapp import plugin as myapp
+from jobscribe.apps.myapp import growth_program, plugin
 
 
 def prepared(tmp_path: Path, **fields: Any) -> Run:
@@ -25,7 +24,7 @@ def prepared(tmp_path: Path, **fields: Any) -> Run:
 
 def ran(tmp_path: Path, **fields: Any) -> Run:
     run = prepared(tmp_path, **fields)
-    command = myapp.app.prepare(run).command
+    command = plugin.app.prepare(run).command
     subprocess.run(
         command, cwd=run.run_dir, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True
     )
@@ -33,7 +32,7 @@ def ran(tmp_path: Path, **fields: Any) -> Run:
 
 
 def test_the_result_is_two_curves_over_the_years(tmp_path: Path) -> None:
-    result = myapp.result(ran(tmp_path, breed="Great Dane", years=3.0))
+    result = plugin.result(ran(tmp_path, breed="Great Dane", years=3.0))
     assert result["xRange"] == [0.0, 3.0] and len(result["x"]) == 3 * 52 + 1
     height, weight = (p["points"] for p in result["plots"])
     assert (
@@ -45,71 +44,71 @@ def test_the_result_is_two_curves_over_the_years(tmp_path: Path) -> None:
 
 
 def test_the_same_input_gives_the_same_result(tmp_path: Path) -> None:
-    assert myapp.result(ran(tmp_path)) == myapp.result(ran(tmp_path))
+    assert plugin.result(ran(tmp_path)) == plugin.result(ran(tmp_path))
 
 
 @pytest.mark.parametrize("adult", [1.0, 31.0, 65.0])
 def test_growth_reaches_95_percent_when_it_should(adult: float) -> None:
-    for curve in (growth.height, growth.weight):
+    for curve in (growth_program.height, growth_program.weight):
         assert curve(40, adult, 40) == pytest.approx(0.95 * adult)
         assert curve(0, adult, 40) < 0.25 * adult
 
 
 def test_ones_own_dog_is_taken_from_the_library(tmp_path: Path) -> None:
-    myapp.add_dog(tmp_path / "lib", {"name": "Rex", "height": 50, "weight": 25})
-    result = myapp.result(ran(tmp_path, dog="Rex"))
+    plugin.add_dog(tmp_path / "lib", {"name": "Rex", "height": 50, "weight": 25})
+    result = plugin.result(ran(tmp_path, dog="Rex"))
     assert 45 < result["plots"][0]["points"][-1] <= 50
-    assert myapp.lib_files(prepared(tmp_path, dog="Rex").data) == ("dogs.json",)
+    assert plugin.lib_files(prepared(tmp_path, dog="Rex").data) == ("dogs.json",)
     with pytest.raises(AppError, match="no dog named 'Tom'"):
-        myapp.prepare(prepared(tmp_path, dog="Tom"))
+        plugin.prepare(prepared(tmp_path, dog="Tom"))
 
 
 def test_own_numbers_count_only_without_a_breed(tmp_path: Path) -> None:
-    myapp.prepare(prepared(tmp_path, breed="own numbers", adultHeight=42.0))
+    plugin.prepare(prepared(tmp_path, breed="own numbers", adultHeight=42.0))
     assert json.loads((tmp_path / "run" / "in.json").read_text())["adultHeight"] == 42.0
-    myapp.prepare(prepared(tmp_path, adultHeight=42.0))
+    plugin.prepare(prepared(tmp_path, adultHeight=42.0))
     assert json.loads((tmp_path / "run" / "in.json").read_text())["adultHeight"] == 58.0
 
 
 def test_the_downloads(tmp_path: Path) -> None:
     run = ran(tmp_path, years=0.5)
-    assert (run.run_dir / myapp.download(run, "")).read_text().splitlines()[:2] == [
+    assert (run.run_dir / plugin.download(run, "")).read_text().splitlines()[:2] == [
         "week,height [cm],weight [kg]",
         "0,11.6,0.465",
     ]
     assert (
-        myapp.download(run, "csv") == "heightWeight.csv"
-        and myapp.download(run, "json") == "growth.json"
+        plugin.download(run, "csv") == "heightWeight.csv"
+        and plugin.download(run, "json") == "growth.json"
     )
-    for offered in myapp.app.downloads(run):
-        assert myapp.download(run, offered) == offered and (run.run_dir / offered).exists()
-    assert myapp.app.downloads(prepared(tmp_path / "run")) == ()
+    for offered in plugin.app.downloads(run):
+        assert plugin.download(run, offered) == offered and (run.run_dir / offered).exists()
+    assert plugin.app.downloads(prepared(tmp_path / "run")) == ()
     with pytest.raises(AppError, match="there are: csv, json"):
-        myapp.download(run, "exe")
+        plugin.download(run, "exe")
 
 
 def test_the_analysis(tmp_path: Path) -> None:
-    ages = myapp.age_at(ran(tmp_path), {})
+    ages = plugin.age_at(ran(tmp_path), {})
     assert set(ages) == {"height", "weight"} and 30 < ages["height"] < 60
     with pytest.raises(AppError, match="not grown yet"):
-        myapp.age_at(prepared(tmp_path / "run"), {})
+        plugin.age_at(prepared(tmp_path / "run"), {})
 
 
 def test_the_stateless_method() -> None:
-    assert myapp.ideal_weight({"height": 58}) == {"weight": 30.95}
+    assert plugin.ideal_weight({"height": 58}) == {"weight": 30.95}
     for bad in ({}, {"height": "58"}, {"height": True}, {"height": float("nan")}, {"height": 1e9}):
         with pytest.raises(AppError, match="height must be a number between 5 and 120"):
-            myapp.ideal_weight(bad)
+            plugin.ideal_weight(bad)
 
 
 def test_dogs_are_listed_added_replaced_and_deleted(tmp_path: Path) -> None:
     lib = tmp_path / "new" / "lib"
-    assert myapp.list_dogs(lib, {}) == {"dogs": []}
-    myapp.add_dog(lib, {"name": "Rex", "height": 50, "weight": 25})
-    myapp.add_dog(lib, {"name": "Ada", "height": 30, "weight": 8.5})
+    assert plugin.list_dogs(lib, {}) == {"dogs": []}
+    plugin.add_dog(lib, {"name": "Rex", "height": 50, "weight": 25})
+    plugin.add_dog(lib, {"name": "Ada", "height": 30, "weight": 8.5})
     assert (
-        myapp.add_dog(lib, {"name": "Rex", "height": 51, "weight": 26})
-        == myapp.list_dogs(lib, {})
+        plugin.add_dog(lib, {"name": "Rex", "height": 51, "weight": 26})
+        == plugin.list_dogs(lib, {})
         == {
             "dogs": [
                 {"name": "Ada", "height": 30.0, "weight": 8.5},
@@ -117,11 +116,11 @@ def test_dogs_are_listed_added_replaced_and_deleted(tmp_path: Path) -> None:
             ],
         }
     )
-    assert myapp.delete_dog(lib, {"name": "Ada"}) == {
+    assert plugin.delete_dog(lib, {"name": "Ada"}) == {
         "dogs": [{"name": "Rex", "height": 51.0, "weight": 26.0}]
     }
     with pytest.raises(AppError, match="no dog named 'Ada'"):
-        myapp.delete_dog(lib, {"name": "Ada"})
+        plugin.delete_dog(lib, {"name": "Ada"})
 
 
 @pytest.mark.parametrize(
@@ -138,8 +137,8 @@ def test_dogs_are_listed_added_replaced_and_deleted(tmp_path: Path) -> None:
 )
 def test_what_is_no_dog_is_not_added(tmp_path: Path, dog: dict[str, Any]) -> None:
     with pytest.raises(AppError):
-        myapp.add_dog(tmp_path, {"height": 50.0, **dog})
-    assert myapp.list_dogs(tmp_path, {}) == {"dogs": []}
+        plugin.add_dog(tmp_path, {"height": 50.0, **dog})
+    assert plugin.list_dogs(tmp_path, {}) == {"dogs": []}
 
 
 @pytest.mark.parametrize(
@@ -149,12 +148,12 @@ def test_what_is_no_dog_is_not_added(tmp_path: Path, dog: dict[str, Any]) -> Non
 def test_an_uploaded_file_may_be_anything(tmp_path: Path, text: str) -> None:
     (tmp_path / "dogs.json").write_text(text)
     with pytest.raises(AppError, match=r"dogs.json in your library is not"):
-        myapp.list_dogs(tmp_path, {})
+        plugin.list_dogs(tmp_path, {})
 
 
 def _add_many(lib: Path, first: int) -> None:
     for n in range(first, first + 20):
-        myapp.add_dog(lib, {"name": f"dog{n}", "height": 50, "weight": 25})
+        plugin.add_dog(lib, {"name": f"dog{n}", "height": 50, "weight": 25})
 
 
 def test_calls_side_by_side_lose_nothing(tmp_path: Path) -> None:
@@ -164,4 +163,4 @@ def test_calls_side_by_side_lose_nothing(tmp_path: Path) -> None:
         w.start()
     for w in workers:
         w.join(30)
-    assert len(myapp.list_dogs(tmp_path, {})["dogs"]) == 80
+    assert len(plugin.list_dogs(tmp_path, {})["dogs"]) == 80

@@ -16,7 +16,7 @@ import pytest
 import jobscribe
 from jobscribe.apps import registry
 from jobscribe.apps.app import AppError
-from jobscribe.apps.myapp import plugin as myapp
+from jobscribe.apps.myapp import plugin
 from jobscribe.protocol.errors import Refusal
 
 TYPES = Path(jobscribe.__file__).parent / ".types"
@@ -79,7 +79,7 @@ def test_what_the_configuration_names_wins(modules: Path) -> None:
         "import msgspec\nfrom jobscribe.apps import myapp\nap = msgspec.structs.replace(myapp.app, version='mine')\n"
     )
     assert registry.load("myapp", ["myapp=mine:ap"]).version == "mine"
-    assert registry.load("myapp").version == myapp.app.version
+    assert registry.load("myapp").version == plugin.app.version
     assert registry.load("myapp", ["myapp=mine:ap"]) is registry.load("myapp", ("myapp=mine:ap",))
 
 
@@ -144,7 +144,7 @@ def test_an_app_that_cannot_be_used_is_refused_and_the_cause_is_kept(
 # ---- the digest
 
 
-def _digest(models: dict[str, Any] | None = None, lib: Any = None, app: Any = myapp.app) -> str:
+def _digest(models: dict[str, Any] | None = None, lib: Any = None, app: Any = plugin.app) -> str:
     return registry.digest(
         app,
         "heightWeightReport",
@@ -159,7 +159,7 @@ def test_a_digest_is_that_of_what_decides_the_result() -> None:
         {"noField": 1}
     )
     assert same != _digest({"breed": "Pug"})
-    assert same != _digest(app=msgspec.structs.replace(myapp.app, version="2"))
+    assert same != _digest(app=msgspec.structs.replace(plugin.app, version="2"))
 
 
 def test_a_library_file_counts_only_where_it_is_read(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_library_file_is_one_of_the_library(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "secret").write_text("x")
     for name in ("../secret", "..", "", str(tmp_path / "secret")):
-        app = msgspec.structs.replace(myapp.app, lib_files=lambda data, name=name: (name,))
+        app = msgspec.structs.replace(plugin.app, lib_files=lambda data, name=name: (name,))
         with pytest.raises(AppError):
             _digest({}, tmp_path / "lib", app)
 
@@ -199,5 +199,5 @@ def test_parameters_that_are_refused_or_fail() -> None:
         (lambda data, model: {"a": {1}}, "myapp failed in parameters: TypeError"),
     ):
         with pytest.raises(Refusal, match=said) as e:
-            _digest(app=msgspec.structs.replace(myapp.app, parameters=parameters))
+            _digest(app=msgspec.structs.replace(plugin.app, parameters=parameters))
         assert e.value.code == "appFailed" and e.value.__cause__ is not None

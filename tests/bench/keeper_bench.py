@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jobscribe.agent.keeper import process as keeper
+from jobscribe.agent.keeper import process
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
@@ -64,7 +64,7 @@ def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            keeper.run(
+            process.run(
                 {
                     "root": place,
                     "folder": f"{place}/agent",

@@ -14,7 +14,7 @@ from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
 from jobscribe.db.store.contract import Stored
 from jobscribe.db.store.job_index import index_row
-from jobscribe.supervisor.metrics.event_counters import Happened
+from jobscribe.supervisor.metrics.event_counters import EventCounters
 from jobscribe.supervisor.metrics.instruments import Instruments
 
 JOBS, SCRAPES, RUNS = 100_000, 60, 2_000
@@ -64,7 +64,7 @@ def scrapes() -> None:
 
 def runs() -> None:
     """Each run's events, heard and looked at as the supervisor does."""
-    happened = Happened(Instruments({"local": ["localhost"]}))
+    happened = EventCounters(Instruments({"local": ["localhost"]}))
     work = []
     for n in range(RUNS):
         jid = f"User0001-{n:08d}-command"

@@ -61,12 +61,12 @@ def run(
         monkeypatch.delenv(name)
     monkeypatch.setenv("JOBSCRIBE_ROOT", str(fake.root))
     from jobscribe.cli.main import call
-    from jobscribe.cli.session import request_progress as ticking
+    from jobscribe.cli.session import request_progress
     from jobscribe.cli.terminal import screen
 
     # a busy machine takes long for what is quick, and then it would be said how far that has come
     monkeypatch.setattr(screen, "QUIET_SECS", 60.0)
-    monkeypatch.setattr(ticking, "QUIET_SECS", 60.0)
+    monkeypatch.setattr(request_progress, "QUIET_SECS", 60.0)
 
     def run(*args: str) -> Ended:
         capfd.readouterr()

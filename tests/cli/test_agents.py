@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.client.operator_calls import Operating
+from jobscribe.client.operator_calls import OperatorCalls
 
 Run = Any
 Fake = Any
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     text = "first....\nsecond...\nthird....\n"
 
-    def agent_logs(self: Operating, agent: str, **what: Any) -> dict[str, Any]:
+    def agent_logs(self: OperatorCalls, agent: str, **what: Any) -> dict[str, Any]:
         calls.append({"agent": agent, **what})
         at = max(0, len(text) - what["tail"]) if what["tail"] else what["offset"]
         said = text[at : at + 10] if agent != "none" else ""
@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             "sentence": "" if said else "a keeper writes only when something went wrong",
         }
 
-    monkeypatch.setattr(Operating, "agent_logs", agent_logs)
+    monkeypatch.setattr(OperatorCalls, "agent_logs", agent_logs)
     return calls
 
 
@@ -58,7 +58,7 @@ def test_the_list_says_how_each_stands_and_where_its_log_is(
     run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[dict[str, Any]] = [ROW]
-    monkeypatch.setattr(Operating, "agents", lambda self, all_users=False: rows)
+    monkeypatch.setattr(OperatorCalls, "agents", lambda self, all_users=False: rows)
     told = run("agent", "list")
     assert told.code == 0 and all(
         word in told.out for word in (KEY, "m2cW", "up", "here", f"/root/agent/{KEY}/agent.log")

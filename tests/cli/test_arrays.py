@@ -224,12 +224,12 @@ def test_a_cancel_that_says_too_much_cancels_nothing(
 def test_how_far_a_long_submission_has_come_is_said(
     run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jobscribe.cli.session import request_progress as ticking
+    from jobscribe.cli.session import request_progress
     from jobscribe.cli.terminal import screen
 
     monkeypatch.setattr(screen, "QUIET_SECS", 0.01)
-    monkeypatch.setattr(ticking, "QUIET_SECS", 0.02)
-    monkeypatch.setattr(ticking, "EVERY_SECS", 0.02)
+    monkeypatch.setattr(request_progress, "QUIET_SECS", 0.02)
+    monkeypatch.setattr(request_progress, "EVERY_SECS", 0.02)
     fake.held = lambda path: path == "run-array" and len(asked(fake, "job-group")) < 2
     ended = run("job", "submit", "--array", "0-9", "--", "work")
     assert ended.code == 0

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.bundle import archive
-from jobscribe.cli.bundle import local_files as local
+from jobscribe.cli.bundle import archive, local_files
 from jobscribe.cli.bundle.parts import Collected, Part, plain
 from jobscribe.cli.bundle.secret_masking import Masker
 from jobscribe.protocol.launch.job_script import _quoted
@@ -123,7 +122,7 @@ def task(root: Path, evidence: Path) -> dict[str, Any]:
 
 def read(root: Path, evidence: Path) -> Collected:
     out = Collected(lambda what: None)
-    local.collect(str(root), [task(root, evidence)], out)
+    local_files.collect(str(root), [task(root, evidence)], out)
     return out
 
 
@@ -141,7 +140,7 @@ def test_plain_files_are_taken_and_no_others(tmp_path: Path, evidence: Path) -> 
     (evidence / "exit.json").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(evidence / "signal")
     (evidence / "job.json").mkdir()
-    (evidence / "report.jsonl").write_bytes(b"x" * (local.FILE_BYTES + 10))
+    (evidence / "report.jsonl").write_bytes(b"x" * (local_files.FILE_BYTES + 10))
     (evidence / "..weird\n.log").write_text("not asked for")
     done: list[Collected] = []
     thread = threading.Thread(target=lambda: done.append(read(root, evidence)), daemon=True)
@@ -151,7 +150,7 @@ def test_plain_files_are_taken_and_no_others(tmp_path: Path, evidence: Path) -> 
     parts = {p.name: p for p in done[0].parts}
     assert set(parts) == {"attempts/1/main-0/script.sh", "attempts/1/main-0/report.jsonl"}
     assert (
-        len(parts["attempts/1/main-0/report.jsonl"].data) == local.FILE_BYTES
+        len(parts["attempts/1/main-0/report.jsonl"].data) == local_files.FILE_BYTES
         and "10 bytes before it" in parts["attempts/1/main-0/report.jsonl"].about
     )
     missing = {m.name.rpartition("/")[2]: m.why for m in done[0].missing}
@@ -175,14 +174,14 @@ def test_what_does_not_lie_in_the_root_is_not_read_and_that_is_said(
     tmp_path: Path, place: str
 ) -> None:
     out = Collected(lambda what: None)
-    local.collect(
+    local_files.collect(
         str(tmp_path),
         [{"role": "r", "index": 0, "attempt": 1, "evidence": place, "host": None}],
         out,
     )
     assert out.parts == [] and "not in this root" in out.missing[0].why
     up = Collected(lambda what: None)
-    local.collect(
+    local_files.collect(
         str(tmp_path),
         [
             {
@@ -205,7 +204,7 @@ def test_secrets_of_a_root_are_known_also_line_by_line(tmp_path: Path) -> None:
         "-----BEGIN KEY-----\nMIIBVwIBADANBgkqhkiG9w0\n-----END KEY-----\n"
     )
     os.mkfifo(tmp_path / "secret" / "pipe")
-    found = list(local.secrets(str(tmp_path), [str(tmp_path / "nowhere")]))
+    found = list(local_files.secrets(str(tmp_path), [str(tmp_path / "nowhere")]))
     assert (
         KNOWN in found
         and "MIIBVwIBADANBgkqhkiG9w0" in found

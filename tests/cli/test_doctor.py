@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.doctor import fact_process as asking
-from jobscribe.cli.doctor import machine_facts, site_facts
-from jobscribe.cli.doctor import port_facts as port_holders
-from jobscribe.cli.doctor import site_checks as site
+from jobscribe.cli.doctor import fact_process, machine_facts, port_facts, site_checks, site_facts
 from jobscribe.cli.doctor.check_table import CHECKS, Check
 
 FOLDER = {
@@ -339,7 +336,7 @@ ORDER = ("ok", "skip", "warn", "fail")
 def test_each_check_has_facts_with_which_all_is_well() -> None:
     assert set(WELL) == set(CHECKS)
     for name, facts in WELL.items():
-        found = asking.judged(name, {"facts": facts})
+        found = fact_process.judged(name, {"facts": facts})
         assert found and {(f.check, f.state) for f in found} == {(name, "ok")}, found
 
 
@@ -349,7 +346,7 @@ def test_each_check_has_facts_with_which_all_is_well() -> None:
 def test_what_is_not_well_is_said_with_what_it_means_and_what_to_do(
     name: str, changed: dict[str, Any], state: str, words: str
 ) -> None:
-    found = asking.judged(name, {"facts": {**WELL[name], **changed}})
+    found = fact_process.judged(name, {"facts": {**WELL[name], **changed}})
     assert max((f.state for f in found), key=ORDER.index) == state, found
     assert any(words in f"{f.sentence} {f.means} {f.advice}" for f in found), found
     for f in found:
@@ -357,7 +354,7 @@ def test_what_is_not_well_is_said_with_what_it_means_and_what_to_do(
 
 
 def test_facts_that_could_not_be_had_are_a_failure() -> None:
-    (found,) = asking.judged("root", {"error": "OSError: gone"})
+    (found,) = fact_process.judged("root", {"error": "OSError: gone"})
     assert (found.state, found.sentence) == ("fail", "OSError: gone") and found.advice
 
 
@@ -372,13 +369,13 @@ def test_a_check_that_hangs_is_left_behind_and_the_others_are_told(
     program = "import json,sys,time\njson.load(sys.stdin)\nprint(json.dumps({'check': 'limits', 'error': 'told'}), flush=True)\ntime.sleep(600)\n"
     real = subprocess.Popen
     monkeypatch.setattr(
-        asking.subprocess,
+        fact_process.subprocess,
         "Popen",
         lambda command, **more: real([sys.executable, "-c", program], **more),
     )
     waited: list[list[str]] = []
     began = time.monotonic()
-    found = asking.findings({}, ("limits", "stuck"), lambda left, secs: waited.append(left))
+    found = fact_process.findings({}, ("limits", "stuck"), lambda left, secs: waited.append(left))
     assert time.monotonic() - began < 5 * 2.0
     assert [(f.check, f.sentence) for f in found] == [
         ("limits", "told"),
@@ -398,7 +395,7 @@ def test_what_breaks_in_one_check_is_told_of_that_one_alone(tmp_path: Path) -> N
         "uid": None,
         "token": None,
     }
-    found = asking.findings(given, ("root", "cores"), lambda left, secs: None)
+    found = fact_process.findings(given, ("root", "cores"), lambda left, secs: None)
     assert (found[0].check, found[0].state) == ("root", "fail") and "ValueError" in found[
         0
     ].sentence
@@ -529,8 +526,8 @@ def _as_an_ordinary_user(root: Path) -> None:
 
 
 def test_a_doctor_who_cannot_start_a_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking.sys, "executable", "/no/such/python")
-    (found,) = asking.findings({}, ("limits",), lambda left, secs: None)
+    monkeypatch.setattr(fact_process.sys, "executable", "/no/such/python")
+    (found,) = fact_process.findings({}, ("limits",), lambda left, secs: None)
     assert found.state == "fail" and "/no/such/python: No such file" in found.sentence
 
 
@@ -593,7 +590,7 @@ def test_that_nothing_may_be_seen_is_not_that_no_supervisor_runs() -> None:
         (False, "no supervisor runs here: why"),
         (True, "holds the root"),
     ):
-        (found,) = site.supervisor({"error": "why", "held": held})
+        (found,) = site_checks.supervisor({"error": "why", "held": held})
         assert said in found.sentence
 
 
@@ -614,12 +611,12 @@ def test_whoever_listens_on_a_port_is_found_and_told_from_this_root(
     ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        found = port_holders.holder("127.0.0.1", port, str(root))
+        found = port_facts.holder("127.0.0.1", port, str(root))
         assert (found["pid"], found["ours"]) == (process.pid, False) and found[
             "what"
         ] == f"jobscribe supervisor {other}"
-        assert port_holders.holder("127.0.0.1", port, str(other))["ours"] is True
-        assert port_holders.holder("127.0.0.2", port, str(other))["ours"] is (
+        assert port_facts.holder("127.0.0.1", port, str(other))["ours"] is True
+        assert port_facts.holder("127.0.0.2", port, str(other))["ours"] is (
             True if ip == "0.0.0.0" else None
         )
         given = {
@@ -630,7 +627,7 @@ def test_whoever_listens_on_a_port_is_found_and_told_from_this_root(
         }
         (finding,) = [
             f
-            for f in asking.judged("ports", {"facts": site_facts.ports(given)})
+            for f in fact_process.judged("ports", {"facts": site_facts.ports(given)})
             if f"port {port} " in f.sentence
         ]
         assert finding.state == "warn" and f"taken by pid {process.pid}" in finding.sentence
@@ -638,7 +635,7 @@ def test_whoever_listens_on_a_port_is_found_and_told_from_this_root(
 
 
 def test_what_a_root_says_of_its_addresses(tmp_path: Path) -> None:
-    assert port_holders.published(str(tmp_path)) == []
+    assert port_facts.published(str(tmp_path)) == []
     (tmp_path / "client.json").write_text('{"url": "http://127.0.0.1:8001", "front": null}')
     (tmp_path / "agents.json").write_text('{"agentsUrl": "ws://[::1]:9/agent"}')
-    assert port_holders.published(str(tmp_path)) == ["127.0.0.1:8001", "[::1]:9"]
+    assert port_facts.published(str(tmp_path)) == ["127.0.0.1:8001", "[::1]:9"]

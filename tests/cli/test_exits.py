@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.job import why as insight
+from jobscribe.cli.job import why
 
 Run = Callable[..., Any]
 
@@ -275,7 +275,7 @@ def test_a_cause_that_is_written_nearly_right_is_named(run: Any) -> None:
 )
 def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: bool) -> None:
     told = list(
-        insight.told(
+        why.told(
             "j",
             {
                 "state": "error",

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.install_units import command as units
-from jobscribe.cli.install_units import unit_text as units_text
+from jobscribe.cli.install_units import command, unit_text
 from jobscribe.cli.install_units.unit_text import (
     SERVER,
     SUPERVISOR,
@@ -25,7 +24,7 @@ from jobscribe.cli.install_units.unit_text import (
 )
 
 SHIPPED = Path(__file__).resolve().parents[2] / "etc" / "systemd"
-USUAL = Installation((units_text.PROGRAM,), units_text.ACCOUNT, units_text.CONFIG, units_text.STATE)
+USUAL = Installation((unit_text.PROGRAM,), unit_text.ACCOUNT, unit_text.CONFIG, unit_text.STATE)
 Run = Any
 
 
@@ -104,7 +103,7 @@ def test_an_edit_is_told_from_what_we_wrote() -> None:
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(units, "_systemd", lambda: 252)
+    monkeypatch.setattr(command, "_systemd", lambda: 252)
     return tmp_path / "image"
 
 
@@ -166,7 +165,7 @@ def test_what_was_copied_by_hand_as_it_ships_is_taken_over(run: Run, prefix: Pat
 def test_the_drop_in_goes_only_where_systemd_knows_it(
     run: Run, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "_systemd", lambda: 254)
+    monkeypatch.setattr(command, "_systemd", lambda: 254)
     assert install(run, prefix).code == 0
     assert (
         "DelegateSubgroup=supervisor"
@@ -205,12 +204,12 @@ def test_the_program_is_this_one_by_the_link_that_upgrades_move(
     (tmp_path / "1.0" / "bin").mkdir(parents=True)
     script = tmp_path / "1.0" / "bin" / "jobscribe"
     script.write_text("")
-    monkeypatch.setattr(units.sys, "prefix", str(tmp_path / "1.0"))
-    assert units._program() == (str(script),)
+    monkeypatch.setattr(command.sys, "prefix", str(tmp_path / "1.0"))
+    assert command._program() == (str(script),)
     (tmp_path / "current").symlink_to("1.0")
-    assert units._program() == (str(tmp_path / "current" / "bin" / "jobscribe"),)
+    assert command._program() == (str(tmp_path / "current" / "bin" / "jobscribe"),)
     script.unlink()
-    assert units._program()[1:] == ("-m", "jobscribe.cli") and units._program()[0].startswith(
+    assert command._program()[1:] == ("-m", "jobscribe.cli") and command._program()[0].startswith(
         str(tmp_path / "current")
     )
 

@@ -11,10 +11,10 @@ import jobscribe
 from jobscribe.db.events.job_fold import ATTEMPTS_WHOLE
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.jobs import roles
-from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
-from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.jobs.roles import Port, TaskPlace, TaskRole
+from jobscribe.protocol.launch import task_environment
 from jobscribe.schema.jobs.description import described
-from jobscribe.schema.text import job_text as job_file
+from jobscribe.schema.text import job_text
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encoding="utf-8")
 
@@ -22,13 +22,13 @@ TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encodin
 def variables() -> set[str]:
     """Of a task, with R, i and L where the names of roles, indices and labels stand."""
     role = TaskRole(name="R", command=("x",), ports=(Port(label="L"),))
-    place = Place(
+    place = TaskPlace(
         role="R", index=0, host="h", address="a", ports={"L": (1,), "http": (2,), "ssh": (3,)}
     )
     spec = RunSpec(uid="user1234", simulation_id="sim12345", roles=(role,))
     both = {
-        **task_env.shared(spec, "user1234-sim12345-x", 1, 1, (place,)).env,
-        **task_env.own(spec, "user1234-sim12345-x", 1, 1, place),
+        **task_environment.shared(spec, "user1234-sim12345-x", 1, 1, (place,)).env,
+        **task_environment.own(spec, "user1234-sim12345-x", 1, 1, place),
     }
     generic = (
         re.sub(r"R_0", "R_i", re.sub(r"_(http|ssh)(?=_PORT|$)", "_L", name)) for name in both
@@ -75,4 +75,4 @@ def test_every_description_is_right(tmp_path: Path) -> None:
     for n, text in enumerate(found):
         path = tmp_path / f"{n}.yaml"
         path.write_text(text)
-        assert described(job_file.read(str(path)).data).jobs[0].name
+        assert described(job_text.read(str(path)).data).jobs[0].name

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.cli.demo import child_processes as descendants
-from jobscribe.cli.demo import computations
+from jobscribe.cli.demo import child_processes, computations
 from jobscribe.cli.terminal import screen
 from jobscribe.cli.terminal.quantities import BYTES, SECS, duration, moment
 from jobscribe.cli.terminal.screen import REPEAT_SECS, Screen, clean
@@ -192,4 +191,4 @@ print(descendants.stop_all(0.5))
         pid = int((tmp_path / name).read_text())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert descendants._PR_SET_CHILD_SUBREAPER == 36
+    assert child_processes._PR_SET_CHILD_SUBREAPER == 36

@@ -23,7 +23,7 @@ import tornado.web
 from jobscribe.protocol.api.job_arrays import index_of, parse_indices
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import CODES
-from jobscribe.schema.fields import BadDescription
+from jobscribe.schema.fields import InvalidDocument
 from jobscribe.schema.jobs.description import described, runs
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.runs.plan import plan
@@ -340,7 +340,7 @@ class FakeSupervisor:
         numbers = itertools.count(1)
         try:
             made = runs(described(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
-        except BadDescription as e:
+        except InvalidDocument as e:
             refused = Refused("badRequest", e.sentence)
             refused.answer = (
                 400,

@@ -10,8 +10,8 @@ import pytest
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.async_client import AsyncClient, AsyncJob
-from jobscribe.client.async_operator_calls import AsyncOperating
-from jobscribe.client.operator_calls import Operating
+from jobscribe.client.async_operator_calls import AsyncOperatorCalls
+from jobscribe.client.operator_calls import OperatorCalls
 from jobscribe.client.sync_client import Client, Job
 from jobscribe.client.transport.async_file_transfer import AsyncFileReader
 from jobscribe.client.transport.file_transfer import FileReader
@@ -188,7 +188,7 @@ def shape(member: Any) -> Any:
     [
         (Client, AsyncClient),
         (Job, AsyncJob),
-        (Operating, AsyncOperating),
+        (OperatorCalls, AsyncOperatorCalls),
         (FileReader, AsyncFileReader),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.schema.fields import MAX_PROBLEMS, BadDescription, Problem
+from jobscribe.schema.fields import MAX_PROBLEMS, InvalidDocument, Problem
 from jobscribe.schema.jobs.description import described
 from jobscribe.schema.text.document import MAX_DEPTH, MAX_VALUES
 from jobscribe.schema.text.job_text import MAX_BYTES, parsed, read
@@ -27,7 +27,7 @@ def data(text: str, name: str = "x.yaml") -> Any:
 
 
 def problems(raw: str | bytes, name: str = "x.yaml") -> list[Problem]:
-    with pytest.raises(BadDescription) as e:
+    with pytest.raises(InvalidDocument) as e:
         parsed(raw.encode() if isinstance(raw, str) else raw, name)
     assert all(p.file == name and p.problem and p.right for p in e.value.problems)
     return list(e.value.problems)
@@ -150,7 +150,7 @@ def test_problems_of_the_description_have_file_and_line() -> None:
         b"jobs:\n- name: x\n  command: a\n- name: y\n  roles:\n    a:\n      command: x\n      minFailed: 2\n  tmeLimit: 3\n- {}\n",
         "f.yaml",
     )
-    with pytest.raises(BadDescription) as e:
+    with pytest.raises(InvalidDocument) as e:
         described(tree.data)
     assert [(p.file, p.line, p.path) for p in tree.located(e.value.problems)] == [
         ("f.yaml", 8, "jobs[1].roles.a.minFailed"),
@@ -219,7 +219,7 @@ def test_half_a_character_is_no_text_of_a_command() -> None:
         ('{"name": "x", "command": "\\ud800"}', "x.json"),
         ('name: x\ncommand: "\\ud800"', "x.yaml"),
     ):
-        with pytest.raises(BadDescription, match="lone surrogate"):
+        with pytest.raises(InvalidDocument, match="lone surrogate"):
             described(data(text, name))
 
 
@@ -289,11 +289,11 @@ def test_a_large_file_is_refused_before_it_is_read(
 ) -> None:
     path = tmp_path / "big.yaml"
     path.write_bytes(b"#" * size)
-    with pytest.raises(BadDescription) as e:
+    with pytest.raises(InvalidDocument) as e:
         read(str(path))
     assert "more than 1048576 bytes" in e.value.problems[0].problem
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"#" * size)))
-    with pytest.raises(BadDescription) as e:
+    with pytest.raises(InvalidDocument) as e:
         read("-")
     assert e.value.problems[0].file == "standard input"
 
@@ -319,7 +319,7 @@ def test_bytes_that_are_no_text(raw: bytes, line: int, word: str) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.yaml", tmp_path):
-        with pytest.raises(BadDescription) as e:
+        with pytest.raises(InvalidDocument) as e:
             read(str(path))
         assert (e.value.problems[0].file, "cannot be read" in e.value.problems[0].problem) == (
             str(path),
@@ -351,7 +351,7 @@ def test_a_megabyte_of_anything_is_over_soon(raw: bytes, name: str) -> None:
     begun = time.monotonic()
     try:
         described(parsed(raw, name).data)
-    except BadDescription as e:
+    except InvalidDocument as e:
         assert e.problems
     # at most three seconds where nothing else runs
     assert time.monotonic() - begun < 20
@@ -417,13 +417,13 @@ def test_whatever_the_bytes_are_nothing_but_data_or_problems_comes_out(
 ) -> None:
     try:
         tree = parsed(raw, name)
-    except BadDescription as e:
+    except InvalidDocument as e:
         assert e.problems
         assert all(p.file == name and p.sentence().isprintable() for p in e.problems)
         return
     try:
         described(tree.data)
-    except BadDescription as e:
+    except InvalidDocument as e:
         assert all(p.line is not None or not tree.lines for p in tree.located(e.problems))
 
 

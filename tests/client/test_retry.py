@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.client.api.cursors import LONGEST_PAUSE, SHORTEST_PAUSE, Pause
+from jobscribe.client.api.cursors import LONGEST_PAUSE, SHORTEST_PAUSE, PollBackoff
 from jobscribe.client.api.errors import ClientError, from_reply, own
 from jobscribe.client.transport.retry import FIRST_SECS, LONGEST_SECS, Retry
 
@@ -44,7 +44,7 @@ def test_an_internal_error_is_not_hammered() -> None:
 
 
 def test_a_pause_is_only_for_answers_that_did_not_wait() -> None:
-    pause = Pause()
+    pause = PollBackoff()
     assert pause.after(5.0) == 0.0
     pauses = [pause.after(0.001) for _ in range(10)]
     assert pauses[0] == SHORTEST_PAUSE

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.client.api import server_sent_events as sse
+from jobscribe.client.api import server_sent_events
 from jobscribe.client.api.cursors import EventCursor
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.api.server_sent_events import Message, Parser
@@ -48,7 +48,7 @@ def test_an_unfinished_block_is_no_event_and_moves_nothing() -> None:
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_PENDING", 1000)
+    monkeypatch.setattr(server_sent_events, "MAX_PENDING", 1000)
     parser = Parser()
     parser.feed(b"data: " + b"x" * 900)
     with pytest.raises(ValueError, match="more than 1000 bytes"):

@@ -30,16 +30,16 @@ import tornado.netutil
 from jobscribe.db.events.state import AgentRecord
 from jobscribe.drivers.contracts import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.docker.agents.driver import DockerDriver
-from jobscribe.drivers.docker.tasks.controller import DockerTasks
+from jobscribe.drivers.docker.tasks.controller import ContainerTaskController
 from jobscribe.drivers.fake import FakeTasks, Place
-from jobscribe.drivers.keeper_tasks import KeeperTasks
+from jobscribe.drivers.keeper_tasks import KeeperTaskDriver
 from jobscribe.drivers.local_agents import LocalDriver
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import (
-    Box,
+    ContainerSpec,
     Execution,
     PortsProbed,
     RunStatusUpdate,
@@ -52,7 +52,11 @@ from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
 from jobscribe.supervisor.connections.hub import Hub
 from jobscribe.supervisor.connections.websocket import application
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentDisconnected, AgentSaid
+from jobscribe.supervisor.core.interface.inputs import (
+    AgentConnected,
+    AgentDisconnected,
+    AgentMessage,
+)
 from jobscribe.supervisor.core.state.world import token_hash
 from jobscribe.supervisor.process.counters import Counters
 
@@ -91,7 +95,7 @@ class Ground:
 
     def spec(self, token: Token, *command: str) -> TaskSpec:
         return TaskSpec(
-            command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=Box()
+            command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=ContainerSpec()
         )
 
     def run_dir(self, token: Token) -> Path:
@@ -188,7 +192,7 @@ class Keepers:
         self.driver = LocalDriver(
             self.root, address, cpu_slots=Capacity(), agent_settings={"loginSecs": 0}
         )
-        self.ground.tasks = KeeperTasks(
+        self.ground.tasks = KeeperTaskDriver(
             lambda key, message: self.hub.send(key, message) and None,
             {"local": self.driver},
             secrets.token_bytes,
@@ -212,7 +216,7 @@ class Keepers:
     def tell(self, *inputs: Any) -> None:
         for input_ in inputs:
             match input_:
-                case AgentSaid(
+                case AgentMessage(
                     key=key, message=RunStatusUpdate() | Snapshot() | PortsProbed() as message
                 ):
                     self.said["snapshots"] += isinstance(message, Snapshot)
@@ -265,7 +269,7 @@ class Containers:
             redactor=Redactor(),
             spokesman=self,
         )
-        self.ground.tasks = self.tasks = DockerTasks(self.driver, log)
+        self.ground.tasks = self.tasks = ContainerTaskController(self.driver, log)
         self.driver.watch()
         assert self.driver.places is not None
         await self.ground.until(lambda: self.driver.engines["a"].up, "the host is up")
@@ -553,7 +557,7 @@ async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_
 
 
 async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
-    tasks = KeeperTasks(lambda key, message: None, {}, secrets.token_bytes)
+    tasks = KeeperTaskDriver(lambda key, message: None, {}, secrets.token_bytes)
     with pytest.raises(Refusal) as refused:
         await tasks.evidence(KEY, token_of(), "stdout.log", 0, 1)
     assert refused.value.code == "agentUnavailable"

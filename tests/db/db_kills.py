@@ -11,11 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from jobscribe.db.maintenance import compaction
-from jobscribe.db.maintenance import derived_tables as deriving
-from jobscribe.db.maintenance import file_replacement as replacing
-from jobscribe.db.maintenance import rebuild as rebuilding
-from jobscribe.db.maintenance import rollback as setting_back
+from jobscribe.db.maintenance import compaction, derived_tables, file_replacement, rebuild, rollback
 from jobscribe.db.sqlite import schema
 
 _KILLED = 77
@@ -33,10 +29,10 @@ _CALLS = (
     (shutil, "rmtree"),
     *(
         (module, "insert")
-        for module in (deriving, rebuilding, compaction, setting_back, schema)
+        for module in (derived_tables, rebuild, compaction, rollback, schema)
         if hasattr(module, "insert")
     ),
-    (replacing, "finish"),
+    (file_replacement, "finish"),
     (schema, "create"),
 )
 

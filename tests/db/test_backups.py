@@ -16,12 +16,12 @@ from db_stores import Disk
 
 from jobscribe.db.events.events import SYSTEM, LogSetBack, SupervisorStarted, job_stream
 from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import checkpoints as folding
+from jobscribe.db.maintenance import checkpoints
 from jobscribe.db.maintenance.backup import backup, restore
 from jobscribe.db.maintenance.compaction import compact
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up
-from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.sqlite import head_file
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Receipt, Write
 from jobscribe.protocol.errors import Refusal
@@ -77,7 +77,9 @@ def test_a_backup_of_a_store_in_use_is_all_of_one_moment(tmp_path: Path) -> None
     disk.tell(JIDS[2], *life(1, jid=JIDS[2]))
     disk.store.close()
     assert events(tmp_path / "b") == events(tmp_path / "root" / "db")[:13]
-    assert witness.look(tmp_path / "b") == witness.Mark(13, events(tmp_path / "b")[-1][-1])
+    assert head_file.look(tmp_path / "b") == head_file.DurablePosition(
+        13, events(tmp_path / "b")[-1][-1]
+    )
     (tmp_path / "empty").mkdir()
     assert backup(tmp_path / "root", tmp_path / "empty").events == 19
 
@@ -218,7 +220,7 @@ def test_a_restored_store_is_what_it_was_and_gives_away_nothing_twice(tmp_path: 
         13,
         25,
     )
-    assert folding.serial_floor(system) == 5_000_000_001 and folding.set_back(system)
+    assert checkpoints.serial_floor(system) == 5_000_000_001 and checkpoints.set_back(system)
     assert disk.store.receipt(UID, "rsim00000") is not None
     disk.jobs.clear()
     disk.tell(JIDS[2], requested(1, jid=JIDS[2])) if disk.versions.pop(

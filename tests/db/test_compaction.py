@@ -33,8 +33,7 @@ from jobscribe.db.events.events import (
 )
 from jobscribe.db.events.job_fold import evolve, fold
 from jobscribe.db.events.state import AgentRecord, Job
-from jobscribe.db.maintenance import checkpoints as folding
-from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance import checkpoints, compaction
 from jobscribe.db.maintenance.checkpoints import Rules, checkpoint
 from jobscribe.db.maintenance.compaction import compact, estimate
 from jobscribe.db.maintenance.rebuild import rebuild
@@ -42,8 +41,7 @@ from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.records.event_text import story
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
-from jobscribe.db.sqlite import head_file as witness
-from jobscribe.db.sqlite import opening
+from jobscribe.db.sqlite import head_file, opening
 from jobscribe.db.store.contract import Receipt, Stored
 from jobscribe.protocol.errors import Refusal
 
@@ -93,7 +91,7 @@ def test_what_is_folded_and_goes_on_adds_up_to_what_it_always_did(
         before[-1].at,
     )
     assert folded.row.position == folded.row.version == len(before) == event.job.version
-    assert evolve(Job(jid=JID), event) == event.job == folding.trimmed(job, history)
+    assert evolve(Job(jid=JID), event) == event.job == checkpoints.trimmed(job, history)
     assert (
         checkpoint(job_stream(JID), [folded.row], Rules(before=1e12, history=history, at=NOW))
         is None
@@ -121,7 +119,7 @@ def test_what_is_folded_and_goes_on_adds_up_to_what_it_always_did(
 def test_of_a_purged_job_only_what_it_was_and_how_it_ended_is_kept() -> None:
     secret = requested(7, sim_name="a name", env={"A": "b"}, command=("cat", "x"))
     job = fold(JID, [*life(6), secret, *life(7)[1:], RunPurged(at=T, serial=7)])
-    kept = folding.trimmed(job, 10)
+    kept = checkpoints.trimmed(job, 10)
     assert kept.run is not None and job.run is not None
     assert (kept.run.serial, kept.run.status, kept.run.reason, kept.run.spec.compute_job_hash) == (
         7,
@@ -141,7 +139,7 @@ def test_of_a_purged_job_only_what_it_was_and_how_it_ended_is_kept() -> None:
         kept.run.spec.sim_name,
     ) == ((), None, {}, None)
     assert kept.run.attempts == () and kept.history == () and kept.history_dropped == 1
-    assert folding.trimmed(kept, 10) == kept
+    assert checkpoints.trimmed(kept, 10) == kept
 
 
 def test_a_job_that_is_busy_or_young_is_left_event_by_event() -> None:
@@ -204,11 +202,11 @@ def test_sessions_and_serials_are_counted_on() -> None:
     assert folded is not None and folded.count == 5
     left = [folded.row, *rows[5:]]
     assert (
-        (folding.last_session(rows), folding.serial_floor(rows))
-        == (folding.last_session(left), folding.serial_floor(left))
+        (checkpoints.last_session(rows), checkpoints.serial_floor(rows))
+        == (checkpoints.last_session(left), checkpoints.serial_floor(left))
         == (3, 77)
     )
-    assert folding.last_session([folded.row]) == 2 and folding.last_session([]) == 0
+    assert checkpoints.last_session([folded.row]) == 2 and checkpoints.last_session([]) == 0
 
 
 def test_whose_log_it_is_survives_a_compaction() -> None:
@@ -226,7 +224,11 @@ def test_whose_log_it_is_survives_a_compaction() -> None:
         folded = checkpoint(SYSTEM, rows, Rules(before=T + 1, history=1, at=NOW))
         assert folded is not None
         left = [folded.row, *rows[folded.count :]]
-        assert folding.identity(rows) == folding.identity(left) == folding.Identity("one", restored)
+        assert (
+            checkpoints.identity(rows)
+            == checkpoints.identity(left)
+            == checkpoints.Identity("one", restored)
+        )
 
 
 def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it() -> None:
@@ -242,10 +244,11 @@ def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it()
         ([start, back, start, stop], False),
     ):
         rows = stored(events, SYSTEM)
-        assert folding.set_back(rows) is owed
+        assert checkpoints.set_back(rows) is owed
         folded = checkpoint(SYSTEM, rows, rules)
         assert (
-            folding.set_back([] if folded is None else [folded.row, *rows[folded.count :]]) is owed
+            checkpoints.set_back([] if folded is None else [folded.row, *rows[folded.count :]])
+            is owed
         )
 
 
@@ -420,7 +423,11 @@ def test_everything_goes_on_after_a_compaction(root: Path) -> None:
         SYSTEM,
         [
             SupervisorStarted(
-                at=NOW, session=folding.last_session(system) + 1, pid=1, boot_id="b", version="9"
+                at=NOW,
+                session=checkpoints.last_session(system) + 1,
+                pid=1,
+                boot_id="b",
+                version="9",
             )
         ],
     )
@@ -625,17 +632,17 @@ def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_p
 
 def test_between_file_and_witness_the_log_says_which_one_it_took_the_place_of(root: Path) -> None:
     before = (root / "db" / "head").read_bytes()
-    mark = witness.look(root / "db")
+    mark = head_file.look(root / "db")
     compact(root, now=NOW)
     (root / "db" / "head").write_bytes(before)
     assert check(root).ok
     Disk(root).store.close()
-    assert witness.look(root / "db") != mark and check(root).ok
+    assert head_file.look(root / "db") != mark and check(root).ok
     # with a witness of anything else it is another log
     compact(root, older_than_secs=0.0, now=NOW + 5)
     for other in (b"\x01" * 16, mark.checksum):
         (root / "db" / "head").unlink()
-        head = witness.Witness(root / "db")
+        head = head_file.HeadFile(root / "db")
         head.reset(mark.position - 1, other)
         head.close()
         assert not check(root).ok
@@ -672,7 +679,7 @@ def test_any_logs_compacted_anywhere_say_the_same_for_ever(tmp_path: Path) -> No
                     SYSTEM: (folded.store.read(SYSTEM) or [Stored(0, "", 0, None)])[-1].version
                 }
         for jid, job in plain.jobs.items():
-            went_on = folding.job_of(job_stream(jid), folded.store.read(job_stream(jid)))
+            went_on = checkpoints.job_of(job_stream(jid), folded.store.read(job_stream(jid)))
             purged = job.run is not None and "job_run_purged" in (
                 job.status,
                 *(p.status for p in job.history),

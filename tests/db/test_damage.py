@@ -15,8 +15,7 @@ from db_stores import Disk
 
 from jobscribe.db.events.events import RunEnded
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import head_file as witness
-from jobscribe.db.sqlite import opening
+from jobscribe.db.sqlite import head_file, opening
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Stored
 from jobscribe.protocol.errors import Refusal
@@ -278,10 +277,10 @@ def test_a_log_longer_than_its_witness_opens_with_all_of_it(
 ) -> None:
     """A process killed between commit and witness."""
     template, events = killed
-    for mark in (witness.NOTHING, _mark(template, 10), _mark(template, len(events))):
+    for mark in (head_file.NOTHING, _mark(template, 10), _mark(template, len(events))):
         root = spoiled(template, tmp_path / "x", lambda db, m=mark: _write_head(db, m))
         assert outcome(root, events) == "whole"
-        assert witness.look(root / "db") == _mark(template, len(events))
+        assert head_file.look(root / "db") == _mark(template, len(events))
 
 
 def test_a_log_shorter_than_its_witness_is_refused(
@@ -291,7 +290,7 @@ def test_a_log_shorter_than_its_witness_is_refused(
     root = spoiled(
         template,
         tmp_path / "x",
-        lambda db: _write_head(db, witness.Mark(len(events) + 1, bytes(16))),
+        lambda db: _write_head(db, head_file.DurablePosition(len(events) + 1, bytes(16))),
     )
     with pytest.raises(
         Refusal, match=f"the log ends at position {len(events)}, but {len(events) + 1} was durable"
@@ -304,7 +303,9 @@ def test_another_log_than_the_one_witnessed_is_refused(
 ) -> None:
     template, _ = closed
     root = spoiled(
-        template, tmp_path / "x", lambda db: _write_head(db, witness.Mark(40, bytes(16)))
+        template,
+        tmp_path / "x",
+        lambda db: _write_head(db, head_file.DurablePosition(40, bytes(16))),
     )
     with pytest.raises(Refusal, match="position 40 of the log is not what was witnessed here"):
         SqliteStore(root / "db" / "events.sqlite", lambda call: call())
@@ -323,7 +324,7 @@ def test_a_torn_slot_of_the_witness_leaves_the_one_before(
                     f.write(b"\xee" * 3)
 
             root = spoiled(template, tmp_path / "x", spoil)
-            mark = witness.look(root / "db")
+            mark = head_file.look(root / "db")
             assert mark is not None and mark.position >= len(events) - 1
             assert outcome(root, events) == "whole"
 
@@ -355,17 +356,17 @@ def test_a_witness_without_its_log_is_refused(
     assert outcome(root, events) == "refused", "refusing it once must not make it right"
 
 
-def _mark(template: Path, position: int) -> witness.Mark:
+def _mark(template: Path, position: int) -> head_file.DurablePosition:
     with sqlite3.connect(f"file:{template}/db/events.sqlite?mode=ro", uri=True) as c:
         (checksum,) = c.execute(
             "SELECT checksum FROM events WHERE position = ?", (position,)
         ).fetchone()
     c.close()
-    return witness.Mark(position, checksum)
+    return head_file.DurablePosition(position, checksum)
 
 
-def _write_head(db: Path, mark: witness.Mark) -> None:
+def _write_head(db: Path, mark: head_file.DurablePosition) -> None:
     (db / "head").unlink()
-    w = witness.Witness(db)
+    w = head_file.HeadFile(db)
     w.reset(*mark)
     w.close()

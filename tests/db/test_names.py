@@ -20,13 +20,9 @@ from jobscribe.db.events.events import (
     agent_stream,
     job_stream,
 )
-from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import compaction
-from jobscribe.db.maintenance import rebuild as rebuilding
-from jobscribe.db.maintenance import repair as repairing
+from jobscribe.db.maintenance import backup, compaction, rebuild, repair
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import migrations as layouts
-from jobscribe.db.sqlite import name_table, schema
+from jobscribe.db.sqlite import migrations, name_table, schema
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Name, Write
 from jobscribe.db.store.memory_store import MemoryStore
@@ -150,7 +146,7 @@ def test_check_reports_a_name_that_is_missing_or_wrong_and_rebuild_mends_it(
     assert check(root).ok
     sql(root, statement)
     assert any(said in p.what and p.where == "index" for p in check(root).problems)
-    rebuilding.rebuild(root)
+    rebuild.rebuild(root)
     assert check(root).ok and names(root) == right
 
 
@@ -168,7 +164,7 @@ def test_what_is_folded_keeps_the_names_that_the_checkpoint_has(root: Path) -> N
         "slurm",
         job_stream(OTHER),
     ) in after
-    rebuilding.rebuild(root)
+    rebuild.rebuild(root)
     assert set(names(root)) == after
 
 
@@ -176,11 +172,11 @@ def test_a_backup_that_is_put_back_has_its_names_and_so_has_a_repaired_store(
     root: Path, tmp_path: Path
 ) -> None:
     right = names(root)
-    backups.backup(root, tmp_path / "copy")
-    backups.restore(tmp_path / "new", tmp_path / "copy")
+    backup.backup(root, tmp_path / "copy")
+    backup.restore(tmp_path / "new", tmp_path / "copy")
     assert names(tmp_path / "new") == right and check(tmp_path / "new").ok
     (root / "db" / "head").unlink()
-    repairing.repair(root)
+    repair.repair(root)
     assert names(root) == right and check(root).ok
 
 
@@ -202,7 +198,7 @@ def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writin
     store.close()
     assert names(root) == right and check(root).ok
     first_layout(root)
-    backups_of = rebuilding.rebuild(root)
+    backups_of = rebuild.rebuild(root)
     assert backups_of.jobs == 2 and names(root) == right
 
 
@@ -210,7 +206,7 @@ def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = names(root)
-    steps = [(name_table, "insert"), (layouts, "make_tables"), (layouts, "write_names")]
+    steps = [(name_table, "insert"), (migrations, "make_tables"), (migrations, "write_names")]
     for owner, name in steps:
         for after in (False, True):
             first_layout(root)
@@ -257,9 +253,9 @@ def test_what_takes_long_says_how_far_it_is(root: Path, monkeypatch: pytest.Monk
     assert said == [], "nothing is said of what is quick"
     first_layout(root)
     monkeypatch.setattr(name_table, "BATCH", 2)
-    monkeypatch.setattr(layouts, "SLOW_SECS", 0.0)
+    monkeypatch.setattr(migrations, "SLOW_SECS", 0.0)
     connection = schema.open_for_writing(root / "db" / "events.sqlite")
-    layouts.bring_up(connection, 1, said.append)
+    migrations.bring_up(connection, 1, said.append)
     connection.close()
     assert (
         said[0] == "the event store of an earlier version gets its index of names: 2 of 12 events"

@@ -17,9 +17,7 @@ from jobscribe.db.events import events
 from jobscribe.db.events.events import SupervisorStarted, job_stream
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import head_file as witness
-from jobscribe.db.sqlite import opening, schema, writer
-from jobscribe.db.sqlite import receipt_retention as receipts
+from jobscribe.db.sqlite import head_file, opening, receipt_retention, schema, writer
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
 from jobscribe.db.store.disk_errors import passing
@@ -69,9 +67,9 @@ def test_a_store_is_open_once(tmp_path: Path) -> None:
     )
     assert other.returncode == 1 and "rootBusy" in other.stderr
     disk.tell(JID, *life(1))
-    assert witness.held(tmp_path / "db")
+    assert head_file.held(tmp_path / "db")
     disk.store.close()
-    assert not witness.held(tmp_path / "db")
+    assert not head_file.held(tmp_path / "db")
     opened(tmp_path).close()
 
 
@@ -197,7 +195,7 @@ class Killed(BaseException):
     "step",
     [
         (opening, "_make_folder"),
-        (witness.Witness, "reset"),
+        (head_file.HeadFile, "reset"),
         (opening, "open_for_writing"),
         (opening, "create"),
         (opening, "verify_tail"),
@@ -387,7 +385,7 @@ def test_what_an_earlier_process_left_is_pruned_by_its_time(tmp_path: Path) -> N
     now = [0.0]
     disk.options["monotonic"] = lambda: now[0]
     disk.open()
-    now[0] = receipts.EVERY_SECS + 1
+    now[0] = receipt_retention.EVERY_SECS + 1
     new = Receipt(uid="u", req_id="new", jid=JID, serial=1, at=100_000.0)
     for n in range(3):
         disk.append(

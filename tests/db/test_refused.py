@@ -14,15 +14,12 @@ from db_stores import Disk
 
 from jobscribe.db.events import events
 from jobscribe.db.events.events import SYSTEM, SupervisorStarted
-from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import compaction
-from jobscribe.db.maintenance import rebuild as rebuilding
-from jobscribe.db.maintenance import repair as repairing
+from jobscribe.db.maintenance import backup, compaction, rebuild, repair
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up, record_path
-from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.sqlite import head_file
 from jobscribe.protocol.errors import CODES, Refusal
-from jobscribe.supervisor.process.root_directory import Root
+from jobscribe.supervisor.process.root_directory import RootDirectory
 
 
 def complain(sentence: str) -> None:
@@ -187,7 +184,7 @@ def test_a_store_that_must_not_be_opened_is_refused_and_left_as_it_was(
         assert refused.value.code == code and CODES[code].advice
         assert str(root) in refused.value.sentence
         assert state(root) == before
-        assert not witness.held(root / "db"), "and let go of"
+        assert not head_file.held(root / "db"), "and let go of"
 
 
 def test_a_root_of_somebody_else_is_refused(
@@ -196,7 +193,7 @@ def test_a_root_of_somebody_else_is_refused(
     root = tmp_path / "root"
     fill(root).store.close()
     source = tmp_path / "b"
-    backups.backup(root, source)
+    backup.backup(root, source)
     before = state(root)
     if os.geteuid() == 0:
         os.chown(root, 65534, 65534)
@@ -205,11 +202,11 @@ def test_a_root_of_somebody_else_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     for opens in (
         Disk,
-        lambda r: Root(str(r)),
-        rebuilding.rebuild,
+        lambda r: RootDirectory(str(r)),
+        rebuild.rebuild,
         compaction.compact,
-        repairing.repair,
-        lambda r: backups.restore(r, source, replace=True),
+        repair.repair,
+        lambda r: backup.restore(r, source, replace=True),
     ):
         with pytest.raises(Refusal, match=r"foreignRoot.*belongs to \w+.*this process runs as \w+"):
             opens(root)
@@ -258,5 +255,5 @@ def test_a_record_is_a_projection_and_never_believed(tmp_path: Path, content: by
     disk.store.close()
     assert check(tmp_path).ok, "its next event writes it anew"
     path.write_bytes(content)
-    rebuilding.rebuild(tmp_path)
+    rebuild.rebuild(tmp_path)
     assert check(tmp_path).ok and path.read_bytes() != right

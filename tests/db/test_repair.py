@@ -24,14 +24,13 @@ from jobscribe.db.events.events import (
     SupervisorStarted,
     agent_stream,
 )
-from jobscribe.db.maintenance import checkpoints as folding
-from jobscribe.db.maintenance import salvage as salvaging
+from jobscribe.db.maintenance import checkpoints, salvage
 from jobscribe.db.maintenance.compaction import compact
 from jobscribe.db.maintenance.rebuild import rebuild
 from jobscribe.db.maintenance.repair import examine, repair
 from jobscribe.db.maintenance.verification import check, open_file
 from jobscribe.db.records.record_files import read_marker
-from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.sqlite import head_file
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import parse_agent_key
 
@@ -180,13 +179,13 @@ def test_the_command_that_a_refusal_names_works(
     assert len(list((root / "supervisor-job").glob("*.json"))) == report.jobs == done.jobs
     disk = Disk(root)
     system = disk.store.read(SYSTEM)
-    assert folding.set_back(system)
+    assert checkpoints.set_back(system)
     last = system[-1]
     if (Path(done.kept_aside) / "head").exists() and what != "the witness is destroyed":
         assert last.position >= (26 if "another" not in what else 7)
     assert last.event.position == damage.kept_up_to and last.event.reason == "repaired"
     if what in ("a row was changed", "a row is gone"):
-        assert folding.serial_floor(system) == 14
+        assert checkpoints.serial_floor(system) == 14
     disk.versions = {SYSTEM: last.version}
     disk.append(SYSTEM, [SupervisorStarted(at=1.0, session=2, pid=1, boot_id="b", version="9")])
     disk.store.close()
@@ -323,7 +322,7 @@ def test_only_streams_that_lose_an_event_are_set_back_and_never_by_half_a_transa
     tmp_path: Path, harm: str
 ) -> None:
     disk = history(tmp_path / "root")
-    path, mark = disk.path, witness.look(disk.path.parent)
+    path, mark = disk.path, head_file.look(disk.path.parent)
     with contextlib.closing(sqlite3.connect(path)) as c:
         rows = c.execute(
             "SELECT position, stream, version, at, type FROM events ORDER BY position"
@@ -334,8 +333,8 @@ def test_only_streams_that_lose_an_event_are_set_back_and_never_by_half_a_transa
         with contextlib.closing(sqlite3.connect(path)) as c, c:
             c.execute(harm.format(position))
         with contextlib.closing(open_file(path)) as c:
-            found = salvaging.survey(c, mark)
-            kept = [(r.position, r.stream, r.version) for r in salvaging.kept(c, mark, found)]
+            found = salvage.survey(c, mark)
+            kept = [(r.position, r.stream, r.version) for r in salvage.kept(c, mark, found)]
         gone = range(
             position, position + (8 if "BETWEEN" in harm else 2 if "DELETE" in harm else 1)
         )

@@ -21,7 +21,7 @@ from registry import Registry
 
 from jobscribe.drivers.docker.host import engine as engines
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
-from jobscribe.drivers.docker.images.image_store import ImageFault, Images
+from jobscribe.drivers.docker.images.image_store import ImageFault, ImageStore
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
@@ -218,8 +218,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         r.close()
 
 
-def images(s: Seen, **settings: Any) -> Images:
-    return Images(s.engine, Pool(hosts=(s.host,), image=BUSYBOX, **settings), s.log)
+def images(s: Seen, **settings: Any) -> ImageStore:
+    return ImageStore(s.engine, Pool(hosts=(s.host,), image=BUSYBOX, **settings), s.log)
 
 
 async def forget(s: Seen, registry: Registry) -> None:

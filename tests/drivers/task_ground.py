@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 
 from jobscribe.drivers.docker.agents.driver import DockerDriver
-from jobscribe.drivers.docker.tasks.controller import DockerTasks
+from jobscribe.drivers.docker.tasks.controller import ContainerTaskController
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.wire.messages import Box, Execution, RunStatusUpdate, Snapshot, TaskSpec
+from jobscribe.protocol.wire.messages import (
+    ContainerSpec,
+    Execution,
+    RunStatusUpdate,
+    Snapshot,
+    TaskSpec,
+)
 from jobscribe.runtime.log.logger import Log
 
 KEY = AgentKey("docker", "container", "TaskUsr1", "a")
@@ -68,7 +74,7 @@ class Life:
             redactor=Redactor(),
             spokesman=self,
         )
-        self.tasks = DockerTasks(self.driver, log, head=64 * 1024, tail=64 * 1024)
+        self.tasks = ContainerTaskController(self.driver, log, head=64 * 1024, tail=64 * 1024)
 
     async def open(self) -> "Life":
         self.driver.watch()
@@ -99,7 +105,7 @@ class Life:
     # ---- what tests ask
 
     def spec(self, token: Token, *command: str, **fields: Any) -> TaskSpec:
-        box = Box(**fields.pop("box", {}))
+        box = ContainerSpec(**fields.pop("box", {}))
         run_dir = str(self.root / "user" / KEY.uid / token.jid / token.role / str(token.index))
         return TaskSpec(
             command=command or ("true",), run_dir=run_dir, box=box, **{"grace_secs": 0.5, **fields}

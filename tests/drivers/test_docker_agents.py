@@ -15,7 +15,7 @@ import pytest
 from fake_docker import Container, FakeDocker
 
 from jobscribe.drivers.contracts import AgentSpec, Found, Handle
-from jobscribe.drivers.docker.agents import container_start as agent_starts
+from jobscribe.drivers.docker.agents import container_start
 from jobscribe.drivers.docker.agents.driver import STARTS_AT_ONCE, DockerDriver
 from jobscribe.drivers.docker.containers import names
 from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
@@ -238,7 +238,7 @@ async def test_starts_of_many_users_take_their_turn(
     wait behind them all.
     """
     driver, now, most = house.driver(), 0, 0
-    made = agent_starts.make
+    made = container_start.make
 
     async def counted(*args: Any) -> str:
         nonlocal now, most
@@ -249,7 +249,7 @@ async def test_starts_of_many_users_take_their_turn(
         finally:
             now -= 1
 
-    monkeypatch.setattr(agent_starts, "make", counted)
+    monkeypatch.setattr(container_start, "make", counted)
     keys = [
         AgentKey("docker", "sequential", f"User{n:04d}", "a") for n in range(4 * STARTS_AT_ONCE)
     ]

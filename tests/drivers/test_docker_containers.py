@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.docker.containers import names
-from jobscribe.drivers.docker.containers import specifications as containers
+from jobscribe.drivers.docker.containers import names, specifications
 from jobscribe.drivers.docker.containers.specifications import Creation
 from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.wire.messages import Box
+from jobscribe.protocol.wire.messages import ContainerSpec
 
 KEY = AgentKey("docker", "parallel", "User0001", "a")
 TOKEN = Token("User0001-Simu0001-animation", 3, 1, "my_worker", 7)
@@ -48,14 +47,14 @@ def agent(**more: Any) -> Creation:
         "links": "jobscribe-links-depl0001",
         "log_driver": "journald",
     }
-    return containers.agent_container(**{**given, **more})
+    return specifications.agent_container(**{**given, **more})
 
 
-def task(box: Box | None = None, **more: Any) -> Creation:
+def task(box: ContainerSpec | None = None, **more: Any) -> Creation:
     given: dict[str, Any] = {
         "name": "srj-t-1",
         "image": "sha256:2",
-        "box": box or Box(),
+        "box": box or ContainerSpec(),
         "token": TOKEN,
         "labels": {"jobscribe.jid": TOKEN.jid},
         "user": (100_007, 100_007),
@@ -63,11 +62,11 @@ def task(box: Box | None = None, **more: Any) -> Creation:
         "user_dir": "/srv/js/user/User0001",
         "log_driver": "json-file",
     }
-    return containers.task_container(POOL, **{**given, **more})
+    return specifications.task_container(POOL, **{**given, **more})
 
 
 def relay() -> Creation:
-    return containers.relay_container(
+    return specifications.relay_container(
         name="jobscribe-relay-depl0001",
         image="sha256:1",
         said={"url": "ws://s:1/agent", "connect": "s:1", "ca": None},
@@ -165,7 +164,7 @@ def test_an_agents_container() -> None:
 
 
 def test_a_tasks_container() -> None:
-    box = Box(
+    box = ContainerSpec(
         cpu=3,
         memory_mb=500,
         shm_mb=16,
@@ -239,7 +238,7 @@ def test_a_task_alone_has_the_pools_network_and_no_gpu() -> None:
 def test_volumes_of_an_image_are_in_memory() -> None:
     """Where something of ours is already, that stays."""
     made = task(
-        Box(memory_mb=64),
+        ContainerSpec(memory_mb=64),
         declared=("/data", "/data/", "/srv/js/user/User0001", "/tmp", "/tmp/below", EVIDENCE),
     )
     mounts = made.config["HostConfig"]["Mounts"]
@@ -252,7 +251,7 @@ def test_volumes_of_an_image_are_in_memory() -> None:
     ]
     assert (
         f"--mount type=tmpfs,target=/data,tmpfs-size={10 * MIB},tmpfs-mode=1777"
-        in containers.docker_run(made, HOST)
+        in specifications.docker_run(made, HOST)
     )
 
 
@@ -300,7 +299,7 @@ def test_a_relays_container() -> None:
 
 def test_the_same_relay_is_told_the_same_words() -> None:
     said = {"url": "ws://s:1/agent", "connect": "s:1", "ca": None}
-    again = containers.relay_container(
+    again = specifications.relay_container(
         name="n",
         image="i",
         said=dict(reversed(said.items())),
@@ -313,7 +312,9 @@ def test_the_same_relay_is_told_the_same_words() -> None:
 
 
 def test_a_gangs_bridge_leads_nowhere_not_even_to_its_host() -> None:
-    assert containers.network_body(name="srj-n-1", subnet="10.208.0.0/22", labels={"a": "b"}) == {
+    assert specifications.network_body(
+        name="srj-n-1", subnet="10.208.0.0/22", labels={"a": "b"}
+    ) == {
         "Name": "srj-n-1",
         "CheckDuplicate": True,
         "Driver": "bridge",
@@ -343,7 +344,7 @@ def test_a_gangs_bridge_leads_nowhere_not_even_to_its_host() -> None:
 )
 def test_a_volume_outside_the_users_tree_is_refused(volume: str) -> None:
     with pytest.raises(Refusal) as refused:
-        task(Box(volumes=(volume,)))
+        task(ContainerSpec(volumes=(volume,)))
     assert refused.value.code == "badRequest"
     assert refused.value.sentence == (
         f"volume {volume!r} is neither one of the pool's (data, scratch) nor a path of the user's own directory"
@@ -356,7 +357,7 @@ def test_paths_of_the_users_own_directory_are_there_anyway() -> None:
         "/srv/js/user/User0001/x/../y",
         "/srv/js/user/User0001/",
     ):
-        assert len(task(Box(volumes=(volume,))).config["HostConfig"]["Mounts"]) == 2
+        assert len(task(ContainerSpec(volumes=(volume,))).config["HostConfig"]["Mounts"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -379,11 +380,11 @@ def test_where_output_goes(driver: str, options: dict[str, str]) -> None:
 
 
 def words(creation: Creation, host: PoolHost = HOST) -> list[str]:
-    return shlex.split(containers.docker_run(creation, host))
+    return shlex.split(specifications.docker_run(creation, host))
 
 
 def test_an_agent_by_hand() -> None:
-    assert containers.docker_run(agent(), HOST) == (
+    assert specifications.docker_run(agent(), HOST) == (
         "docker --host tcp://10.0.0.1:2376 --tlsverify --tlscacert /etc/js/tls/a/cacert.pem --tlscert /etc/js/tls/a/cert.pem "
         "--tlskey /etc/js/tls/a/key.pem run -d --name srj-p-User0001 --cap-drop=ALL --security-opt=no-new-privileges:true --pids-limit 99 "
         "--memory 2147483648 --memory-swap 2147483648 --cpus 2 --shm-size 33554432 --ipc private --cgroupns private --ulimit core=0:0 "
@@ -400,7 +401,7 @@ def test_an_agent_by_hand() -> None:
 
 
 def test_a_task_by_hand() -> None:
-    box = Box(gpus=("GPU-1", "GPU-2"), address="10.208.0.3", volumes=("data",))
+    box = ContainerSpec(gpus=("GPU-1", "GPU-2"), address="10.208.0.3", volumes=("data",))
     line = words(
         task(box, network="srj-n-1"),
         msgspec.structs.replace(HOST, address="unix:///run/docker.sock", tls=None),
@@ -451,5 +452,5 @@ def test_odd_paths_stay_one_word(odd: str) -> None:
 
 def test_gpus_are_named_never_all() -> None:
     """One of all is what `--gpus all` would be: a task gets those that were placed for it."""
-    request = task(Box(gpus=("0",))).config["HostConfig"]["DeviceRequests"][0]
+    request = task(ContainerSpec(gpus=("0",))).config["HostConfig"]["DeviceRequests"][0]
     assert request["Count"] == 0 and request["DeviceIDs"] == ["0"]

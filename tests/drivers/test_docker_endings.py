@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.drivers.docker.containers import exit_status as endings
+from jobscribe.drivers.docker.containers import exit_status
 from jobscribe.drivers.docker.containers.exit_status import Written
 from jobscribe.protocol.jobs.exit_info import OUT_OF_MEMORY
 
@@ -265,7 +265,7 @@ def test_how_a_task_ended(
     stop: str | None,
     expected: tuple[Any, ...],
 ) -> None:
-    out = endings.of_task(said, ooms=ooms, written=written, stop_reason=stop)
+    out = exit_status.of_task(said, ooms=ooms, written=written, stop_reason=stop)
     assert (out.source, out.code, out.signal, out.out_of_memory, out.detail) == expected
     assert out.stop_reason == stop
     assert out.fault == ("noShell" if out.detail is not None and "no shell" in out.detail else None)
@@ -279,8 +279,8 @@ def test_what_was_seen_around_an_end() -> None:
         written: Written | None = None,
         stop: str | None = None,
     ) -> Any:
-        exit_ = endings.of_task(said, ooms=ooms, written=written, stop_reason=stop)
-        return endings.facts_of(exit_, peak=70, limit=100, ooms=ooms, said={})
+        exit_ = exit_status.of_task(said, ooms=ooms, written=written, stop_reason=stop)
+        return exit_status.facts_of(exit_, peak=70, limit=100, ooms=ooms, said={})
 
     assert (
         seen(state(0), written=Written(code=0)) is msgspec.UNSET
@@ -292,21 +292,21 @@ def test_what_was_seen_around_an_end() -> None:
         killed.memory_limit_bytes,
         killed.memory_kills,
         killed.kernel_unread,
-    ) == (70, 100, 2, endings.NOT_FROM_HERE)
+    ) == (70, 100, 2, exit_status.NOT_FROM_HERE)
     # the engine says that memory ran out, and nobody counted how often
     assert seen(state(137, oom=True)).memory_kills is None and seen(state(137)).memory_kills == 0
     assert seen(state(3), written=Written(code=3)).kernel_unread is None
     assert seen(state(137), stop="cancel").kernel_unread is None
-    assert seen(state(137), written=Written(code=137)).kernel_unread == endings.NOT_FROM_HERE
+    assert seen(state(137), written=Written(code=137)).kernel_unread == exit_status.NOT_FROM_HERE
 
 
 def test_a_child_out_of_memory_is_a_warning_where_the_run_succeeded() -> None:
-    out = endings.of_task(state(0, oom=True), ooms=1, written=Written(code=0))
+    out = exit_status.of_task(state(0, oom=True), ooms=1, written=Written(code=0))
     assert out.succeeded and OUT_OF_MEMORY in out.sentence()
 
 
 def test_times_are_the_engines() -> None:
-    out = endings.of_task(state(0), written=Written(code=0))
+    out = exit_status.of_task(state(0), written=Written(code=0))
     assert (out.started_at, out.ended_at) == (AT + 0.123456, AT + 2.5)
     for text, expected in (
         ("2026-11-21T10:00:00Z", AT),
@@ -316,25 +316,25 @@ def test_times_are_the_engines() -> None:
         (None, None),
     ):
         assert (
-            endings.of_task(state(0, StartedAt=text), written=Written(code=0)).started_at
+            exit_status.of_task(state(0, StartedAt=text), written=Written(code=0)).started_at
             == expected
         )
-    never = endings.of_task(state(127, status="created", error="x"))
+    never = exit_status.of_task(state(127, status="created", error="x"))
     assert (never.started_at, never.ended_at) == (None, None)
 
 
 @pytest.mark.parametrize("status", ["running", "paused", "restarting"])
 def test_what_runs_has_no_end(status: str) -> None:
-    assert endings.running(state(status=status))
+    assert exit_status.running(state(status=status))
     with pytest.raises(ValueError, match="not ended"):
-        endings.of_task(state(status=status))
+        exit_status.of_task(state(status=status))
     with pytest.raises(ValueError, match="not ended"):
-        endings.of_agent(state(status=status))
+        exit_status.of_agent(state(status=status))
 
 
 @pytest.mark.parametrize("status", ["exited", "created", "dead", "removing"])
 def test_what_is_over_is_not_running(status: str) -> None:
-    assert not endings.running(state(status=status))
+    assert not exit_status.running(state(status=status))
 
 
 AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
@@ -388,11 +388,11 @@ AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
 def test_why_an_agent_is_gone(
     said: dict[str, Any] | None, more: dict[str, Any], expected: str
 ) -> None:
-    assert endings.of_agent(said, **more) == expected
+    assert exit_status.of_agent(said, **more) == expected
 
 
 def test_an_engine_that_talks_much_is_cut_short() -> None:
-    out = endings.of_agent(state(1, error="x" * 10_000), last_line="y" * 10_000)
+    out = exit_status.of_agent(state(1, error="x" * 10_000), last_line="y" * 10_000)
     assert len(out) < 1000 and "\n" not in out
 
 
@@ -413,4 +413,7 @@ def test_an_engine_that_talks_much_is_cut_short() -> None:
 def test_a_runtime_that_failed_is_told_from_a_command_that_is_not_there(
     code: int, error: str, failed: bool
 ) -> None:
-    assert endings.runtime_failed({"Status": "created", "ExitCode": code, "Error": error}) == failed
+    assert (
+        exit_status.runtime_failed({"Status": "created", "ExitCode": code, "Error": error})
+        == failed
+    )

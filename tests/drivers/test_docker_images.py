@@ -16,8 +16,8 @@ import pytest
 from fake_docker import FakeDocker
 
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
-from jobscribe.drivers.docker.images import registry_credentials as registries
-from jobscribe.drivers.docker.images.image_store import ImageFault, Images
+from jobscribe.drivers.docker.images import registry_credentials
+from jobscribe.drivers.docker.images.image_store import ImageFault, ImageStore
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.redaction import REDACTED, Redactor
 from jobscribe.runtime.log.logger import Direct, Log
@@ -40,7 +40,7 @@ class Output:
 @contextlib.asynccontextmanager
 async def images(
     fake: FakeDocker, output: Output | None = None, **pool: Any
-) -> AsyncIterator[Images]:
+) -> AsyncIterator[ImageStore]:
     host = PoolHost(name="a", address=fake.address, cpu=4, memory_mb=4096)
     log = Log("test", Redactor(), Direct(output or Output()))
     engine = HostEngine(
@@ -53,7 +53,7 @@ async def images(
         on_sync=lambda _: None,
     )
     try:
-        yield Images(engine, Pool(hosts=(host,), image="lab:1", **pool), log)
+        yield ImageStore(engine, Pool(hosts=(host,), image="lab:1", **pool), log)
     finally:
         await engine.close()
 
@@ -100,14 +100,16 @@ async def test_one_that_is_missing_is_pulled_by_tag_or_digest(fake: FakeDocker) 
 def test_names_are_taken_apart_and_never_mean_all_tags(
     image: str, registry: str, repository: str, wanted: str
 ) -> None:
-    assert registries.parse_image(image) == registries.ImageName(registry, repository, wanted)
+    assert registry_credentials.parse_image(image) == registry_credentials.ImageName(
+        registry, repository, wanted
+    )
 
 
 @pytest.mark.parametrize(
     "image", ["sha256:" + "a" * 64, "", "two words", "x?tag=y", "reg.example.org/"]
 )
 def test_what_is_no_name_in_a_registry_is_told(image: str) -> None:
-    assert registries.parse_image(image) is None
+    assert registry_credentials.parse_image(image) is None
 
 
 async def test_always_asks_the_registry_each_time(fake: FakeDocker) -> None:
@@ -346,16 +348,19 @@ async def test_a_file_of_credentials_that_cannot_be_used_is_refused(
     file = credentials(tmp_path, content, mode)
     e = await fault_of(fake, "r.example.org/sim:2", registries=file)
     assert e.fault == "pullDenied" and words in e.sentence and file in e.sentence and not fake.pulls
-    assert registries.problems(file) == [e.sentence]
+    assert registry_credentials.problems(file) == [e.sentence]
     assert PASSWORD not in e.sentence and PASSWORD not in repr(e.__cause__) + repr(e.__context__)
 
 
 def test_a_file_that_is_not_there_or_is_none_is_told(tmp_path: Path) -> None:
-    assert registries.problems(None) == [] and registries.problems(credentials(tmp_path)) == []
-    assert "No such file" in registries.problems(str(tmp_path / "none"))[0]
+    assert (
+        registry_credentials.problems(None) == []
+        and registry_credentials.problems(credentials(tmp_path)) == []
+    )
+    assert "No such file" in registry_credentials.problems(str(tmp_path / "none"))[0]
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert "are no file" in registries.problems(str(tmp_path / "pipe"))[0]
-    assert registries.problems(str(tmp_path))
+    assert "are no file" in registry_credentials.problems(str(tmp_path / "pipe"))[0]
+    assert registry_credentials.problems(str(tmp_path))
 
 
 @pytest.mark.skipif(
@@ -364,4 +369,4 @@ def test_a_file_that_is_not_there_or_is_none_is_told(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     file = credentials(tmp_path)
     os.chown(file, 65534, 65534)
-    assert "belongs to another user" in registries.problems(file)[0]
+    assert "belongs to another user" in registry_credentials.problems(file)[0]

@@ -16,12 +16,9 @@ import pytest
 from fake_docker import Container, FakeDocker
 from task_ground import KEY, Life, token_of
 
-from jobscribe.drivers.docker.tasks import networks
-from jobscribe.drivers.docker.tasks import poll_loop as upkeep
-from jobscribe.drivers.docker.tasks import start as launching
-from jobscribe.drivers.docker.tasks import stop as stopping
+from jobscribe.drivers.docker.tasks import networks, poll_loop, start, stop
 from jobscribe.drivers.docker.tasks.init_script import wrapper
-from jobscribe.drivers.docker.tasks.ledger import PlaceFiles, make_below, put
+from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_below, put
 from jobscribe.drivers.docker.tasks.sampler import Sampling, memory_peak, sample
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitFacts
@@ -34,10 +31,10 @@ CREATED, STARTED = r"POST /containers/create", r"POST /containers/[^/]+/start"
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for what only is to be patient."""
-    monkeypatch.setattr(launching, "_AGAIN_SECS", 0.02)
+    monkeypatch.setattr(start, "_AGAIN_SECS", 0.02)
     monkeypatch.setattr(networks, "PAUSES", (0.01,) * 5)
-    monkeypatch.setattr(stopping, "AGAIN_SECS", 0.1)
-    monkeypatch.setattr(upkeep, "TICK_SECS", 0.05)
+    monkeypatch.setattr(stop, "AGAIN_SECS", 0.1)
+    monkeypatch.setattr(poll_loop, "TICK_SECS", 0.05)
 
 
 @pytest.fixture
@@ -548,7 +545,7 @@ async def test_a_container_that_runs_on_after_its_command_is_killed(
     life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that wrote its own exit code does not escape from its time limit."""
-    monkeypatch.setattr(upkeep, "LEFT_SECS", 0.3)
+    monkeypatch.setattr(poll_loop, "LEFT_SECS", 0.3)
     token = life.launch()
     await life.reported(token, "running")
     exits(life, token, 0)
@@ -833,7 +830,7 @@ def test_a_run_directory_is_never_made_through_a_link(tmp_path: Path) -> None:
 
 
 def test_an_entry_of_the_ledger_that_was_half_made_was_never_launched(tmp_path: Path) -> None:
-    files = PlaceFiles(str(tmp_path / "place"))
+    files = ContainerLedger(str(tmp_path / "place"))
     files.make()
     (tmp_path / "place" / "ledger" / "x").mkdir()
     assert files.entries() == [] and not (tmp_path / "place" / "ledger" / "x").exists()

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.agent.login_node import code_unpacker as unpacking
-from jobscribe.drivers.sbatch.login_node import code_archive as code
-from jobscribe.drivers.sbatch.login_node import site as sites
+from jobscribe.agent.login_node import code_unpacker
+from jobscribe.drivers.sbatch.login_node import code_archive, site
 from jobscribe.drivers.sbatch.login_node.channel import Ran
 from jobscribe.drivers.sbatch.login_node.wheel_tags import Python, best, fits
 from jobscribe.protocol.clusters.cluster import Cluster
@@ -95,44 +94,49 @@ def test_the_newest_wheel_that_fits_is_taken() -> None:
 
 
 def test_the_agents_side_and_its_four_packages_and_nothing_else() -> None:
-    made = code.made_for(code.this_python(), Cluster(name="hpc"))
+    made = code_archive.made_for(code_archive.this_python(), Cluster(name="hpc"))
     tops = {name.split("/")[1] for name in made.sizes if name.startswith("jobscribe/")}
-    assert tops == {*code.OWN, "__init__.py", "py.typed"}
+    assert tops == {*code_archive.OWN, "__init__.py", "py.typed"}
     assert {n.split("/")[0] for n in made.sizes if ".dist-info" not in n} == {
         "jobscribe",
-        *code.NEEDED,
+        *code_archive.NEEDED,
     }
     assert not [n for n in made.sizes if n.endswith(".pyc") or "test/" in n]
-    assert code.made_for(code.this_python(), Cluster(name="hpc")).archive == made.archive
+    assert (
+        code_archive.made_for(code_archive.this_python(), Cluster(name="hpc")).archive
+        == made.archive
+    )
 
 
 def test_where_nothing_fits_the_sentence_says_which_python_which_packages_and_which_folder(
     tmp_path: Path,
 ) -> None:
-    other = msgspec.structs.replace(code.this_python(), version=(3, 13), executable="/opt/python")
+    other = msgspec.structs.replace(
+        code_archive.this_python(), version=(3, 13), executable="/opt/python"
+    )
     for wheels, words in ((None, "names no folder `wheels`"), (str(tmp_path), str(tmp_path))):
         with pytest.raises(Refusal) as refused:
-            code.made_for(other, Cluster(name="hpc", wheels=wheels))
+            code_archive.made_for(other, Cluster(name="hpc", wheels=wheels))
         for word in ("/opt/python", "cp313", "msgpack, msgspec", words):
             assert word in refused.value.sentence
     with pytest.raises(Refusal, match="cannot be read"):
-        code.made_for(other, Cluster(name="hpc", wheels=str(tmp_path / "gone")))
+        code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path / "gone")))
 
 
 def test_wheels_of_the_operator_are_unpacked(tmp_path: Path) -> None:
-    other = msgspec.structs.replace(code.this_python(), version=(3, 13))
+    other = msgspec.structs.replace(code_archive.this_python(), version=(3, 13))
     for name in ("msgpack", "msgspec"):
         with zipfile.ZipFile(
             tmp_path / f"{name}-1.9-cp313-cp313-manylinux_2_17_{other.machine}.whl", "w"
         ) as z:
             z.writestr(f"{name}/__init__.py", "x = 1\n")
-    made = code.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
+    made = code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
     assert made.sizes["msgpack/__init__.py"] == 6
     (tmp_path / f"msgpack-1.9-cp313-cp313-manylinux_2_17_{other.machine}.whl").rename(
         tmp_path / f"msgpack-0.9-cp313-cp313-manylinux_2_17_{other.machine}.whl"
     )
     with pytest.raises(Refusal, match="msgpack"):  # older than an agent needs
-        code.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
+        code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
 
 
 # ---- unpacking
@@ -154,12 +158,12 @@ def archive(files: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:
 def unpack(base: Path, data: bytes | None, digest: str = "d1") -> dict[str, Any]:
     request = {"base": str(base), "digest": digest, "sizes": SIZES, "sent": data is not None}
     ran = subprocess.run(
-        [sys.executable, "-I", str(Path(unpacking.__file__))],
+        [sys.executable, "-I", str(Path(code_unpacker.__file__))],
         input=json.dumps(request).encode() + b"\n" + (data or b""),
         capture_output=True,
         check=True,
     )
-    answer = sites._answer(Ran(0, ran.stdout, ran.stderr))
+    answer = site._answer(Ran(0, ran.stdout, ran.stderr))
     assert answer is not None, ran
     return answer
 

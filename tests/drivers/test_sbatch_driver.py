@@ -23,7 +23,7 @@ import pytest
 
 from jobscribe.drivers.contracts import Found
 from jobscribe.drivers.sbatch.login_node import site as sites
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
@@ -640,7 +640,9 @@ async def test_a_check_says_what_would_keep_jobs_from_working(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = ground.driver(
-        ground.cluster(user_root=str(ground.root / "nowhere"), defaults=Wishes(partition="gone"))
+        ground.cluster(
+            user_root=str(ground.root / "nowhere"), defaults=BatchRequest(partition="gone")
+        )
     )
     (ground.bin / "sacct").unlink()
     monkeypatch.setattr(

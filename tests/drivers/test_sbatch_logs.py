@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.drivers.sbatch import log_archive as logs
+from jobscribe.drivers.sbatch import log_archive
 from jobscribe.protocol.redaction import Redactor
 
 SECRET = "SecretTokenOfTheAgent0123456789a"
 
 
 def keep(root: Path, remote: bytes = b"r\n", start: bytes = b"s\n", now: float = 1e9) -> list[Path]:
-    logs.keep(str(root), "DriverU1", "hpc", remote, start, Redactor([SECRET]), now=now)
+    log_archive.keep(str(root), "DriverU1", "hpc", remote, start, Redactor([SECRET]), now=now)
     return sorted((root / "DriverU1" / "agent-sbatch" / "hpc").iterdir())
 
 

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.protocol.wire.heartbeat import Heartbeat, Pace
+from jobscribe.protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 
-PACES = [Pace(20.0, 10.0), Pace(0.5, 0.25), Pace(3.0, 3.0), Pace(600.0, 1.0)]
+PACES = [
+    HeartbeatTiming(20.0, 10.0),
+    HeartbeatTiming(0.5, 0.25),
+    HeartbeatTiming(3.0, 3.0),
+    HeartbeatTiming(600.0, 1.0),
+]
 
 
-def looks(heart: Heartbeat, pace: Pace, begin: float, secs: float) -> list[tuple[float, str]]:
+def looks(
+    heart: Heartbeat, pace: HeartbeatTiming, begin: float, secs: float
+) -> list[tuple[float, str]]:
     """What it says, looked at as often as it wants to be; `fine` is left out."""
     out, now = [], begin
     while now < begin + secs:
@@ -24,7 +31,7 @@ def looks(heart: Heartbeat, pace: Pace, begin: float, secs: float) -> list[tuple
 @pytest.mark.parametrize("pace", PACES, ids=str)
 @pytest.mark.parametrize("ahead", [0.0, 0.5])
 def test_an_end_that_is_silent_is_given_up_within_three_intervals_and_not_before_its_time(
-    pace: Pace, ahead: float
+    pace: HeartbeatTiming, ahead: float
 ) -> None:
     heart = Heartbeat(pace, 1000.0, ahead=ahead * pace.interval)
     said = looks(heart, pace, 1000.0, 3 * pace.interval)
@@ -38,7 +45,7 @@ def test_an_end_that_is_silent_is_given_up_within_three_intervals_and_not_before
 
 
 @pytest.mark.parametrize("pace", PACES, ids=str)
-def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: Pace) -> None:
+def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: HeartbeatTiming) -> None:
     heart, asked, now = Heartbeat(pace, 0.0), 0, 0.0
     for _ in range(2000):
         now += pace.step
@@ -51,7 +58,7 @@ def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: Pace) -> N
 
 @given(st.sampled_from(PACES), st.floats(0.0, 3.0), st.floats(1.01, 100.0))
 def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(
-    pace: Pace, before: float, more: float
+    pace: HeartbeatTiming, before: float, more: float
 ) -> None:
     heart = Heartbeat(pace, 0.0)
     now = pace.step * before
@@ -61,7 +68,7 @@ def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(
 
 
 @pytest.mark.parametrize("pace", PACES[:3], ids=str)
-def test_who_did_not_run_for_a_moment_asks_again_before_it_judges(pace: Pace) -> None:
+def test_who_did_not_run_for_a_moment_asks_again_before_it_judges(pace: HeartbeatTiming) -> None:
     """The answer may lie in the socket, unread."""
     heart, now = Heartbeat(pace, 0.0), 0.0
     while heart.look(now) != "ask":

@@ -1,4 +1,5 @@
-"""The documentation: its site lists every page and builds without a warning, and every link leads somewhere.
+"""The documentation: its site lists every page and builds without a warning, and every link leads
+somewhere.
 
 The content of single pages is tested where their subject is tested.
 """
@@ -17,10 +18,21 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "etc/docs/mkdocs.yml"
-PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in ("docs", "etc", "tests") for page in (ROOT / folder).rglob("*.md"))])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("docs", "etc", "tests") for page in (ROOT / folder).rglob("*.md")),
+    ]
+)
 #: Files whose comments and messages name pages.
 SOURCES = sorted(
-    path for folder in [*(module.parent for module in ROOT.glob("*/__init__.py")), ROOT / "etc", ROOT / "tests"] for path in folder.rglob("*")
+    path
+    for folder in [
+        *(module.parent for module in ROOT.glob("*/__init__.py")),
+        ROOT / "etc",
+        ROOT / "tests",
+    ]
+    for path in folder.rglob("*")
     if path.suffix in (".py", ".sh", ".js", ".toml", ".yml", ".service")
 )
 README_LINES, COLUMNS = 120, 100
@@ -46,7 +58,12 @@ def listed(nav: Any) -> list[str]:
 
 def prose(page: Path) -> str:
     """Return the text of a page without its blocks of code."""
-    return re.sub(r"^ *(```+|~~~+).*?^ *\1 *$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^ *(```+|~~~+).*?^ *\1 *$",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
 
 def anchors(page: Path) -> set[str]:
@@ -55,7 +72,10 @@ def anchors(page: Path) -> set[str]:
     for heading in re.findall(r"^#+ +(.*?) *#*$", prose(page), re.MULTILINE):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        same = sum(anchor == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", anchor) is not None for anchor in found)
+        same = sum(
+            anchor == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", anchor) is not None
+            for anchor in found
+        )
         found.add(f"{slug}-{same}" if same else slug)
     return found
 
@@ -63,7 +83,11 @@ def anchors(page: Path) -> set[str]:
 def links(page: Path) -> list[str]:
     """Return the targets of the links in a page, without those to other sites."""
     text = re.sub(r"`[^`\n]*`", "", prose(page))
-    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
+    return [
+        target
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not re.match(r"[a-z]+:", target)
+    ]
 
 
 def test_the_navigation_lists_every_page_once() -> None:
@@ -83,11 +107,17 @@ def test_every_link_of_a_page_leads_to_a_file_and_an_anchor(page: Path) -> None:
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.is_file(), link
-        assert not anchor or anchor in anchors(target), f"{link}: the anchors are {sorted(anchors(target))}"
+        assert not anchor or anchor in anchors(target), (
+            f"{link}: the anchors are {sorted(anchors(target))}"
+        )
 
 
 def test_pages_that_sources_name_are_there() -> None:
-    named = {(page, path) for path in SOURCES for page in re.findall(r"\bdocs/[\w-]+\.md", path.read_text(encoding="utf-8"))}
+    named = {
+        (page, path)
+        for path in SOURCES
+        for page in re.findall(r"\bdocs/[\w-]+\.md", path.read_text(encoding="utf-8"))
+    }
     assert sorted((page, str(path)) for page, path in named if not (ROOT / page).is_file()) == []
 
 
@@ -95,12 +125,24 @@ def test_sections_that_sources_name_are_there() -> None:
     found = set()
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
-        found |= {(page, section, path) for page, section in re.findall(r"\b(docs/[\w-]+\.md), ['\"]([A-Z][^'\"\n]+)['\"]", text)}
-        found |= {(page, section, path) for section, page in re.findall(r"'([A-Z][^'\n]+)' in (docs/[\w-]+\.md)", text)}
+        found |= {
+            (page, section, path)
+            for page, section in re.findall(
+                r"\b(docs/[\w-]+\.md), ['\"]([A-Z][^'\"\n]+)['\"]", text
+            )
+        }
+        found |= {
+            (page, section, path)
+            for section, page in re.findall(r"'([A-Z][^'\n]+)' in (docs/[\w-]+\.md)", text)
+        }
     assert len(found) >= 4
     for page, section, path in found:
         headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-        assert any(section.lower() in heading.lower() for heading in headings), (path, page, section)
+        assert any(section.lower() in heading.lower() for heading in headings), (
+            path,
+            page,
+            section,
+        )
 
 
 def test_the_readme_is_short_and_wrapped() -> None:
@@ -111,15 +153,35 @@ def test_the_readme_is_short_and_wrapped() -> None:
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", CONFIG, "--site-dir", tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        CONFIG,
+        "--site-dir",
+        tmp_path,
+    ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=110, check=False,
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     reference = (tmp_path / "python-api.html").read_text(encoding="utf-8")
-    modules = re.findall(r"^::: (\S+)", (ROOT / "docs/python-api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    modules = re.findall(
+        r"^::: (\S+)", (ROOT / "docs/python-api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert modules and [name for name in modules if f'id="{name}"' not in reference] == []
-    assert re.search(r'id="jobscribe\.client\.[\w.]+\.Client\.submit"', reference) and re.search(r'id="jobscribe\.apps\.[\w.]+\.App\.prepare"', reference)
+    assert re.search(r'id="jobscribe\.client\.[\w.]+\.Client\.submit"', reference) and re.search(
+        r'id="jobscribe\.apps\.[\w.]+\.App\.prepare"', reference
+    )
     assert "docker" in (tmp_path / "search/search_index.json").read_text(encoding="utf-8")
 
 
@@ -138,5 +200,8 @@ def test_the_site_shows_lists_and_code_as_github_does() -> None:
     github = MarkdownIt("commonmark").enable("table")
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        site = markdown.markdown(hooks["as_python_markdown"](text), extensions=["tables", "sane_lists", "pymdownx.superfences"])
+        site = markdown.markdown(
+            hooks["as_python_markdown"](text),
+            extensions=["tables", "sane_lists", "pymdownx.superfences"],
+        )
         assert tags(site) == tags(github.render(text)), page

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jobscribe.protocol.clusters.batch import BatchState, ClusterNews, Partition, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, BatchState, ClusterStatus, Partition
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.wire import messages as m
@@ -98,7 +98,7 @@ FACTS_EXECUTION = msgspec.structs.replace(
 )
 BATCH_SPEC = msgspec.structs.replace(
     SPEC,
-    batch=Wishes(
+    batch=BatchRequest(
         cluster="hpc-1",
         partition="debug",
         account="m1234",
@@ -117,7 +117,7 @@ BATCH_SPEC = msgspec.structs.replace(
         signal_secs=60,
     ),
 )
-NEWS = ClusterNews(
+NEWS = ClusterStatus(
     cluster="hpc-1",
     at=1_700_000_000.5,
     scheduler="up",

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from jobscribe.diagnosis import output_patterns as last_words
+from jobscribe.diagnosis import output_patterns
 from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
 from jobscribe.diagnosis.classification import by_facts, of_exit, refined
 from jobscribe.diagnosis.exit_table import Table, agrees, diagnose
@@ -414,15 +414,17 @@ def test_the_last_error_counts_and_not_what_the_program_survived(
 
 
 def test_the_newest_exception_is_read_with_its_frames() -> None:
-    lines = last_words.newest(
+    lines = output_patterns.newest(
         "x\n" + TRACEBACK.replace("negative", "old") + "\n\nDuring handling:\n\n" + TRACEBACK + "\n"
     )
-    assert last_words.traceback_of(lines) == {
+    assert output_patterns.traceback_of(lines) == {
         "last": "ValueError: negative volume",
         "frames": ["solve.py:12 in main", "solve.py:3 in step"],
     }
     cut = TRACEBACK.partition("\n")[2]
-    assert last_words.traceback_of(last_words.newest(cut)) is not None, "its head may be cut off"
+    assert output_patterns.traceback_of(output_patterns.newest(cut)) is not None, (
+        "its head may be cut off"
+    )
 
 
 @pytest.mark.parametrize(
@@ -435,16 +437,16 @@ def test_the_newest_exception_is_read_with_its_frames() -> None:
     ],
 )
 def test_what_is_no_exception_at_the_end_is_none(text: str) -> None:
-    assert last_words.traceback_of(last_words.newest(text)) is None
+    assert output_patterns.traceback_of(output_patterns.newest(text)) is None
 
 
 def test_faulthandlers_frames_are_those_of_the_thread_that_it_happened_in() -> None:
-    assert last_words.faulthandler_of(last_words.newest(FAULT)) == [
+    assert output_patterns.faulthandler_of(output_patterns.newest(FAULT)) == [
         "Fatal Python error: Segmentation fault",
         "solve.py:7 in inner",
         "solve.py:9 in <module>",
     ]
-    assert last_words.faulthandler_of(last_words.newest(TRACEBACK)) is None
+    assert output_patterns.faulthandler_of(output_patterns.newest(TRACEBACK)) is None
 
 
 def test_a_complaint_of_long_ago_is_none() -> None:
@@ -455,7 +457,7 @@ def test_a_complaint_of_long_ago_is_none() -> None:
 
 
 def test_long_lines_and_many_lines_cost_little() -> None:
-    lines = last_words.newest(("x" * 100_000 + "\n") * 300)
+    lines = output_patterns.newest(("x" * 100_000 + "\n") * 300)
     assert len(lines) == 200 and max(map(len, lines)) == 400
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol.clusters.batch import BatchState, ClusterNews, Partition, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, BatchState, ClusterStatus, Partition
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.wire import messages as m
@@ -110,7 +110,7 @@ batches = st.builds(
     run_dir=text,
 )
 wishes = st.builds(
-    Wishes,
+    BatchRequest,
     cluster=st.none() | clusters,
     partition=st.none() | st.just("debug"),
     constraint=st.none() | st.just("a&[b|c]"),
@@ -134,7 +134,7 @@ partitions = st.builds(
     qos=texts,
 )
 news = st.builds(
-    ClusterNews,
+    ClusterStatus,
     cluster=clusters,
     at=st.floats(0, 1e11),
     scheduler=st.sampled_from(["up", "unreachable"]),

@@ -22,7 +22,7 @@ from jobscribe.protocol.jobs.roles import (
     Retry,
     TaskRole,
 )
-from jobscribe.schema.fields import MAX_PROBLEMS, BadDescription, Problem, above, element, member
+from jobscribe.schema.fields import MAX_PROBLEMS, InvalidDocument, Problem, above, element, member
 from jobscribe.schema.jobs.description import (
     JOB,
     MAX_AFTER,
@@ -55,7 +55,7 @@ def role(**fields: Any) -> TaskRole:
 
 
 def problems(data: object, uid: str = UID) -> list[Problem]:
-    with pytest.raises(BadDescription) as e:
+    with pytest.raises(InvalidDocument) as e:
         made(data, uid)
     assert e.value.problems
     assert all(p.problem and p.right for p in e.value.problems)
@@ -620,7 +620,7 @@ def test_whatever_it_is_it_is_runs_or_problems_with_paths(data: object) -> None:
         all_runs = [s for m in made(data) for s in m.specs]
         assert all_runs
         assert msgspec.json.decode(msgspec.json.encode(all_runs), type=list[RunSpec]) == all_runs
-    except BadDescription as e:
+    except InvalidDocument as e:
         assert e.problems
         assert msgspec.json.encode(e.problems)
         assert all(

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.api.requests import RunSpec
-from jobscribe.protocol.jobs.roles import MAX_TASKS, Place, Port, TaskRole
-from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.jobs.roles import MAX_TASKS, Port, TaskPlace, TaskRole
+from jobscribe.protocol.launch import task_environment
 
 GOLDEN = pathlib.Path(__file__).parent / "golden_env"
 JID, SERIAL, ATTEMPT = "user0001-sim00001-command", 1_700_000_000, 2
@@ -26,7 +26,7 @@ def spec(*roles, **more):
 
 
 def place(role, index, address, gpus=(), host="node5", **ports):
-    return Place(role=role, index=index, host=host, address=address, gpus=gpus, ports=ports)
+    return TaskPlace(role=role, index=index, host=host, address=address, gpus=gpus, ports=ports)
 
 
 #: the 2 + 2 example of the OpenPAI guides
@@ -126,11 +126,11 @@ RUNS = {"tensorflow": TENSORFLOW, "static": STATIC, "single": SINGLE, "gpus": GP
 
 
 def shared(run):
-    return task_env.shared(run[0], JID, SERIAL, ATTEMPT, run[1])
+    return task_environment.shared(run[0], JID, SERIAL, ATTEMPT, run[1])
 
 
 def own(run, n):
-    return task_env.own(run[0], JID, SERIAL, ATTEMPT, run[1][n])
+    return task_environment.own(run[0], JID, SERIAL, ATTEMPT, run[1][n])
 
 
 def files(name):
@@ -255,7 +255,7 @@ def test_job_json_says_the_same(name):
     assert said["job"]["computeJid"] == JID
     assert said["job"]["name"] == shared(run).env["PAI_JOB_NAME"]
     assert [r["name"] for r in said["roles"]] == shared(run).env["PAI_TASK_ROLE_LIST"].split(",")
-    assert msgspec.convert(said["tasks"], tuple[Place, ...]) == run[1]
+    assert msgspec.convert(said["tasks"], tuple[TaskPlace, ...]) == run[1]
 
 
 def test_places_may_come_in_any_order():
@@ -283,7 +283,7 @@ def test_places_may_come_in_any_order():
 )
 def test_places_that_are_not_one_for_each_task(places):
     with pytest.raises(ValueError, match="place"):
-        task_env.shared(TENSORFLOW[0], JID, SERIAL, ATTEMPT, places)
+        task_environment.shared(TENSORFLOW[0], JID, SERIAL, ATTEMPT, places)
 
 
 @pytest.mark.parametrize(
@@ -296,13 +296,13 @@ def test_places_that_are_not_one_for_each_task(places):
 )
 def test_a_place_of_no_task(wrong):
     with pytest.raises(ValueError, match=r"task|place"):
-        task_env.own(TENSORFLOW[0], JID, SERIAL, ATTEMPT, wrong)
+        task_environment.own(TENSORFLOW[0], JID, SERIAL, ATTEMPT, wrong)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_how_many_there_are_is_known_before(name):
     run = RUNS[name]
-    assert task_env.most(run[0].roles) == len(shared(run).env) + max(
+    assert task_environment.most(run[0].roles) == len(shared(run).env) + max(
         len(own(run, n)) for n in range(len(run[1]))
     )
 
@@ -324,13 +324,13 @@ def labeled(name, *labels):
     ],
 )
 def test_two_variables_of_one_name(roles, name):
-    assert task_env.clash(roles) == name
+    assert task_environment.clash(roles) == name
     places = [place(r.name, 0, "10.0.0.5", **{p.label: (1,) for p in r.all_ports()}) for r in roles]
     if name is None:
-        assert task_env.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
+        assert task_environment.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
     else:
         with pytest.raises(ValueError, match=name):
-            task_env.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
+            task_environment.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
 
 
 def test_names_that_look_alike_are_told_apart_before_anything_is_counted():
@@ -363,10 +363,10 @@ def test_names_that_look_alike_are_told_apart_before_anything_is_counted():
                     for r in roles
                 ]
                 try:
-                    task_env.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
-                    assert task_env.clash(roles) is None, (first, second)
+                    task_environment.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
+                    assert task_environment.clash(roles) is None, (first, second)
                 except ValueError:
-                    assert task_env.clash(roles), (first, second)
+                    assert task_environment.clash(roles), (first, second)
                     found += 1
     assert found > 10
 

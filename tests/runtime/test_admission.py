@@ -5,7 +5,13 @@ is missed least.
 import pytest
 
 from jobscribe.runtime.connections import admission as module
-from jobscribe.runtime.connections.admission import Admission, Entry, Limits, Peer, is_scarce
+from jobscribe.runtime.connections.admission import (
+    Admission,
+    Limits,
+    Peer,
+    TrackedConnection,
+    is_scarce,
+)
 
 ALICE, BOB, ROOT = Peer("unix user 1001"), Peer("unix user 1002"), Peer("unix user 0", own=True)
 PROXY = Peer("unix user 33", trusted=True)
@@ -23,14 +29,14 @@ class Door:
         self.time = 1000.0
         self._number = 0
 
-    def enter(self, peer: Peer, *, scarce: bool = False) -> tuple[int, Entry | None]:
+    def enter(self, peer: Peer, *, scarce: bool = False) -> tuple[int, TrackedConnection | None]:
         self._number += 1
         number = self._number
         return number, self.all.enter(
             peer, lambda: self.closed.add(number), lambda: number in self.closed, scarce=scarce
         )
 
-    def known(self, peer: Peer, *, idle: bool = False) -> Entry:
+    def known(self, peer: Peer, *, idle: bool = False) -> TrackedConnection:
         entry = self.enter(peer)[1]
         assert entry is not None
         entry.answering()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.runtime.connections import socket_owner as peers
+from jobscribe.runtime.connections import socket_owner
 from jobscribe.runtime.connections.socket_owner import owner
 
-KERNELS = pytest.mark.parametrize("tables", [None, peers._TABLES], ids=["asked", "listed"])
+KERNELS = pytest.mark.parametrize("tables", [None, socket_owner._TABLES], ids=["asked", "listed"])
 
 
 @contextlib.contextmanager

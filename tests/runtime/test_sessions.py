@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobscribe.runtime.log import session_folders as sessions
+from jobscribe.runtime.log import session_folders
 from jobscribe.runtime.log.destinations import RotatingFile
 
 NOW = 1_795_300_000.0
@@ -20,11 +20,11 @@ def write(folder: str | Path, name: str, text: str) -> Path:
 
 
 def read(root: Path, name: str = "supervisor") -> list[str]:
-    return [Path(f).read_text() for f in sessions.log_files(str(root), name)]
+    return [Path(f).read_text() for f in session_folders.log_files(str(root), name)]
 
 
 def test_a_session_is_private_and_found_by_links_that_are_old_habits(tmp_path: Path) -> None:
-    folder = sessions.begin(str(tmp_path), now=NOW)
+    folder = session_folders.begin(str(tmp_path), now=NOW)
     write(folder, "supervisor.log", "one")
     assert (
         os.path.basename(folder).startswith("20261121T222640Z-")
@@ -33,7 +33,9 @@ def test_a_session_is_private_and_found_by_links_that_are_old_habits(tmp_path: P
     assert (tmp_path / "log" / "latest").resolve() == Path(folder).resolve()
     assert (tmp_path / "log" / "supervisor.log").read_text() == "one"
     assert os.readlink(tmp_path / "log" / "supervisor.log") == "latest/supervisor.log"
-    write(sessions.begin(str(tmp_path), now=NOW), "supervisor.log", "two")  # within the same second
+    write(
+        session_folders.begin(str(tmp_path), now=NOW), "supervisor.log", "two"
+    )  # within the same second
     assert (tmp_path / "log" / "supervisor.log").read_text() == "two" and read(tmp_path) == [
         "one",
         "two",
@@ -42,7 +44,7 @@ def test_a_session_is_private_and_found_by_links_that_are_old_habits(tmp_path: P
 
 def test_all_files_of_a_log_oldest_first_and_each_once(tmp_path: Path) -> None:
     assert read(tmp_path) == []
-    first = sessions.begin(str(tmp_path), now=NOW)
+    first = session_folders.begin(str(tmp_path), now=NOW)
     for name, text in (
         ("supervisor.log", "1c"),
         ("supervisor.log.1", "1b"),
@@ -50,7 +52,7 @@ def test_all_files_of_a_log_oldest_first_and_each_once(tmp_path: Path) -> None:
         ("server.log", "web"),
     ):
         write(first, name, text)
-    second = sessions.begin(str(tmp_path), now=NOW - 86400)  # the clock was set back
+    second = session_folders.begin(str(tmp_path), now=NOW - 86400)  # the clock was set back
     write(second, "supervisor.log", "2")
     write(second, "supervisor.log.old", "somebody's")
     assert read(tmp_path) == ["1a", "1b", "1c", "2"] and read(tmp_path, "server") == ["web"]
@@ -60,18 +62,18 @@ def test_plain_files_of_an_older_root_become_a_session_and_nothing_is_lost(tmp_p
     for name in ("supervisor.log", "supervisor.log.1", "server.log"):
         write(tmp_path / "log", name, name)
     assert read(tmp_path) == ["supervisor.log.1", "supervisor.log"]
-    write(sessions.begin(str(tmp_path)), "supervisor.log", "new")
+    write(session_folders.begin(str(tmp_path)), "supervisor.log", "new")
     assert read(tmp_path) == ["supervisor.log.1", "supervisor.log", "new"] and read(
         tmp_path, "server"
     ) == ["server.log"]
     assert (tmp_path / "log" / "server.log").is_symlink() and len(
-        sessions.sessions(str(tmp_path))
+        session_folders.sessions(str(tmp_path))
     ) == 2
 
 
 def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None:
     root, over, seen = str(tmp_path), threading.Event(), set()
-    sessions.begin(root)
+    session_folders.begin(root)
 
     def look() -> None:
         while not over.is_set():
@@ -80,7 +82,8 @@ def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None
     looker = threading.Thread(target=look)
     looker.start()
     starts = [
-        threading.Thread(target=lambda: [sessions.begin(root) for _ in range(25)]) for _ in range(4)
+        threading.Thread(target=lambda: [session_folders.begin(root) for _ in range(25)])
+        for _ in range(4)
     ]
     for thread in starts:
         thread.start()
@@ -88,7 +91,7 @@ def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None
         thread.join()
     over.set()
     looker.join()
-    assert seen == {True} and len(sessions.sessions(root)) == 101
+    assert seen == {True} and len(session_folders.sessions(root)) == 101
     assert sorted(os.listdir(tmp_path / "log")) == [
         "latest",
         "server.log",
@@ -101,7 +104,7 @@ def test_at_no_moment_of_a_start_is_there_no_latest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each single call that changes something."""
-    sessions.begin(str(tmp_path))
+    session_folders.begin(str(tmp_path))
     seen: list[bool] = []
     for name in ("rename", "replace", "symlink", "unlink", "remove", "mkdir"):
 
@@ -110,7 +113,7 @@ def test_at_no_moment_of_a_start_is_there_no_latest(
             seen.append(os.path.isdir(tmp_path / "log" / "latest"))
 
         monkeypatch.setattr(os, name, checked)
-    sessions.begin(str(tmp_path))
+    session_folders.begin(str(tmp_path))
     assert len(seen) >= 3 and all(seen)
 
 
@@ -120,10 +123,10 @@ def test_at_no_moment_of_a_start_is_there_no_latest(
 def test_the_oldest_sessions_go_and_the_newest_never(
     tmp_path: Path, kept: int, total: int, left: int
 ) -> None:
-    folders = [sessions.begin(str(tmp_path), now=NOW + n) for n in range(5)]
+    folders = [session_folders.begin(str(tmp_path), now=NOW + n) for n in range(5)]
     for folder in folders:
         write(folder, "supervisor.log", "x" * 100)
-    removed = sessions.prune(str(tmp_path), kept=kept, total_bytes=total)
+    removed = session_folders.prune(str(tmp_path), kept=kept, total_bytes=total)
     assert removed == (5 - left, 100 * (5 - left))
     assert [f for f in folders if os.path.isdir(f)] == folders[5 - left :]
 
@@ -131,13 +134,13 @@ def test_the_oldest_sessions_go_and_the_newest_never(
 def test_a_front_end_follows_the_newest_session(tmp_path: Path) -> None:
     now = [0.0]
     (tmp_path / "log").mkdir()
-    output = sessions.Following(str(tmp_path), "server", RotatingFile, lambda: now[0])
+    output = session_folders.Following(str(tmp_path), "server", RotatingFile, lambda: now[0])
     output.put("before any supervisor\n")
-    first = sessions.begin(str(tmp_path))
+    first = session_folders.begin(str(tmp_path))
     output.put("not looked yet\n")
-    now[0] = sessions.LOOK_SECS
+    now[0] = session_folders.LOOK_SECS
     output.put("first\n")
-    second = sessions.begin(str(tmp_path))
+    second = session_folders.begin(str(tmp_path))
     now[0] *= 3
     output.put("second\n")
     output.close()
@@ -150,8 +153,8 @@ def test_a_front_end_follows_the_newest_session(tmp_path: Path) -> None:
 
 
 def test_it_does_not_look_at_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions.begin(str(tmp_path))
-    output = sessions.Following(str(tmp_path), "server", RotatingFile, lambda: 0.5)
+    session_folders.begin(str(tmp_path))
+    output = session_folders.Following(str(tmp_path), "server", RotatingFile, lambda: 0.5)
     monkeypatch.setattr(os, "readlink", lambda path: pytest.fail("it looked"))
     for _ in range(100):
         output.put("x\n")

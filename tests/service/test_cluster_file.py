@@ -17,7 +17,7 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from jobscribe.agent.slurm.sbatch_directives import OURS
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.schema.jobs.batch_rules import RESERVED
@@ -28,7 +28,7 @@ from jobscribe.service.settings.settings import (
     Settings,
     SupervisorSettings,
 )
-from jobscribe.service.site import startup_checks as safety
+from jobscribe.service.site import startup_checks
 from jobscribe.service.site.cluster_file import FORMS, load, read
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ clusters:
         limits=Limits(
             nodes=4, tasks=64, cores=128, memory_mb=8000, gpus=2, time_limit_secs=172_800.0
         ),
-        defaults=Wishes(
+        defaults=BatchRequest(
             partition="regular",
             account="m1",
             qos="normal",
@@ -563,7 +563,7 @@ def test_whatever_stands_behind_a_key_it_is_read_or_refused_by_name(
         st.sampled_from([[{}], {"host": "x"}, [[["a"]]], "a\nb", "$(id)"]),
     )
     where = data.draw(st.sampled_from(["", "defaults", "limits", "login"]))
-    names = {"": Cluster, "defaults": Wishes, "limits": Limits, "login": LoginHost}[where]
+    names = {"": Cluster, "defaults": BatchRequest, "limits": Limits, "login": LoginHost}[where]
     fields = [f.encode_name for f in msgspec.structs.fields(names)]
     drawn = data.draw(
         st.dictionaries(
@@ -584,7 +584,7 @@ def test_whatever_stands_behind_a_key_it_is_read_or_refused_by_name(
 def test_every_field_has_its_form() -> None:
     fields = {
         f.encode_name
-        for type_ in (Clusters, Cluster, LoginHost, Limits, Wishes)
+        for type_ in (Clusters, Cluster, LoginHost, Limits, BatchRequest)
         for f in msgspec.structs.fields(type_)
     }
     assert set(FORMS) == fields
@@ -767,11 +767,11 @@ def test_the_driver_is_one_of_those_that_there_are(tmp_path: pathlib.Path) -> No
 
 def test_a_supervisor_does_not_start_with_bad_clusters(write: Write) -> None:
     bad = settings(write(GOOD + "    netwrok: x\n    link: y\n"))
-    assert [p.code for p in safety.problems(bad)] == ["badConfig"] * 2
+    assert [p.code for p in startup_checks.problems(bad)] == ["badConfig"] * 2
     with pytest.raises(Refusal) as e:
-        safety.check(bad)
+        startup_checks.check(bad)
     assert "netwrok is not known" in e.value.sentence and "link: must be" in e.value.sentence
-    assert list(safety.problems(settings(write(GOOD)))) == []
+    assert list(startup_checks.problems(settings(write(GOOD)))) == []
 
 
 def test_who_may_become_others_and_who_should_not_be_root(
@@ -782,16 +782,16 @@ def test_who_may_become_others_and_who_should_not_be_root(
         settings(write(GOOD)),
     )
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    (warning,) = safety.warnings(shared)
+    (warning,) = startup_checks.warnings(shared)
     assert "access account" in warning and "root" in warning
-    assert list(safety.problems(settings(write(becomes)))) == []
+    assert list(startup_checks.problems(settings(write(becomes)))) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    assert list(safety.warnings(settings(write(becomes)))) == []
-    (problem,) = safety.problems(settings(write(becomes)))
+    assert list(startup_checks.warnings(settings(write(becomes)))) == []
+    (problem,) = startup_checks.problems(settings(write(becomes)))
     assert problem.code == "unsafe" and "uid 1234" in problem.sentence
 
 
 def test_agents_that_dial_in_over_tls_need_a_listener_that_has_it(write: Write) -> None:
     text = SSH.replace("link: ssh", "link: tls")
-    (problem,) = safety.problems(settings(write(text)))
+    (problem,) = startup_checks.problems(settings(write(text)))
     assert "agents_tls_cert" in problem.sentence

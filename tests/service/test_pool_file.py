@@ -21,7 +21,7 @@ from jobscribe.service.settings.settings import (
     Settings,
     SupervisorSettings,
 )
-from jobscribe.service.site import startup_checks as safety
+from jobscribe.service.site import startup_checks
 from jobscribe.service.site.pool_file import FORMS, TLS_DIR, load, read
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -562,18 +562,18 @@ def test_drivers_are_words_out_of_those_that_there_are(
 
 
 def test_a_supervisor_does_not_start_with_a_bad_pool(write: Write) -> None:
-    found = list(safety.problems(settings(write(GOOD + "netwrok: x\npull: y\n"))))
+    found = list(startup_checks.problems(settings(write(GOOD + "netwrok: x\npull: y\n"))))
     assert [(p.code, "F:" in p.sentence.replace(write(GOOD), "F")) for p in found] == [
         ("badConfig", True)
     ] * 2
-    assert list(safety.problems(settings(write(GOOD)))) == []
+    assert list(startup_checks.problems(settings(write(GOOD)))) == []
     with pytest.raises(Refusal) as e:
-        safety.check(settings(write(GOOD + "netwrok: x\npull: y\n")))
+        startup_checks.check(settings(write(GOOD + "netwrok: x\npull: y\n")))
     assert "netwrok is not known" in e.value.sentence and "pull: must be" in e.value.sentence
     own = "volumes: {v: {source: /srv/js/user, target: /x}}\n"
-    assert [p.code for p in safety.problems(settings(write(GOOD + own), root="/srv/js"))] == [
-        "unsafe"
-    ]
+    assert [
+        p.code for p in startup_checks.problems(settings(write(GOOD + own), root="/srv/js"))
+    ] == ["unsafe"]
 
 
 def test_unix_users_need_root_and_root_should_have_them(
@@ -581,13 +581,16 @@ def test_unix_users_need_root_and_root_should_have_them(
 ) -> None:
     without, users = settings(write(GOOD)), "unixUsers: 1900000000-1900000100\n"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    (warning,) = safety.warnings(without)
+    (warning,) = startup_checks.warnings(without)
     assert "unixUsers" in warning and "root" in warning
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    assert list(safety.warnings(without)) == []
+    assert list(startup_checks.warnings(without)) == []
     with_users = settings(write(GOOD + users))
-    (problem,) = safety.problems(with_users)
+    (problem,) = startup_checks.problems(with_users)
     assert problem.code == "unsafe" and "uid 1234" in problem.sentence
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert (list(safety.problems(with_users)), list(safety.warnings(with_users))) == ([], [])
-    assert list(safety.warnings(Settings(root="/nowhere"))) == []
+    assert (
+        list(startup_checks.problems(with_users)),
+        list(startup_checks.warnings(with_users)),
+    ) == ([], [])
+    assert list(startup_checks.warnings(Settings(root="/nowhere"))) == []

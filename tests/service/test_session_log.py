@@ -10,7 +10,7 @@ import pytest
 from pykern import pkdebug
 
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log import session_folders as sessions
+from jobscribe.runtime.log import session_folders
 from jobscribe.service.log.session_file import OwnSession
 from jobscribe.service.log.sink import open_log
 from jobscribe.service.settings.settings import LogSettings
@@ -29,7 +29,7 @@ def say(root: Path, component: str, *lines: str, settings: LogSettings | None = 
 
 
 def texts(root: Path, name: str = "supervisor") -> list[str]:
-    return [Path(f).read_text() for f in sessions.log_files(str(root), name)]
+    return [Path(f).read_text() for f in session_folders.log_files(str(root), name)]
 
 
 def test_each_start_has_a_session_and_the_front_end_writes_into_the_newest(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_each_start_has_a_session_and_the_front_end_writes_into_the_newest(tmp_p
     say(tmp_path, "supervisor", "second life")
     assert ["life" in t and t.count("\n") for t in texts(tmp_path)] == [1, 1]
     assert [
-        s.parent.name for s in map(Path, sessions.log_files(str(tmp_path), "server"))
-    ] == sessions.sessions(str(tmp_path))[:1]
+        s.parent.name for s in map(Path, session_folders.log_files(str(tmp_path), "server"))
+    ] == session_folders.sessions(str(tmp_path))[:1]
 
 
 def test_what_is_removed_is_said_in_the_newest_log(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_json_lines_say_their_session_and_nothing_in_the_file_is_no_json(tmp_pat
     say(tmp_path, "supervisor", *(f"{n} {'x' * 200}" for n in range(30)), settings=how)
     rows = [json.loads(line) for text in texts(tmp_path) for line in text.splitlines()]
     assert {r.get("session") for r in rows if r["component"] == "supervisor"} == {
-        sessions.latest(str(tmp_path))
+        session_folders.latest(str(tmp_path))
     }
     said = [r["msg"] for r in rows if r["component"] == "log"]
     assert any(m.startswith("[jobscribe: goes on from supervisor.log.1; ") for m in said)
@@ -68,7 +68,7 @@ def test_json_lines_say_their_session_and_nothing_in_the_file_is_no_json(tmp_pat
 def test_all_together_stay_below_their_bytes_also_while_one_grows(tmp_path: Path) -> None:
     how = LogSettings(file_bytes=10_000, files_kept=2, total_bytes=50_000)
     say(tmp_path, "supervisor", *("x" * 1000 for _ in range(25)), settings=how)
-    assert len(sessions.sessions(str(tmp_path))) == 1
+    assert len(session_folders.sessions(str(tmp_path))) == 1
     say(tmp_path, "supervisor", *("x" * 1000 for _ in range(25)), settings=how)
     say(tmp_path, "supervisor", *("x" * 1000 for _ in range(25)), settings=how)
     assert sum(
@@ -84,12 +84,12 @@ def test_where_no_session_can_be_made_the_log_goes_on_in_the_one_before(
     def full(root: str) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sessions, "begin", full)
+    monkeypatch.setattr(session_folders, "begin", full)
     output = OwnSession(
         "supervisor", LogSettings(), str(tmp_path), lambda s: s + "\n", lambda s: s + "\n"
     )
     output.put("after\n")
-    assert output.session == sessions.latest(str(tmp_path))
+    assert output.session == session_folders.latest(str(tmp_path))
     (text,) = texts(tmp_path)
     assert "before" in text and text.endswith(
         "no session of the log can be begun: No space left on device; its lines go where those before went\nafter\n"

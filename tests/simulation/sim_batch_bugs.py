@@ -7,29 +7,28 @@ import msgspec
 from sim_gang_bugs import Patch
 
 from jobscribe.db.events.events import TaskSubmitted
-from jobscribe.supervisor.core.agents import lifecycle as agency
-from jobscribe.supervisor.core.runs import reconciler as execution
-from jobscribe.supervisor.core.runs import termination as stopping
-from jobscribe.supervisor.core.state import cluster_assignment as batch
+from jobscribe.supervisor.core.agents import lifecycle
+from jobscribe.supervisor.core.runs import reconciler, termination
+from jobscribe.supervisor.core.state import cluster_assignment
 from jobscribe.supervisor.core.status import batch_status
 
 
 def hears_no_sign_in() -> list[Patch]:
-    return [(agency, "signed_in", lambda turn, key: None)]
+    return [(lifecycle, "signed_in", lambda turn, key: None)]
 
 
 def forgets_a_sign_in_that_was_faster_than_the_answer() -> list[Patch]:
-    original = agency._signed_out
+    original = lifecycle._signed_out
 
     def signed_out(turn: Any, view: Any, sentence: str) -> None:
         view.signed_in = False
         original(turn, view, sentence)
 
-    return [(agency, "_signed_out", signed_out)]
+    return [(lifecycle, "_signed_out", signed_out)]
 
 
 def keeps_what_schedulers_said() -> list[Patch]:
-    return [(execution, "_with_last_word", lambda turn, token, exit_: exit_)]
+    return [(reconciler, "_with_last_word", lambda turn, token, exit_: exit_)]
 
 
 def records_a_batch_job_at_every_word() -> list[Patch]:
@@ -40,7 +39,7 @@ def records_a_batch_job_at_every_word() -> list[Patch]:
                 task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said)
             )
 
-    return [(execution, "_heard", heard)]
+    return [(reconciler, "_heard", heard)]
 
 
 def calls_known_what_its_scheduler_does_not_say() -> list[Patch]:
@@ -48,30 +47,36 @@ def calls_known_what_its_scheduler_does_not_say() -> list[Patch]:
 
 
 def gives_up_a_queue_limit_where_slurm_s_queue_begins() -> list[Patch]:
-    return [(batch, "keeps_limit", lambda policy, run: False)]
+    return [(cluster_assignment, "keeps_limit", lambda policy, run: False)]
 
 
 def forgets_a_queue_limit_over_a_restart() -> list[Patch]:
-    original = stopping.arm
+    original = termination.arm
 
     def arm(turn: Any, job: Any) -> None:
         if job.run is None or not job.run.attempts:
             original(turn, job)
 
-    return [(stopping, "arm", arm)]
+    return [(termination, "arm", arm)]
 
 
 def sends_wishes_for_another_cluster() -> list[Patch]:
-    return [(batch, "wishes", lambda spec, host: batch.Wishes(cluster="other"))]
+    return [
+        (
+            cluster_assignment,
+            "wishes",
+            lambda spec, host: cluster_assignment.BatchRequest(cluster="other"),
+        )
+    ]
 
 
 def counts_what_a_cluster_takes_back_as_its_own_failure() -> list[Patch]:
-    original = execution.diagnose
+    original = reconciler.diagnose
 
     def diagnose(exit_: Any, table: Any) -> Any:
         return original(msgspec.structs.replace(exit_, batch=msgspec.UNSET), table)
 
-    return [(execution, "diagnose", diagnose)]
+    return [(reconciler, "diagnose", diagnose)]
 
 
 BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (

@@ -14,15 +14,12 @@ from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 from jobscribe.agent.session.state_machine import Session
 from jobscribe.db.events import agent_fold
 from jobscribe.supervisor.core import decide
-from jobscribe.supervisor.core.agents import lifecycle as agency
-from jobscribe.supervisor.core.interface.effects import FindTasks, SetTimer
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.runs import reconciler as execution
-from jobscribe.supervisor.core.runs import retention as purging
-from jobscribe.supervisor.core.runs import termination as stopping
-from jobscribe.supervisor.core.scheduling import dispatch as tasks
-from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import Turn, World
+from jobscribe.supervisor.core.agents import lifecycle
+from jobscribe.supervisor.core.interface.effects import ListTasks, SetTimer
+from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.runs import reconciler, retention, termination
+from jobscribe.supervisor.core.scheduling import dispatch, placement
+from jobscribe.supervisor.core.state.world import Transaction, World
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 
@@ -76,7 +73,7 @@ def forgets_what_a_keeper_adopted() -> list[Patch]:
 
 
 def launches_again_after_a_reboot() -> list[Patch]:
-    return [(execution, "_restarted", lambda turn, task: False)]
+    return [(reconciler, "_restarted", lambda turn, task: False)]
 
 
 def gives_nothing_back_at_an_end() -> list[Patch]:
@@ -86,14 +83,14 @@ def gives_nothing_back_at_an_end() -> list[Patch]:
 
 
 def takes_no_slots_after_a_restart() -> list[Patch]:
-    return [(slots, "hold", lambda slots_, ticket, number, pools, released=(): None)]
+    return [(concurrency_limits, "hold", lambda slots_, ticket, number, pools, released=(): None)]
 
 
 def asks_for_a_snapshot_once() -> list[Patch]:
     def sync_deadline(turn: Any, key: Any, epoch: int) -> None:
-        turn.ask(FindTasks(key))
+        turn.ask(ListTasks(key))
 
-    return [(execution, "sync_deadline", sync_deadline)]
+    return [(reconciler, "sync_deadline", sync_deadline)]
 
 
 def asks_for_nothing_that_is_owed() -> list[Patch]:
@@ -101,11 +98,11 @@ def asks_for_nothing_that_is_owed() -> list[Patch]:
 
 
 def waits_by_the_wall_clock() -> list[Patch]:
-    return [(Turn, "passed", lambda self, at, mono, boot_id: max(0.0, self.now.wall - at))]
+    return [(Transaction, "passed", lambda self, at, mono, boot_id: max(0.0, self.now.wall - at))]
 
 
 def sends_a_stop_once() -> list[Patch]:
-    original = tasks.stop
+    original = dispatch.stop
 
     def stop(turn: Any, token: Any, wanted: Any) -> None:
         original(turn, token, wanted)
@@ -113,16 +110,16 @@ def sends_a_stop_once() -> list[Patch]:
             e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))
         ]
 
-    return [(tasks, "stop", stop)]
+    return [(dispatch, "stop", stop)]
 
 
 def calls_a_run_over_its_limit_canceled() -> list[Patch]:
     def time_limit(turn: Any, token: Any) -> None:
-        run = stopping._live(turn, token.jid, token.serial)
+        run = termination._live(turn, token.jid, token.serial)
         if run is not None:
-            stopping._stop(turn, run, token.jid, "timeLimit", by="supervisor")
+            termination._stop(turn, run, token.jid, "timeLimit", by="supervisor")
 
-    return [(stopping, "time_limit", time_limit)]
+    return [(termination, "time_limit", time_limit)]
 
 
 def remembers_one_token_of_an_agent() -> list[Patch]:
@@ -130,7 +127,7 @@ def remembers_one_token_of_an_agent() -> list[Patch]:
 
 
 def takes_silence_for_death() -> list[Patch]:
-    original = agency.found
+    original = lifecycle.found
 
     def found(turn: Any, input_: Any) -> None:
         if input_.state != "gone":
@@ -138,21 +135,21 @@ def takes_silence_for_death() -> list[Patch]:
             for token in sorted(view.placed):
                 task = turn.world.task(token)
                 if task is not None and task.pid is not None:
-                    execution.finish(
-                        turn, task, execution.ExitInfo(source="lost", detail="planted")
+                    reconciler.finish(
+                        turn, task, reconciler.ExitInfo(source="lost", detail="planted")
                     )
         original(turn, input_)
 
-    return [(agency, "found", found)]
+    return [(lifecycle, "found", found)]
 
 
 def purges_what_runs() -> list[Patch]:
     def purge(turn: Any, input_: Any) -> None:
         job = turn.world.jobs.get(input_.jid)
         if job is not None and job.run is not None and job.run.serial == input_.serial:
-            turn.ask(purging.RemoveRunDir(job.jid, job.run.serial, job.run.run_dir))
+            turn.ask(retention.RemoveRunDir(job.jid, job.run.serial, job.run.run_dir))
 
-    return [(purging, "purge", purge)]
+    return [(retention, "purge", purge)]
 
 
 def queues_anew_in_any_order() -> list[Patch]:

@@ -12,9 +12,8 @@ from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.status import PURGED
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
-from jobscribe.supervisor.core.resources.concurrency_limits import Ticket
+from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
+from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
 from jobscribe.supervisor.core.runs.reconciler import RESTARTED
 from jobscribe.supervisor.core.state.world import World, dir_pool
 from jobscribe.supervisor.core.status.run_status import status
@@ -205,10 +204,10 @@ class Checks:
         world = engine.world
         if supervisor.decisions != self._decisions:
             self._decisions = supervisor.decisions
-            if wrong := slots.broken(world.slots):
+            if wrong := concurrency_limits.broken(world.slots):
                 self.sim.broken(f"slots: {wrong}")
             for driver, room in world.rooms.items():
-                if wrong := rooms.broken(room):
+                if wrong := gang_allocator.broken(room):
                     self.sim.broken(f"the room of {driver}: {wrong}")
         if engine.paused or engine._suspect or engine._pending:
             return
@@ -234,7 +233,7 @@ class Checks:
             self._once(f"it was told: {said['queueState']}", (job.jid, run.serial))
         if (
             said["state"] == "pending"
-            and (wait := slots.wait_of(world.slots, (job.jid, run.serial))) is not None
+            and (wait := concurrency_limits.wait_of(world.slots, (job.jid, run.serial))) is not None
         ):
             pool = world.slots.pools[wait.pool]
             if wait.in_use != len(pool.holders) or (wait.in_use < pool.capacity and not wait.ahead):
@@ -317,7 +316,7 @@ class Checks:
                     f"G8: with {driver}, {seated} have room, their events add up to {placed}"
                 )
 
-    def _at_first(self, world: World, queued: dict[Ticket, int]) -> dict[Ticket, int]:
+    def _at_first(self, world: World, queued: dict[RunKey, int]) -> dict[RunKey, int]:
         """Without those that were tried before, or waited for others: they come again when their
         time has come, and behind all who wait.
         """
@@ -425,7 +424,7 @@ class Checks:
                 self.sim.broken(f"G19: left in memory: {what}: {is_left}")
 
 
-def _queued(world: World, key: AgentKey) -> dict[Ticket, int]:
+def _queued(world: World, key: AgentKey) -> dict[RunKey, int]:
     """The queues of one user's agents of a kind, on all hosts."""
     views = [
         v

@@ -7,7 +7,7 @@ import msgspec
 from sim_recipes import Recipes, command, one_fits, too_much
 
 from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, base62
 from jobscribe.protocol.jobs.roles import After, TaskRole
@@ -16,9 +16,9 @@ from jobscribe.supervisor.core.interface.inputs import (
     Cancel,
     Input,
     Purge,
-    Release,
+    ReleaseHold,
+    RequireAgent,
     Submit,
-    WantAgent,
 )
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 
@@ -194,7 +194,7 @@ class Clients:
             **self.recipes.policies(),
             **fields,
             **(
-                {"batch": Wishes(cluster=r.choice((None, *self._clusters)))}
+                {"batch": BatchRequest(cluster=r.choice((None, *self._clusters)))}
                 if self._clusters
                 else {}
             ),
@@ -295,7 +295,7 @@ class Clients:
             case RunSimulation():
                 return Submit(handle, asked.request, "/run")
             case RunRelease():
-                return Release(handle, asked.request)
+                return ReleaseHold(handle, asked.request)
             case _:
                 return Cancel(handle, asked.request)
 
@@ -390,7 +390,7 @@ class Clients:
 
         supervisor.request(handle, answer, WANT_SECS + 1)
         life.after(WANT_SECS, late)
-        supervisor.tell(WantAgent(handle, key))
+        supervisor.tell(RequireAgent(handle, key))
 
     def _send_call(self, key: AgentKey, number: int) -> None:
         supervisor, r = self.supervisor, self.time.random

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.wire.messages import Kill
 from jobscribe.supervisor.core.interface.effects import (
-    DismissAgent,
+    EvictAgent,
     FindAgent,
     StartAgent,
     StopAgent,
 )
 from jobscribe.supervisor.core.interface.inputs import (
-    AgentBusy,
     DriverFailed,
     DriverFound,
     DriverStarted,
     DriverStopped,
+    EvictionRefused,
     Input,
     SignInNeeded,
 )
@@ -41,7 +41,7 @@ class Driver:
         #: verbs on their way, by key: the core waits for these
         self.busy: dict[AgentKey, int] = {}
         self._lies: dict[AgentKey, int] = {}
-        self.on_dismissal: Callable[[DismissAgent], None] = lambda effect: None
+        self.on_dismissal: Callable[[EvictAgent], None] = lambda effect: None
 
     def perform(self, effect: StartAgent | FindAgent | StopAgent) -> None:
         life, key, boot = self.supervisor.life, effect.key, self.machine.home.boot
@@ -65,7 +65,7 @@ class Driver:
         self.busy[key] = self.busy.get(key, 0) + 1
         self.time.after(secs, act)
 
-    def dismiss(self, effect: DismissAgent) -> None:
+    def dismiss(self, effect: EvictAgent) -> None:
         """As the performer does it: over the connection that was meant, unless somebody waits for
         an answer there.
         """
@@ -76,7 +76,7 @@ class Driver:
         if link.asked:
             self.time.saw("an agent that was to be dismissed was busy")
             self.supervisor.life.after(
-                0.0, lambda: self.supervisor.tell(AgentBusy(effect.key, effect.epoch))
+                0.0, lambda: self.supervisor.tell(EvictionRefused(effect.key, effect.epoch))
             )
         else:
             link.to_agent(Kill(reason="nobody needs it"))

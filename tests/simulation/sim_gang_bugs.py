@@ -10,56 +10,52 @@ import msgspec
 from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.supervisor.core.interface.effects import SetTimer
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
-from jobscribe.supervisor.core.runs import attempts, dependencies
-from jobscribe.supervisor.core.runs import debug_hold as debugging
-from jobscribe.supervisor.core.runs import termination as stopping
+from jobscribe.supervisor.core.resources import gang_allocator
+from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
-from jobscribe.supervisor.core.scheduling import dispatch as tasks
-from jobscribe.supervisor.core.scheduling import gang_placement as gangs
-from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.scheduling import dispatch, gang_placement, placement
 
 Patch = tuple[Any, str, Any]
 
 
 def places_less_than_the_gang() -> list[Patch]:
-    original = gangs._place
+    original = gang_placement._place
 
     def place(turn: Any, ticket: Any, run: Any, hold: Any) -> Any:
         if len(hold.places) == 1:
             return original(turn, ticket, run, hold)
         hold.places = hold.places[:-1]
-        launch, tasks.launch = tasks.launch, lambda turn, key, tokens: None
+        launch, dispatch.launch = dispatch.launch, lambda turn, key, tokens: None
         try:
             return original(turn, ticket, run, hold)
         finally:
-            tasks.launch = launch
+            dispatch.launch = launch
 
-    return [(gangs, "_place", place)]
+    return [(gang_placement, "_place", place)]
 
 
 def keeps_what_a_task_had() -> list[Patch]:
-    return [(gangs, "leave", lambda turn, key, token: None)]
+    return [(gang_placement, "leave", lambda turn, key, token: None)]
 
 
 def forgets_what_gangs_have_at_a_restart() -> list[Patch]:
-    return [(rooms, "keep", lambda room, ticket, roles, places: None)]
+    return [(gang_allocator, "keep", lambda room, ticket, roles, places: None)]
 
 
 def gives_cores_twice() -> list[Patch]:
-    original = rooms._add
+    original = gang_allocator._add
 
     def add(books: Any, role: Any, place: Any, sign: int) -> None:
         original(books, msgspec.structs.replace(role, cpu=role.cpu // 2), place, sign)
 
-    return [(rooms, "_add", add)]
+    return [(gang_allocator, "_add", add)]
 
 
 def gives_a_port_twice() -> list[Patch]:
     def next_ports(node: Any, books: Any, count: int, but: Any = ()) -> list[int]:
         return [p for p in node.ports if p not in books.avoided and p not in but][:count]
 
-    return [(rooms, "_next_ports", next_ports)]
+    return [(gang_allocator, "_next_ports", next_ports)]
 
 
 def starts_the_next_attempt_too_early() -> list[Patch]:
@@ -125,27 +121,27 @@ def takes_what_was_stopped_for_a_success() -> list[Patch]:
 
 
 def keeps_what_the_platform_did() -> list[Patch]:
-    original = debugging.wanted
+    original = debug_hold.wanted
 
     def wanted(turn: Any, task: Any, exit_: Any, diagnosis: Diagnosis | None) -> bool:
         other = None if diagnosis is None else msgspec.structs.replace(diagnosis, type="unknown")
         return original(turn, task, exit_, other)
 
-    return [(debugging, "wanted", wanted)]
+    return [(debug_hold, "wanted", wanted)]
 
 
 def forgets_holds_at_a_restart() -> list[Patch]:
-    return [(debugging, "arm", lambda turn, job: None)]
+    return [(debug_hold, "arm", lambda turn, job: None)]
 
 
 def gives_back_what_is_kept() -> list[Patch]:
-    original = debugging.keep
+    original = debug_hold.keep
 
     def keep(turn: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
         original(turn, task, exit_, diagnosis)
-        gangs.leave(turn, task.agent_key, task.token)
+        gang_placement.leave(turn, task.agent_key, task.token)
 
-    return [(debugging, "keep", keep)]
+    return [(debug_hold, "keep", keep)]
 
 
 def ends_a_hold_with_another_exit() -> list[Patch]:
@@ -185,20 +181,20 @@ def takes_no_turn_in_an_array() -> list[Patch]:
 
 def goes_on_after_a_cancel() -> list[Patch]:
     """Between two attempts a cancel is taken for news of a run that is over."""
-    original = stopping._stop
+    original = termination._stop
 
     def stop(turn: Any, run: Any, jid: str, reason: str, **fields: Any) -> None:
         if run.retry is None:
             original(turn, run, jid, reason, **fields)
 
-    return [(stopping, "_stop", stop)]
+    return [(termination, "_stop", stop)]
 
 
 def loses_word_of_a_hold() -> list[Patch]:
     """Nobody asks again when a probe is not answered."""
     return [
         (
-            gangs,
+            gang_placement,
             "SetTimer",
             lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs),
         )

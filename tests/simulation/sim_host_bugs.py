@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from jobscribe.supervisor.core.agents import host_availability as outages
-from jobscribe.supervisor.core.agents import idle_eviction as idling
-from jobscribe.supervisor.core.resources import host_selection as hosts
-from jobscribe.supervisor.core.resources import subnets
-from jobscribe.supervisor.core.state import host_assignment as homes
+from jobscribe.supervisor.core.agents import host_availability, idle_eviction
+from jobscribe.supervisor.core.resources import host_selection, subnets
+from jobscribe.supervisor.core.state import host_assignment
 
 Patch = tuple[Any, str, Any]
 
@@ -20,19 +18,19 @@ def dismisses_who_is_needed() -> list[Patch]:
     def idle(self: Any, key: Any) -> list[Any]:
         return [k for k in self._others(key) if self._world.agents[k].phase == "up"]
 
-    return [(homes.Homes, "idle", idle)]
+    return [(host_assignment.HostAssignment, "idle", idle)]
 
 
 def starts_agents_without_memory() -> list[Patch]:
-    return [(idling, "make_room", lambda turn, key: True)]
+    return [(idle_eviction, "make_room", lambda turn, key: True)]
 
 
 def leaves_runs_on_a_host_that_is_down() -> list[Patch]:
-    return [(outages, "_up", lambda turn, driver, host: None)]
+    return [(host_availability, "_up", lambda turn, driver, host: None)]
 
 
 def takes_hosts_of_any_plan() -> list[Patch]:
-    return [(hosts, "allowed", lambda places, plan: list(places))]
+    return [(host_selection, "allowed", lambda places, plan: list(places))]
 
 
 HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (

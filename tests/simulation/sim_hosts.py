@@ -10,10 +10,10 @@ from sim_machine import HOME, OTHER
 from sim_recipes import FIRST_PORT
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.interface.effects import DismissAgent
+from jobscribe.supervisor.core.interface.effects import EvictAgent
 from jobscribe.supervisor.core.interface.inputs import HostChanged
 from jobscribe.supervisor.core.resources.gang_allocator import Node
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 
 if TYPE_CHECKING:
     from simulator import Simulator
@@ -32,7 +32,7 @@ def settings(r: random.Random) -> dict[str, Any]:
     }
     containers = r.random() < 0.7
     places = tuple(
-        HostPlace(
+        HostCapacity(
             host=h,
             slots={"sequential": r.choice((1, 1, 2)), "parallel": 1},
             agent_mb=AGENT_MB,
@@ -173,7 +173,7 @@ class Hosts:
         if (key.driver, key.host) in self.supervisor.engine.world.homes.down:
             self.sim.broken(f"{key} is started, and {key.host} is down")
 
-    def dismissed(self, effect: DismissAgent) -> None:
+    def dismissed(self, effect: EvictAgent) -> None:
         """Somebody is sent home: nobody who has something to do."""
         there = [
             t

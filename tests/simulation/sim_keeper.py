@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sim_time import Cancel, Life
 
-from jobscribe.agent.keeper.executions import exit_info as verdict
+from jobscribe.agent.keeper.executions import exit_info
 from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Keeper:
                 stop_reason=order["reason"],
             )
             self._consume(e)
-            self._never(e, verdict.NEVER_TO_START, consumed=True)
+            self._never(e, exit_info.NEVER_TO_START, consumed=True)
             self.time.saw("a task was stopped before it started")
         elif e.exit is not None:
             self._tell_state(e)
@@ -289,7 +289,7 @@ class Keeper:
         if folder.start is None:
             self._search(e)
         elif folder.start["boot"] != self.host.boot:
-            self._end(e, self._from_evidence(e, verdict.RESTARTED))
+            self._end(e, self._from_evidence(e, exit_info.RESTARTED))
         else:
             e.main_over = e.process is None or e.process.ended is not None
         if e.exit is not None:
@@ -313,7 +313,7 @@ class Keeper:
             return
         e.main_over = True
         if not e.folder.output:
-            self._end(e, self._never_began(verdict.NEVER_SPAWNED, e.stop_reason))
+            self._end(e, self._never_began(exit_info.NEVER_SPAWNED, e.stop_reason))
 
     # ---- ends
 
@@ -357,7 +357,7 @@ class Keeper:
             exit_ = self._from_parent(e)
         else:
             exit_ = self._from_evidence(
-                e, verdict.KILLED_UNSEEN if e.process is not None else verdict.NOTHING_LEFT
+                e, exit_info.KILLED_UNSEEN if e.process is not None else exit_info.NOTHING_LEFT
             )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {"source": "keeper", "signal": 9}

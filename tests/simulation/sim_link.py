@@ -21,8 +21,8 @@ from jobscribe.protocol.wire.messages import (
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
-    AgentGap,
-    AgentSaid,
+    AgentMessage,
+    FramesLost,
     Input,
 )
 
@@ -149,7 +149,7 @@ class Link:
         messages = self.decoder.messages(frame)
         if self.decoder.gaps != self._gaps:
             self._gaps = self.decoder.gaps
-            inputs.append(AgentGap(self.key, self.epoch))
+            inputs.append(FramesLost(self.key, self.epoch))
         for message in messages:
             self.time.say("supervisor <-", self.agent.pid, message)
             self._one(message, inputs)
@@ -181,7 +181,7 @@ class Link:
             if answer is not None:
                 answer(message.code if isinstance(message, OpError) else "answered")
         elif not isinstance(message, RunReport):
-            inputs.append(AgentSaid(self.key, self.epoch, message))
+            inputs.append(AgentMessage(self.key, self.epoch, message))
 
     def _said_alive(self, message: Alive, inputs: list[Input]) -> None:
         there = self.supervisor.links.get(self.key)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.core.resources.concurrency_limits import Ticket
+from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state import cluster_assignment as batch
-from jobscribe.supervisor.core.state.world import AgentView, dir_pool
+from jobscribe.supervisor.core.state import cluster_assignment
+from jobscribe.supervisor.core.state.world import AgentState, dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -82,7 +82,7 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
     return _asking(supervisor, key, view) or moved(supervisor, key, view)
 
 
-def _others(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
+def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     """The ends of other runs: they will come, or have come and are about to be told."""
     world = supervisor.engine.world
     for after in run.waits_for:
@@ -99,7 +99,7 @@ def _others(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
     return None
 
 
-def _gang(supervisor: "Supervisor", ticket: Ticket, run: Run) -> str | None:
+def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     """It has its slots, and waits for the rest."""
     world, timers = supervisor.engine.world, supervisor.timers
     room = world.room(run.spec.driver)
@@ -140,7 +140,7 @@ def _held(supervisor: "Supervisor", task: Task) -> str | None:
     return _holdings(supervisor, task)
 
 
-def _asking(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | None:
+def _asking(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | None:
     """The oldest ones ask for slots, when their agent is up: all, or more than half of as many as
     may.
     """
@@ -190,7 +190,9 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     if not wanted and ("stop", token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
     own_limit = (
-        run is not None and run.spec.queue_limit_secs and batch.in_its_queue(world.policy, run)
+        run is not None
+        and run.spec.queue_limit_secs
+        and cluster_assignment.in_its_queue(world.policy, run)
     )
     if wanted and own_limit and ("queue", *ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
@@ -233,7 +235,7 @@ def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
     return None
 
 
-def moved(supervisor: "Supervisor", key: AgentKey, view: AgentView) -> str | None:
+def moved(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | None:
     """Somebody needs this agent: what will bring it up?"""
     timers, attempt = supervisor.timers, view.record.attempt
     match view.phase:

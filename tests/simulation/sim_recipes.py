@@ -9,7 +9,7 @@ import msgspec
 from sim_machine import HOME, OTHER
 
 from jobscribe.protocol.jobs.roles import Port, Retry, TaskRole
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources import gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 #: How jobs end; words that a comma parts are alternatives, chosen by the token.
@@ -73,7 +73,7 @@ class Recipes:
                 self._role(name)
                 for name in ("ps", "worker", "chief")[: self.random.choice((1, 1, 2, 2, 3))]
             )
-            if rooms.too_much(self._nodes, roles) is None:
+            if gang_allocator.too_much(self._nodes, roles) is None:
                 break
         return roles
 

@@ -17,7 +17,7 @@ from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
 from jobscribe.supervisor.core.interface.inputs import SignedIn
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 
 if TYPE_CHECKING:
     from sim_agent import Agent
@@ -33,7 +33,7 @@ WORD_SECS = 0.1
 def settings(r: random.Random) -> dict[str, Any]:
     """A policy's: two clusters, with room for few runs or for many."""
     places = tuple(
-        HostPlace(
+        HostCapacity(
             host=h,
             slots={"parallel": r.choice((2, 4, 20))},
             user_runs=r.choice((None, 1, 3, 10)),

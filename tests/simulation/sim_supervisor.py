@@ -16,34 +16,34 @@ from sim_time import Cancel, Life, Time
 from jobscribe.db.events.state import Job
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.drivers.keeper_tasks import KeeperTasks
+from jobscribe.drivers.keeper_tasks import KeeperTaskDriver
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.messages import Alive, Kill, ToAgent
 from jobscribe.supervisor.core.interface.effects import (
+    AcknowledgeTasks,
     AgentReady,
+    CheckPorts,
     ClearTimer,
-    Count,
-    DismissAgent,
+    DiscardHeldTask,
     Effect,
     EndConnection,
+    EvictAgent,
     FindAgent,
-    FindTasks,
+    IncrementCounter,
     LaunchGang,
     LaunchTask,
-    Probe,
-    ReleaseTask,
+    ListTasks,
     RemoveRunDir,
     ReplyRefusal,
     ReplyStatus,
     SetTimer,
-    SettleTasks,
     StartAgent,
     StopAgent,
     StopTask,
 )
 from jobscribe.supervisor.core.interface.inputs import Input, Now, TimerFired
-from jobscribe.supervisor.core.state.world import Policy, token_hash
+from jobscribe.supervisor.core.state.world import CoreConfig, token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 POKE_SECS = 0.5
@@ -56,11 +56,11 @@ class Killed(BaseException):
 
 
 class Supervisor:
-    def __init__(self, time: Time, machine: Machine, policy: Policy, max_frame: int) -> None:
+    def __init__(self, time: Time, machine: Machine, policy: CoreConfig, max_frame: int) -> None:
         self.time, self.machine, self.policy, self.max_frame = time, machine, policy, max_frame
         self.faults = Faults()
         self.store = MemoryStore(self._deliver, hold=True, point=self._point)
-        self.tasks = KeeperTasks(self._send, {}, time.random.randbytes)
+        self.tasks = KeeperTaskDriver(self._send, {}, time.random.randbytes)
         self.driver = Driver(self)
         self.sessions = 0
         self.life = Life(time)
@@ -284,15 +284,15 @@ class Supervisor:
                 for task in tasks:
                     self._see_launch(task.token)
                 self.tasks.launch_gang(key, shared, tasks)
-            case Probe(key=key, op_id=op_id, ports=ports):
+            case CheckPorts(key=key, op_id=op_id, ports=ports):
                 self.tasks.probe(key, op_id, ports)
             case StopTask(key=key, token=token, reason=reason, grace_secs=grace):
                 self.tasks.stop(key, token, reason, grace)
-            case FindTasks(key=key):
+            case ListTasks(key=key):
                 self.tasks.find(key)
-            case SettleTasks(key=key, tokens=tokens):
+            case AcknowledgeTasks(key=key, tokens=tokens):
                 self.tasks.settle(key, tokens)
-            case ReleaseTask(key=key, token=token):
+            case DiscardHeldTask(key=key, token=token):
                 self.tasks.release(key, token)
             case SetTimer(timer=timer, secs=secs):
                 self._clear(timer)
@@ -301,7 +301,7 @@ class Supervisor:
                 self._clear(timer)
             case StartAgent() | FindAgent() | StopAgent():
                 self.driver.perform(effect)
-            case DismissAgent():
+            case EvictAgent():
                 self.driver.dismiss(effect)
             case RemoveRunDir(jid=jid, serial=serial):
                 self.on_removed(jid, serial)
@@ -309,7 +309,7 @@ class Supervisor:
                 link = self.links.get(key)
                 if link is not None and link.epoch == epoch:
                     link.close()
-            case Count(what=what):
+            case IncrementCounter(what=what):
                 self.time.saw("counted: " + what)
 
     def projected(self, job: Job, position: int, at: float) -> None:

@@ -24,11 +24,11 @@ from sim_recipes import nodes
 from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
 
-from jobscribe.agent.session import state_machine as session
+from jobscribe.agent.session import state_machine
 from jobscribe.protocol.wire.codec import MAX_FRAME
-from jobscribe.runtime import failpoints as crashpoints
+from jobscribe.runtime import failpoints
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.core.state.world import CoreConfig
 
 #: A disaster waits for up to so many more steps, so that it strikes between two that belong
 #: together.
@@ -63,7 +63,7 @@ class Simulator:
                 ("local", "container"): r.choice((1, 2, 3)),
             }
         } | several
-        policy = Policy(
+        policy = CoreConfig(
             cpu_slots={
                 ("local", "sequential"): r.choice((1, 2, 4)),
                 ("local", "parallel"): r.choice((1, 2)),
@@ -194,10 +194,10 @@ def command(seed: int) -> str:
 def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
     """One life; raises Violation."""
     sim = Simulator(seed, trace)
-    reached, page, asking = crashpoints.reached, session.SNAPSHOT_PAGE, placement.ASKING
-    crashpoints.reached = sim.supervisor.reached
+    reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
+    failpoints.reached = sim.supervisor.reached
     if sim.small:
-        session.SNAPSHOT_PAGE, placement.ASKING = 2, 3
+        state_machine.SNAPSHOT_PAGE, placement.ASKING = 2, 3
     try:
         return sim.run()
     except Violation:
@@ -205,7 +205,7 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
     except Exception as e:
         raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed)}") from e
     finally:
-        crashpoints.reached, session.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
+        failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
 
 
 if __name__ == "__main__":

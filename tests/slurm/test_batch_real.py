@@ -15,15 +15,15 @@ import pytest
 from scripts import CALL_SECS
 from slurm_yard import Slurm
 
-from jobscribe.agent.batch.controller import BatchTasks
+from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.host.login_environment import LoginEnvironment
-from jobscribe.protocol.clusters.batch import BatchState, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import Execution, Shared, TaskSpec
 
-WISHES = Wishes(partition="batch", memory_mb=50)
+WISHES = BatchRequest(partition="batch", memory_mb=50)
 
 
 class Ground:
@@ -34,14 +34,14 @@ class Ground:
         self.folder = root / "agent" / "sbatch.parallel.user1234@lab"
         self.folder.mkdir(parents=True)
         self.said: list[Execution] = []
-        self.agents: list[BatchTasks] = []
+        self.agents: list[BatchController] = []
         self.cluster = Cluster(
             name="lab", poll_secs=0.3, poll_max_secs=1.0, environment=dict(slurm.env)
         )
         self.serial = int(time.time())
 
-    async def agent(self) -> BatchTasks:
-        batch = BatchTasks(
+    async def agent(self) -> BatchController:
+        batch = BatchController(
             self.folder,
             Evidence(self.folder / "run"),
             LoginEnvironment(self.root),
@@ -56,7 +56,7 @@ class Ground:
         self.said += await batch.start()
         return batch
 
-    async def kill(self, batch: BatchTasks) -> None:
+    async def kill(self, batch: BatchController) -> None:
         batch._say = lambda e: None
         await batch.close()
         self.agents.remove(batch)
@@ -65,7 +65,7 @@ class Ground:
         self.serial += index == 0 and role == "main"
         return Token("user1234-sim12345-command", self.serial, 1, role, index)
 
-    def spec(self, shell: str, wishes: Wishes = WISHES, **more: Any) -> TaskSpec:
+    def spec(self, shell: str, wishes: BatchRequest = WISHES, **more: Any) -> TaskSpec:
         return TaskSpec(
             command=("/bin/sh", "-c", shell), run_dir=str(self.root / "run"), batch=wishes, **more
         )
@@ -147,7 +147,7 @@ async def test_canceled_from_outside_it_is_told_by_whom(ground: Ground) -> None:
 async def test_a_stop_leaves_nothing_of_it(ground: Ground, announced: bool) -> None:
     batch = await ground.agent()
     soft, hard = ground.token(), ground.token()
-    early = Wishes(partition="batch", memory_mb=50, signal_secs=10)
+    early = BatchRequest(partition="batch", memory_mb=50, signal_secs=10)
     own = "n=0; trap 'n=$((n + 1))' TERM; while [ $n = 0 ]; do sleep 0.1; done; sleep 1; exit $((n + 4))"
     batch.launch(soft, ground.spec(own, early if announced else WISHES))
     batch.launch(
@@ -193,7 +193,7 @@ async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_
 ) -> None:
     batch = await ground.agent()
     ground.serial += 1
-    wishes = Wishes(partition="batch", memory_mb=50, nodes=2, tasks=4, cores=1)
+    wishes = BatchRequest(partition="batch", memory_mb=50, nodes=2, tasks=4, cores=1)
     servers = [ground.token("ps", n) for n in range(2)]
     workers = [ground.token("worker", n) for n in range(2)]
     tasks = [

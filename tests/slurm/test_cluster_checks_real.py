@@ -20,31 +20,31 @@ from jobscribe.agent.batch.cluster_facts import news
 from jobscribe.agent.batch.command_runner import Commands
 from jobscribe.agent.slurm.sbatch_directives import of_wishes
 from jobscribe.protocol.api.requests import RunSpec
-from jobscribe.protocol.clusters.batch import ClusterNews, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.roles import TaskRole
 from jobscribe.supervisor.clusters.batch_validation import check
 
 LAB = Cluster(
-    name="lab", defaults=Wishes(partition="batch", account=ACCOUNT), directives=("exclusive",)
+    name="lab", defaults=BatchRequest(partition="batch", account=ACCOUNT), directives=("exclusive",)
 )
 Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def told(slurm: Slurm, users: Users, who: str = "alice") -> ClusterNews:
+def told(slurm: Slurm, users: Users, who: str = "alice") -> ClusterStatus:
     """What this user's agent would tell of the cluster."""
     return asyncio.run(news(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env})))
 
 
-def accepted(spec: RunSpec, known: ClusterNews) -> RunSpec | None:
+def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:
     try:
         return check(spec, Clusters(clusters=(LAB,)), {"lab": known})
     except Refusal:
         return None
 
 
-def tried(slurm: Slurm, users: Users, wishes: Wishes, secs: float | None = None) -> str:
+def tried(slurm: Slurm, users: Users, wishes: BatchRequest, secs: float | None = None) -> str:
     """Slurm's own word about this, with nothing submitted: nothing where it would take it."""
     lines = of_wishes(wishes, allowed=LAB.directives, time_limit_secs=secs)
     options = [line.removeprefix("#SBATCH ").replace('"', "") for line in lines]
@@ -60,7 +60,9 @@ def tried(slurm: Slurm, users: Users, wishes: Wishes, secs: float | None = None)
     return "" if "to start at" in said else said
 
 
-def spec(wishes: Wishes, secs: float | None = None, roles: tuple[TaskRole, ...] = ()) -> RunSpec:
+def spec(
+    wishes: BatchRequest, secs: float | None = None, roles: tuple[TaskRole, ...] = ()
+) -> RunSpec:
     return RunSpec(
         uid="AliceAAA",
         simulation_id="sim00001",
@@ -83,30 +85,34 @@ def test_our_refusals_are_slurms_own(slurm: Slurm, hpc_users: Users) -> None:
         and ACCOUNT in known.accounts
     )
     cores, memory, nodes = batch.cores_per_node, batch.memory_mb_per_node, batch.nodes
-    both: list[tuple[Wishes, float | None]] = [
-        (Wishes(), None),
-        (Wishes(nodes=nodes), None),
-        (Wishes(nodes=nodes + 1), None),
-        (Wishes(cores=cores), None),
-        (Wishes(cores=cores + 1), None),
-        (Wishes(tasks=nodes * cores), None),
-        (Wishes(tasks=nodes * cores + 1), None),
-        (Wishes(nodes=2, tasks=2 * cores), None),
-        (Wishes(nodes=2, tasks=2 * cores + 1), None),
-        (Wishes(tasks_per_node=2, nodes=2, cores=cores // 2), None),
-        (Wishes(tasks_per_node=2, cores=cores), None),
-        (Wishes(memory_mb=memory), None),
-        (Wishes(memory_mb=memory + 1), None),
-        (Wishes(gpus=batch.gpus_per_node), None),
-        (Wishes(gpus=(batch.gpus_per_node or 0) + 1), None),
-        (Wishes(partition="nosuch"), None),
-        (Wishes(account="nosuch"), None),
-        (Wishes(qos="nosuch"), None),
+    both: list[tuple[BatchRequest, float | None]] = [
+        (BatchRequest(), None),
+        (BatchRequest(nodes=nodes), None),
+        (BatchRequest(nodes=nodes + 1), None),
+        (BatchRequest(cores=cores), None),
+        (BatchRequest(cores=cores + 1), None),
+        (BatchRequest(tasks=nodes * cores), None),
+        (BatchRequest(tasks=nodes * cores + 1), None),
+        (BatchRequest(nodes=2, tasks=2 * cores), None),
+        (BatchRequest(nodes=2, tasks=2 * cores + 1), None),
+        (BatchRequest(tasks_per_node=2, nodes=2, cores=cores // 2), None),
+        (BatchRequest(tasks_per_node=2, cores=cores), None),
+        (BatchRequest(memory_mb=memory), None),
+        (BatchRequest(memory_mb=memory + 1), None),
+        (BatchRequest(gpus=batch.gpus_per_node), None),
+        (BatchRequest(gpus=(batch.gpus_per_node or 0) + 1), None),
+        (BatchRequest(partition="nosuch"), None),
+        (BatchRequest(account="nosuch"), None),
+        (BatchRequest(qos="nosuch"), None),
     ]
     wrong = []
     for wishes, secs in both:
         ours = accepted(spec(wishes, secs), known)
-        asked = ours.batch if ours is not None and isinstance(ours.batch, Wishes) else LAB.defaults
+        asked = (
+            ours.batch
+            if ours is not None and isinstance(ours.batch, BatchRequest)
+            else LAB.defaults
+        )
         theirs = tried(slurm, hpc_users, asked if ours is not None else _merged(wishes), secs)
         if (ours is not None) != (theirs == ""):
             wrong.append((wishes, secs, ours is not None, theirs))
@@ -121,8 +127,8 @@ def test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_star
     (batch,) = [p for p in known.partitions if p.name == "batch"]
     assert batch.time_limit_secs is not None
     assert (
-        accepted(spec(Wishes(), batch.time_limit_secs), known) is not None
-        and accepted(spec(Wishes(), batch.time_limit_secs + 60), known) is None
+        accepted(spec(BatchRequest(), batch.time_limit_secs), known) is not None
+        and accepted(spec(BatchRequest(), batch.time_limit_secs + 60), known) is None
     )
     job = slurm.submit(
         hpc_users,
@@ -143,9 +149,9 @@ def test_a_time_limit_that_we_refuse_is_one_that_slurm_would_take_and_never_star
     slurm.cancel(job)
 
 
-def _merged(wishes: Wishes) -> Wishes:
+def _merged(wishes: BatchRequest) -> BatchRequest:
     fields = {f: getattr(wishes, f) for f in wishes.__struct_fields__}
-    return Wishes(
+    return BatchRequest(
         **{**fields, "partition": wishes.partition or "batch", "account": wishes.account or ACCOUNT}
     )
 
@@ -162,8 +168,8 @@ def test_the_allocation_of_a_gang_is_one_that_slurm_can_give(
         (TaskRole(name="a", tasks=5, cpu=2, memory_mb=200, command=("true",)),),
         (TaskRole(name="g", tasks=2, gpu=1, command=("true",)),),
     ):
-        done = accepted(spec(Wishes(), roles=roles), known)
-        assert done is not None and isinstance(done.batch, Wishes)
+        done = accepted(spec(BatchRequest(), roles=roles), known)
+        assert done is not None and isinstance(done.batch, BatchRequest)
         assert tried(slurm, hpc_users, done.batch) == "", done.batch
 
 

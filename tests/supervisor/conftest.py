@@ -37,23 +37,22 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
-    AgentSaid,
+    AgentMessage,
     Cancel,
     DriverFound,
     DriverStarted,
     Now,
-    Release,
+    ReleaseHold,
     Restarted,
     Submit,
     TimerFired,
     cancel_receipt,
     jids,
 )
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
-from jobscribe.supervisor.core.state import task_counts as tallies
-from jobscribe.supervisor.core.state.world import Policy, World
+from jobscribe.supervisor.core.state import task_counts
+from jobscribe.supervisor.core.state.world import CoreConfig, World
 
 # what tests of this folder share lies beside this file
 sys.path.insert(0, str(Path(__file__).parent))
@@ -146,7 +145,7 @@ class Stage:
     """The world, its log, and the words to play with it."""
 
     def __init__(self, **policy: Any) -> None:
-        self.policy = Policy(**policy)
+        self.policy = CoreConfig(**policy)
         self.world = World(self.policy)
         self.wall, self.mono, self.boot_id = WALL, 1000.0, "boot0"
         #: (stream, event), oldest first; a position is an index + 1
@@ -155,7 +154,7 @@ class Stage:
         self.effects: list[Any] = []
         self.epochs: dict[AgentKey, int] = {}
         #: asked and not answered, and set and neither fired nor cleared
-        self.probes: list[fx.Probe] = []
+        self.probes: list[fx.CheckPorts] = []
         self.clock: dict[tuple[Any, ...], float] = {}
         self._snapshots = itertools.count(1)
         self._handles = itertools.count(1)
@@ -203,13 +202,13 @@ class Stage:
                     self.clock[e.timer] = e.secs
                 case fx.ClearTimer():
                     self.clock.pop(e.timer, None)
-                case fx.Probe():
+                case fx.CheckPorts():
                     self.probes.append(e)
 
     def _check(self, decision: Decision) -> None:
-        assert slots.broken(self.world.slots) == []
+        assert concurrency_limits.broken(self.world.slots) == []
         for room in self.world.rooms.values():
-            assert rooms.broken(room) == []
+            assert gang_allocator.broken(room) == []
         for jid, job in decision.touched.items():
             assert self.world.jobs[jid] == job == self.folded(jid)
             assert len({(t.token.serial, t.token.attempt) for t in job.live_tasks()}) <= 1, (
@@ -238,7 +237,7 @@ class Stage:
             assert (
                 run is None
                 or run.serial != ticket[1]
-                or tally == tallies.of(run.attempts[-1].tasks)
+                or tally == task_counts.of(run.attempts[-1].tasks)
             )
         queued = {t: k for k, v in world.agents.items() for t in v.queued}
         asking = {t for v in world.agents.values() for t in v.asking}
@@ -471,7 +470,7 @@ class Stage:
         self, n: int = 1, *, uid: str = UID, by: str | None = None, **fields: Any
     ) -> Decision:
         request = RunRelease(uid=by or uid, compute_jid=jid_of(n, uid), **fields)
-        return self.tell(Release(next(self._handles), request))
+        return self.tell(ReleaseHold(next(self._handles), request))
 
     def job(self, n: int = 1, uid: str = UID) -> Job:
         return self.world.jobs[jid_of(n, uid)]
@@ -512,7 +511,7 @@ class Stage:
 
     def says(self, message: Any, key: AgentKey | None = None) -> None:
         key = key or key_of()
-        self.tell(AgentSaid(key, self.epochs[key], message))
+        self.tell(AgentMessage(key, self.epochs[key], message))
 
     def reports(self, *executions: Execution, key: AgentKey | None = None) -> None:
         for e in executions:
@@ -552,7 +551,7 @@ class Stage:
         return str(reply.refusal.code)
 
     def counted(self) -> list[str]:
-        return [e.what for e in self.asked(fx.Count)]
+        return [e.what for e in self.asked(fx.IncrementCounter)]
 
     def events(self, n: int = 1, uid: str = UID) -> list[str]:
         """Types of the job's events."""

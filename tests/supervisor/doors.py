@@ -17,9 +17,9 @@ from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.api import routes
-from jobscribe.supervisor.api.transport.request_handler import Services
-from jobscribe.supervisor.api.transport.response_limits import Unsent
-from jobscribe.supervisor.clusters.inventory import ClusterBoard
+from jobscribe.supervisor.api.transport.request_handler import ApiContext
+from jobscribe.supervisor.api.transport.response_limits import ResponseLimits
+from jobscribe.supervisor.clusters.inventory import ClusterInventory
 from jobscribe.supervisor.clusters.sign_in import SignIns
 
 HOST = LoginHost(host="login.example.org", keys=("ssh-ed25519 AAAA",))
@@ -115,14 +115,14 @@ class Api:
             "calls": self.office.calls,
             "live": self.office.live,
             "secret": self._secret,
-            "unsent": Unsent(),
+            "unsent": ResponseLimits(),
             "monitoring": MagicMock(),
             "sign_ins": self.sign_ins if self._has_clusters else None,
-            "clusters": ClusterBoard(CLUSTERS if self._has_clusters else None),
+            "clusters": ClusterInventory(CLUSTERS if self._has_clusters else None),
         }
         socket, port = tornado.testing.bind_unused_port()
         self._server = tornado.httpserver.HTTPServer(
-            routes.application(Services(**{**dict.fromkeys(Services._fields), **here}))
+            routes.application(ApiContext(**{**dict.fromkeys(ApiContext._fields), **here}))
         )
         self._server.add_sockets([socket])
         self.url = f"http://127.0.0.1:{port}"

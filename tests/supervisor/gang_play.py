@@ -8,11 +8,11 @@ from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import PortsProbed
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
-    AgentGap,
     DriverFailed,
     DriverFound,
     DriverStarted,
     DriverStopped,
+    FramesLost,
 )
 
 ACTIONS = (
@@ -122,7 +122,7 @@ class GangPlay:
             case "disconnect" if up:
                 stage.disconnect(key)
             case "gap" if up:
-                stage.tell(AgentGap(key, stage.epochs[key]))
+                stage.tell(FramesLost(key, stage.epochs[key]))
             case "probe" if stage.probes:
                 self.probed(
                     stage.probes.pop(m % len(stage.probes)), (30_000 + m, 30_003) if n == 1 else ()
@@ -216,7 +216,7 @@ class GangPlay:
                     case fx.StopTask():
                         self.stopped.setdefault(e.token, e.reason)
                         self.launched(e.key, e.token)
-                    case fx.SettleTasks():
+                    case fx.AcknowledgeTasks():
                         for token in e.tokens:
                             self.machines[e.key].pop(token, None)
 

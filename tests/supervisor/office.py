@@ -24,14 +24,14 @@ from jobscribe.supervisor.connections.hub import Connection, Hub
 from jobscribe.supervisor.connections.progress import Progress
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Now
-from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.core.state.world import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
-from jobscribe.supervisor.engine.event_feed import Feed
+from jobscribe.supervisor.engine.event_feed import EventFeed
 from jobscribe.supervisor.process.counters import Counters
-from jobscribe.supervisor.runs.output_reader import Outputs
-from jobscribe.supervisor.runs.service import Desk
-from jobscribe.supervisor.streams.live_updates import Live
-from jobscribe.supervisor.usage.samples import Metering
+from jobscribe.supervisor.runs.output_reader import OutputReader
+from jobscribe.supervisor.runs.service import RunService
+from jobscribe.supervisor.streams.live_updates import LiveUpdates
+from jobscribe.supervisor.usage.samples import UsageSamples
 
 UID, OTHER = "user0001", "user0002"
 WALL = 1_700_000_000.0
@@ -168,7 +168,7 @@ class Office:
         self.log = Log("supervisor", Redactor(), self.lines)
         self.store = MemoryStore(lambda call: call())
         wide = {("local", "sequential"): 500, ("local", "parallel"): 500}
-        policy = Policy(
+        policy = CoreConfig(
             agent_start_secs=agent_start_secs,
             agent_start_tries=1,
             cpu_slots=wide,
@@ -176,7 +176,7 @@ class Office:
         )
         self.engine = Engine(policy, self.store, self)
         self.progress = Progress(self.engine, self.counters)
-        self.metering = Metering(self.engine, self.counters, lambda: self.mono)
+        self.metering = UsageSamples(self.engine, self.counters, lambda: self.mono)
         self.hub = Hub(
             self.engine,
             self.progress,
@@ -189,10 +189,10 @@ class Office:
         drivers: Any = {
             "local": SimpleNamespace(capabilities=Capabilities(tasks="keeper", same_machine=True))
         }
-        self.desk = Desk(
+        self.desk = RunService(
             self.engine,
-            Feed(self.store),
-            Outputs(self.hub, {}, os.urandom),
+            EventFeed(self.store),
+            OutputReader(self.hub, {}, os.urandom),
             self.progress,
             self.counters,
             self.log,
@@ -202,7 +202,7 @@ class Office:
             drivers=drivers,
             evidence_root="/evidence",
         )
-        self.live = Live(self.desk, **(live or {}))
+        self.live = LiveUpdates(self.desk, **(live or {}))
         self.progress.heard = self.live.progressed
         self.calls = Calls(
             self.desk, self.hub, self.counters, os.urandom, call_secs=call_secs, per_user=per_user
@@ -224,7 +224,7 @@ class Office:
                 self.started.append(effect)
             case fx.LaunchTask():
                 self.launched.append(effect.token)
-            case fx.Count():
+            case fx.IncrementCounter():
                 self.counters.add(effect.what)
             case fx.EndConnection():
                 self.hub.end(effect.key, effect.epoch, effect.reason)

@@ -14,7 +14,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverStopped,
     Restarted,
 )
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.state.world import token_hash
 from jobscribe.supervisor.core.status.run_status import knowledge, waiting
 
@@ -86,7 +86,7 @@ def test_each_start_has_a_token_of_its_own(stage, kit):
 
 
 def test_another_host_by_policy(kit):
-    stage = kit.Stage(places={"local": (HostPlace(host="node7", slots={}),)})
+    stage = kit.Stage(places={"local": (HostCapacity(host="node7", slots={}),)})
     stage.submit()
     (start,) = stage.asked(fx.StartAgent)
     assert start.key.host == "node7"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.sbatch import log_archive as logs
+from jobscribe.drivers.sbatch import log_archive
 from jobscribe.protocol.api.requests import AgentLogs
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import FileChunk, ReadFile
-from jobscribe.supervisor.agents.logs import AgentBooks
+from jobscribe.supervisor.agents.logs import AgentLogReader
 
 UID, SECRET = "qsOpzxM9", "averylongsecretvalue42"
 FAR = AgentKey("sbatch", "sequential", UID, "main")
@@ -44,7 +44,7 @@ class Hub:
         )
 
 
-def books(root: Path, hub: Hub) -> AgentBooks:
+def books(root: Path, hub: Hub) -> AgentLogReader:
     record = SimpleNamespace(
         handle={"folder": "/home/ann/agent/x", "name": "srj-x"}, last_failure=None
     )
@@ -57,7 +57,7 @@ def books(root: Path, hub: Hub) -> AgentBooks:
     desk = SimpleNamespace(
         evidence_root=str(root / "agent"), user_root=str(root / "user"), engine=engine, log=log
     )
-    return AgentBooks(desk, hub)  # type: ignore[arg-type]
+    return AgentLogReader(desk, hub)  # type: ignore[arg-type]
 
 
 def wish(key: AgentKey, **fields: Any) -> AgentLogs:
@@ -88,7 +88,7 @@ async def test_no_piece_ends_within_a_line_or_a_secret(tmp_path: Path) -> None:
 
 async def test_while_it_is_away_the_copy_of_its_last_start_is_shown(tmp_path: Path) -> None:
     for n in (1, 2):
-        logs.keep(
+        log_archive.keep(
             str(tmp_path / "user"),
             UID,
             "main",

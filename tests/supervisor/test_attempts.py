@@ -343,7 +343,7 @@ def test_reports_of_an_earlier_attempt_change_nothing(kit, stage):
     before, key = len(stage.log), kit.key_of(kind="parallel")
     for token in (*tokens, *reversed(tokens)):
         stage.reports(kit.ended(token, 0), key=key)
-        assert [e.tokens for e in stage.asked(fx.SettleTasks)] == [(token,)]
+        assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(token,)]
         stage.reports(kit.running(token), key=key)
         assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(token, "lost")]
         stage.reports(kit.starting(token), key=key)
@@ -590,7 +590,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     # late words about one that is not kept any more
     old = Token(job.jid, token.serial, 3, "a", 0)
     stage.reports(kit.ended(old, 0), key=kit.key_of(kind="parallel"))
-    assert [e.tokens for e in stage.asked(fx.SettleTasks)] == [(old,)]
+    assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(old,)]
     stage.end(token, 1)
     (reason,) = [e.retry.reason for e in of(stage, AttemptEnded)[-1:]]
     assert "without end" in reason

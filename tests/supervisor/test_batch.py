@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobscribe.db.events.events import RunEnded, TaskPlaced, TaskStarted, TaskSubmitted
-from jobscribe.protocol.clusters.batch import BatchState, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitInfo
@@ -17,14 +17,14 @@ from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import RunTasks
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import HostChanged, Restarted
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 
 HPC, FAR = "hpc", "far"
 
 
 def place(host, runs=10, user_runs=5):
-    return HostPlace(host=host, slots={"parallel": runs}, user_runs=user_runs)
+    return HostCapacity(host=host, slots={"parallel": runs}, user_runs=user_runs)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_what_is_known_to_be_in_a_queue_is_asked_for_seldom(stage, kit, placed):
     stage.reports(with_batch(kit.starting(placed), said(None, "")), key=key())
     assert stage.clock["op", placed] == 600.0, "also while it is being submitted: its agent has it"
     stage.fire("op", placed)
-    assert [type(e) for e in stage.effects] == [fx.FindTasks, fx.SetTimer] and stage.clock[
+    assert [type(e) for e in stage.effects] == [fx.ListTasks, fx.SetTimer] and stage.clock[
         "op", placed
     ] == 600.0
     stage.reports(kit.starting(placed), key=key())
@@ -154,7 +154,7 @@ def test_three_days_in_the_queue_change_nothing(stage, kit, placed):
     for _ in range(3 * 24 * 6):
         stage.pass_time(600.0)
         stage.fire("op", placed)
-        asked += len(stage.asked(fx.FindTasks))
+        asked += len(stage.asked(fx.ListTasks))
         stage.snapshot(key(), with_batch(kit.starting(placed), said()))
     assert stage.state() == ("pending", None) and asked == 432
     assert set(stage.clock) == {("op", placed)}
@@ -310,37 +310,37 @@ def test_what_another_attempt_helps(stage, exit_, again, expected):
 
 def test_it_goes_to_the_cluster_it_names_and_else_to_the_first(stage):
     stage.submit(1, driver="sbatch")
-    stage.submit(2, driver="sbatch", batch=Wishes(cluster=FAR, partition="debug"))
-    stage.submit(3, driver="sbatch", job_run_mode="sequential", batch=Wishes(nodes=2))
+    stage.submit(2, driver="sbatch", batch=BatchRequest(cluster=FAR, partition="debug"))
+    stage.submit(3, driver="sbatch", job_run_mode="sequential", batch=BatchRequest(nodes=2))
     started = {k for k, v in stage.world.agents.items() if v.queued}
     assert started == {key(HPC), key(FAR)}
     stage.up(key(FAR))
     (asked,) = stage.asked(fx.LaunchTask)
-    assert (asked.key, asked.spec.batch) == (key(FAR), Wishes(cluster=FAR, partition="debug"))
+    assert (asked.key, asked.spec.batch) == (key(FAR), BatchRequest(cluster=FAR, partition="debug"))
     stage.up(key(HPC))
     assert [e.spec.batch for e in stage.asked(fx.LaunchTask)] == [
-        Wishes(cluster=HPC),
-        Wishes(cluster=HPC, nodes=2),
+        BatchRequest(cluster=HPC),
+        BatchRequest(cluster=HPC, nodes=2),
     ]
 
 
 def test_a_run_elsewhere_asks_no_scheduler(kit):
     stage = kit.Stage(batch=frozenset({"sbatch"}))
-    stage.submit(batch=Wishes(nodes=2))
+    stage.submit(batch=BatchRequest(nodes=2))
     stage.up()
     (asked,) = stage.asked(fx.LaunchTask)
     assert asked.spec.batch is msgspec.UNSET
 
 
 def test_a_cluster_that_there_is_not_is_refused_by_name(stage):
-    stage.submit(driver="sbatch", batch=Wishes(cluster="nowhere"))
+    stage.submit(driver="sbatch", batch=BatchRequest(cluster="nowhere"))
     assert stage.refusal() == "batchRefused"
     (reply,) = stage.asked(fx.ReplyRefusal)
     assert "no cluster nowhere here (there are: hpc, far)" in reply.refusal.sentence
 
 
 def test_a_run_whose_cluster_is_not_configured_any_more_waits_and_is_told_so(stage, kit):
-    stage.submit(driver="sbatch", batch=Wishes(cluster=FAR))
+    stage.submit(driver="sbatch", batch=BatchRequest(cluster=FAR))
     stage.policy = kit.replace(stage.policy, places={"sbatch": (place(HPC),)})
     stage.restarted()
     reply = told(stage)
@@ -354,7 +354,7 @@ def test_a_run_whose_cluster_is_not_configured_any_more_waits_and_is_told_so(sta
 
 
 def test_what_runs_on_a_cluster_that_is_not_configured_any_more_is_told_so(stage, kit):
-    stage.submit(driver="sbatch", batch=Wishes(cluster=FAR))
+    stage.submit(driver="sbatch", batch=BatchRequest(cluster=FAR))
     stage.up(key(FAR))
     stage.reports(with_batch(kit.starting(stage.token()), said()), key=key(FAR))
     stage.policy = kit.replace(stage.policy, places={"sbatch": (place(HPC),)})
@@ -374,7 +374,7 @@ def test_no_run_goes_to_another_cluster_by_itself(kit):
     for n in (1, 2):
         stage.submit(n, driver="sbatch")
     stage.up(key(HPC))
-    stage.submit(3, driver="sbatch", batch=Wishes(cluster=FAR))
+    stage.submit(3, driver="sbatch", batch=BatchRequest(cluster=FAR))
     stage.up(key(FAR))
     stage.end(stage.token(3))
     assert [t.agent_key.host for n in (1, 2, 3) for t in stage.job(n).live_tasks()] == [HPC]
@@ -395,7 +395,7 @@ def test_each_cluster_counts_a_user_s_runs_for_itself(kit):
     for n in range(1, 3):
         stage.submit(n, driver="sbatch")
     for n in range(3, 6):
-        stage.submit(n, driver="sbatch", batch=Wishes(cluster=FAR))
+        stage.submit(n, driver="sbatch", batch=BatchRequest(cluster=FAR))
     stage.up(key(HPC))
     stage.up(key(FAR))
     assert [n for n in range(1, 6) if stage.job(n).live_tasks()] == [1, 3, 4]
@@ -419,7 +419,7 @@ def test_calls_go_to_the_cluster_that_is_meant_else_to_one_that_is_there(stage):
     assert calls("sbatch", "user0001", FAR) == key(FAR) and calls(
         "sbatch", "user0001", None
     ) == key(HPC)
-    stage.submit(driver="sbatch", batch=Wishes(cluster=FAR))
+    stage.submit(driver="sbatch", batch=BatchRequest(cluster=FAR))
     stage.up(key(FAR))
     assert calls("sbatch", "user0001", None) == key(FAR) and calls(
         "sbatch", "user0001", "gone"
@@ -454,7 +454,7 @@ def test_a_gang_fits_whatever_it_asks_for_and_nobody_is_asked_about_its_ports(st
     assert len(set(free)) == len(free) == 2 * 2 + 3 * 4 and all(20_000 <= p <= 29_999 for p in free)
     assert [t.ports["web"] for t in tasks[2:]] == [(8080,)] * 3, "they may be on different nodes"
     (asked,) = stage.asked(fx.LaunchGang)
-    assert {t.spec.batch for t in asked.tasks} == {Wishes(cluster=HPC)} and {
+    assert {t.spec.batch for t in asked.tasks} == {BatchRequest(cluster=HPC)} and {
         t.spec.ports for t in asked.tasks
     } == {()}
     assert asked.shared.env["PAI_TASK_ROLE_ps_HOST_LIST"].startswith("@ps-0@:")
@@ -507,7 +507,7 @@ def test_what_is_not_too_large_fits_into_one_message(kit, tasks, labels, variabl
     stage.gang(
         kit.role("a", tasks, env=env, ports=tuple(Port(label=f"p{n}") for n in range(labels))),
         driver="sbatch",
-        batch=Wishes(nodes=2),
+        batch=BatchRequest(nodes=2),
     )
     if stage.asked(fx.ReplyRefusal):
         return

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from jobscribe.agent.slurm.sbatch_directives import of_wishes
 from jobscribe.protocol.api.requests import RunSpec
-from jobscribe.protocol.clusters.batch import ClusterNews, Partition, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus, Partition
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.roles import TaskRole
 from jobscribe.schema.jobs.batch_rules import (
     RESERVED,
-    Room,
+    NodeLimits,
     directive_problem,
     gang,
     nodes_of,
@@ -50,7 +50,7 @@ PARTITIONS = (
     Partition(name="open"),
 )
 NEWS = {
-    "a": ClusterNews(
+    "a": ClusterStatus(
         cluster="a",
         at=1.0,
         scheduler="up",
@@ -62,7 +62,10 @@ NEWS = {
 
 
 def spec(
-    batch: Wishes | None = None, *, roles: tuple[TaskRole, ...] = (), secs: float | None = None
+    batch: BatchRequest | None = None,
+    *,
+    roles: tuple[TaskRole, ...] = (),
+    secs: float | None = None,
 ) -> RunSpec:
     made = RunSpec(
         uid="user0001",
@@ -84,18 +87,18 @@ def cluster(**fields: object) -> Clusters:
 
 
 def asked(
-    batch: Wishes | None = None,
+    batch: BatchRequest | None = None,
     clusters: Clusters | None = None,
-    news: dict[str, ClusterNews] | None = None,
+    news: dict[str, ClusterStatus] | None = None,
     **more: object,
-) -> Wishes:
+) -> BatchRequest:
     done = check(spec(batch, **more), clusters or cluster(), NEWS if news is None else news)  # type: ignore[arg-type]
-    assert isinstance(done.batch, Wishes)
+    assert isinstance(done.batch, BatchRequest)
     return done.batch
 
 
 def refused(
-    batch: Wishes | None = None, clusters: Clusters | None = None, **more: object
+    batch: BatchRequest | None = None, clusters: Clusters | None = None, **more: object
 ) -> tuple[str, str]:
     with pytest.raises(Refusal) as e:
         asked(batch, clusters, **more)  # type: ignore[arg-type]
@@ -103,10 +106,10 @@ def refused(
 
 
 def test_who_asks_for_nothing_gets_the_first_cluster_and_its_defaults() -> None:
-    defaults = Wishes(
+    defaults = BatchRequest(
         partition="gpu", account="m1", cores=4, gpus=1, modules=("gcc",), setup="x", signal_secs=60
     )
-    assert asked(None, cluster(defaults=defaults)) == Wishes(
+    assert asked(None, cluster(defaults=defaults)) == BatchRequest(
         cluster="a",
         partition="gpu",
         account="m1",
@@ -116,12 +119,12 @@ def test_who_asks_for_nothing_gets_the_first_cluster_and_its_defaults() -> None:
         setup="x",
         signal_secs=60,
     )
-    assert asked(None) == Wishes(cluster="a")
-    assert asked(Wishes(cluster="b"), cluster(defaults=defaults)) == Wishes(cluster="b")
+    assert asked(None) == BatchRequest(cluster="a")
+    assert asked(BatchRequest(cluster="b"), cluster(defaults=defaults)) == BatchRequest(cluster="b")
 
 
 def test_what_is_asked_comes_before_the_defaults() -> None:
-    defaults = Wishes(
+    defaults = BatchRequest(
         partition="gpu",
         nodes=2,
         tasks=8,
@@ -131,7 +134,9 @@ def test_what_is_asked_comes_before_the_defaults() -> None:
         directives=("exclusive", "reservation=x"),
     )
     many = cluster(defaults=defaults, directives=("exclusive", "reservation", "nice"))
-    done = asked(Wishes(gpus=0, modules=("python",), directives=("nice=5", "reservation=y")), many)
+    done = asked(
+        BatchRequest(gpus=0, modules=("python",), directives=("nice=5", "reservation=y")), many
+    )
     assert (done.gpus, done.modules, done.directives) == (
         0,
         ("python",),
@@ -139,16 +144,16 @@ def test_what_is_asked_comes_before_the_defaults() -> None:
     )
     assert (done.nodes, done.tasks, done.tasks_per_node) == (2, 8, 4)
     # one task on the two nodes of the defaults would be nonsense
-    done = asked(Wishes(tasks=1), many)
+    done = asked(BatchRequest(tasks=1), many)
     assert (done.nodes, done.tasks, done.tasks_per_node) == (None, 1, None)
 
 
 def test_a_run_that_was_checked_passes_again() -> None:
-    defaults = Wishes(partition="gpu", cores=4, directives=("exclusive",))
+    defaults = BatchRequest(partition="gpu", cores=4, directives=("exclusive",))
     roles = (TaskRole(name="a", tasks=4, cpu=6, memory_mb=10_000, command=("true",)),)
     for roles_ in ((), roles):
         first = check(
-            spec(Wishes(modules=("m",)), roles=roles_),
+            spec(BatchRequest(modules=("m",)), roles=roles_),
             cluster(defaults=defaults, directives=("exclusive",)),
             NEWS,
         )
@@ -158,55 +163,58 @@ def test_a_run_that_was_checked_passes_again() -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        (Wishes(cluster="c"), ['there is no cluster "c"; there are: a, b']),
+        (BatchRequest(cluster="c"), ['there is no cluster "c"; there are: a, b']),
         (
-            Wishes(partition="gpus"),
+            BatchRequest(partition="gpus"),
             ["cluster 'a' has no partition \"gpus\"; there are: debug, big, gpu, open"],
         ),
         (
-            Wishes(account="m3"),
+            BatchRequest(account="m3"),
             ["you may not use the account \"m3\" on cluster 'a'; you may use: m1, m2"],
         ),
         (
-            Wishes(qos="premium"),
+            BatchRequest(qos="premium"),
             ["you may not use the QOS \"premium\" on cluster 'a'; you may use: normal, large"],
         ),
         (
-            Wishes(partition="big", account="m2", nodes=10),
+            BatchRequest(partition="big", account="m2", nodes=10),
             ["partition 'big' does not take the account \"m2\"; it takes: m1"],
         ),
         (
-            Wishes(partition="big", qos="normal", nodes=10),
+            BatchRequest(partition="big", qos="normal", nodes=10),
             ["partition 'big' does not take the QOS \"normal\"; it takes: large"],
         ),
         (
-            Wishes(partition="big", nodes=2),
+            BatchRequest(partition="big", nodes=2),
             [
                 "`nodes`: 2 are asked for; partition 'big' of cluster 'a' takes no run with less than 10"
             ],
         ),
-        (Wishes(nodes=3, tasks=2), ["2 `tasks` leave some of 3 `nodes` without any"]),
+        (BatchRequest(nodes=3, tasks=2), ["2 `tasks` leave some of 3 `nodes` without any"]),
         (
-            Wishes(nodes=2, tasks=9, tasks_per_node=4),
+            BatchRequest(nodes=2, tasks=9, tasks_per_node=4),
             ["9 `tasks` do not fit on 2 `nodes` with 4 `tasksPerNode`: these are 8"],
         ),
-        (Wishes(modules=("a", "b", "a")), ['`modules` name "a" twice']),
+        (BatchRequest(modules=("a", "b", "a")), ['`modules` name "a" twice']),
         (
-            Wishes(directives=("exclusive",)),
+            BatchRequest(directives=("exclusive",)),
             ["`directives`: cluster 'a' does not allow \"exclusive\"; none are"],
         ),
         (
-            Wishes(directives=("output=/etc/x",)),
+            BatchRequest(directives=("output=/etc/x",)),
             ['`directives`: "output" is not for directives: the system says it itself'],
         ),
-        (Wishes(directives=("arr=1-9",)), ['sbatch may read "arr" as array: say it with `array`']),
-        (Wishes(setup="a\r\nb"), ["`setup`: its lines end as on Windows"]),
-        (Wishes(setup="a\n\x1b[2J"), ['`setup`: it has the character "\\x1b" in line 2']),
-        (Wishes(setup="ok\n  #SBATCH --uid=0"), ["`setup`: line 2 begins with #SBATCH"]),
+        (
+            BatchRequest(directives=("arr=1-9",)),
+            ['sbatch may read "arr" as array: say it with `array`'],
+        ),
+        (BatchRequest(setup="a\r\nb"), ["`setup`: its lines end as on Windows"]),
+        (BatchRequest(setup="a\n\x1b[2J"), ['`setup`: it has the character "\\x1b" in line 2']),
+        (BatchRequest(setup="ok\n  #SBATCH --uid=0"), ["`setup`: line 2 begins with #SBATCH"]),
     ],
 )
 def test_what_cannot_be_is_refused_by_name_with_what_there_is(
-    wishes: Wishes, words: list[str]
+    wishes: BatchRequest, words: list[str]
 ) -> None:
     code, sentence = refused(wishes)
     assert code == "batchRefused" and [w for w in words if w not in sentence] == [], sentence
@@ -216,56 +224,56 @@ def test_what_cannot_be_is_refused_by_name_with_what_there_is(
     ("wishes", "secs", "words"),
     [
         (
-            Wishes(nodes=4),
+            BatchRequest(nodes=4),
             None,
             "`nodes`: 4 are needed; partition 'debug' of cluster 'a' gives a run 3 at most",
         ),
         (
-            Wishes(partition="gpu", nodes=3),
+            BatchRequest(partition="gpu", nodes=3),
             None,
             "`nodes`: 3 are needed; partition 'gpu' of cluster 'a' has 2",
         ),
         (
-            Wishes(tasks=25),
+            BatchRequest(tasks=25),
             None,
             "`nodes`: 4 are needed (25 tasks with 1 cores each); partition 'debug'",
         ),
-        (Wishes(tasks=7, cores=5), None, "`nodes`: 7 are needed (7 tasks with 5 cores each)"),
+        (BatchRequest(tasks=7, cores=5), None, "`nodes`: 7 are needed (7 tasks with 5 cores each)"),
         (
-            Wishes(cores=9),
+            BatchRequest(cores=9),
             None,
             "`cores`: 9 are asked for; a node of partition 'debug' of cluster 'a' has 8",
         ),
         (
-            Wishes(cores=3, tasks_per_node=3),
+            BatchRequest(cores=3, tasks_per_node=3),
             None,
             "`cores`: 3 are asked for by each of 3 tasks of a node; a node",
         ),
         (
-            Wishes(nodes=2, tasks=5, cores=4),
+            BatchRequest(nodes=2, tasks=5, cores=4),
             None,
             "`tasks`: 5 with 4 cores each are asked for; 2 nodes of partition 'debug' of cluster 'a' have room for 4",
         ),
         (
-            Wishes(memory_mb=16_001),
+            BatchRequest(memory_mb=16_001),
             None,
             "`memory`: 16001 MB are asked for on each node; a node of partition 'debug' of cluster 'a' has 16000",
         ),
         (
-            Wishes(gpus=1),
+            BatchRequest(gpus=1),
             None,
             "`gpus`: 1 GPUs are asked for on each node; a node of partition 'debug' of cluster 'a' has 0",
         ),
-        (Wishes(partition="gpu", gpus=5), None, "has 4"),
+        (BatchRequest(partition="gpu", gpus=5), None, "has 4"),
         (
-            Wishes(),
+            BatchRequest(),
             3601.0,
             "`timeLimit`: 3601 s are asked for; partition 'debug' of cluster 'a' gives a run 3600 s",
         ),
     ],
 )
 def test_more_than_the_partition_has_is_refused_with_both_numbers(
-    wishes: Wishes, secs: float | None, words: str
+    wishes: BatchRequest, secs: float | None, words: str
 ) -> None:
     code, sentence = refused(wishes, secs=secs)
     assert code == "resourceExceeded" and words in sentence, sentence
@@ -276,19 +284,19 @@ def test_more_than_the_partition_has_is_refused_with_both_numbers(
 @pytest.mark.parametrize(
     "wishes",
     [
-        Wishes(nodes=3),
-        Wishes(tasks=24),
-        Wishes(nodes=3, tasks=24),
-        Wishes(cores=8, memory_mb=16_000, gpus=0),
-        Wishes(cores=4, tasks_per_node=2, nodes=3),
-        Wishes(partition="gpu", nodes=2, tasks=8, cores=4, gpus=4),
-        Wishes(partition="open", nodes=10_000, gpus=9),
-        Wishes(account="M1", qos="NORMAL"),
-        Wishes(partition="big", nodes=10, account="m1", qos="large"),
-        Wishes(partition="big"),
+        BatchRequest(nodes=3),
+        BatchRequest(tasks=24),
+        BatchRequest(nodes=3, tasks=24),
+        BatchRequest(cores=8, memory_mb=16_000, gpus=0),
+        BatchRequest(cores=4, tasks_per_node=2, nodes=3),
+        BatchRequest(partition="gpu", nodes=2, tasks=8, cores=4, gpus=4),
+        BatchRequest(partition="open", nodes=10_000, gpus=9),
+        BatchRequest(account="M1", qos="NORMAL"),
+        BatchRequest(partition="big", nodes=10, account="m1", qos="large"),
+        BatchRequest(partition="big"),
     ],
 )
-def test_what_just_fits_is_taken(wishes: Wishes) -> None:
+def test_what_just_fits_is_taken(wishes: BatchRequest) -> None:
     assert asked(wishes, secs=3600.0 if wishes.partition is None else None).cluster == "a"
 
 
@@ -297,46 +305,46 @@ def test_what_just_fits_is_taken(wishes: Wishes) -> None:
     [
         (
             Limits(nodes=2),
-            Wishes(nodes=3),
+            BatchRequest(nodes=3),
             None,
             "`nodes`: 3 are needed; the limit of cluster 'a' for a run is 2",
         ),
-        (Limits(nodes=2), Wishes(tasks=17), None, "`nodes`: 3 are needed"),
+        (Limits(nodes=2), BatchRequest(tasks=17), None, "`nodes`: 3 are needed"),
         (
             Limits(tasks=4),
-            Wishes(nodes=3, tasks_per_node=2),
+            BatchRequest(nodes=3, tasks_per_node=2),
             None,
             "`tasks`: 6 are asked for; the limit",
         ),
         (
             Limits(cores=10),
-            Wishes(tasks=4, cores=3),
+            BatchRequest(tasks=4, cores=3),
             None,
             "`cores`: 12 are asked for, of all tasks together; the limit of cluster 'a' for a run is 10",
         ),
         (
             Limits(memory_mb=1000),
-            Wishes(memory_mb=1001),
+            BatchRequest(memory_mb=1001),
             None,
             "`memory`: 1001 MB are asked for on each node; the limit of cluster 'a' for a run is 1000",
         ),
         (
             Limits(gpus=1),
-            Wishes(partition="gpu", gpus=2),
+            BatchRequest(partition="gpu", gpus=2),
             None,
             "`gpus`: 2 are asked for on each node; the limit of cluster 'a' for a run is 1",
         ),
-        (Limits(gpus=0), Wishes(partition="gpu", gpus=1), None, "is 0"),
+        (Limits(gpus=0), BatchRequest(partition="gpu", gpus=1), None, "is 0"),
         (
             Limits(time_limit_secs=60.0),
-            Wishes(),
+            BatchRequest(),
             61.0,
             "`timeLimit`: 61 s are asked for; cluster 'a' gives a run 60 s",
         ),
     ],
 )
 def test_more_than_the_operator_allows_is_refused(
-    limits: Limits, wishes: Wishes, secs: float | None, words: str
+    limits: Limits, wishes: BatchRequest, secs: float | None, words: str
 ) -> None:
     code, sentence = refused(wishes, cluster(limits=limits), secs=secs)
     assert code == "resourceExceeded" and words in sentence, sentence
@@ -344,12 +352,13 @@ def test_more_than_the_operator_allows_is_refused(
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     code, sentence = refused(
-        Wishes(partition="nope", account="m9", directives=("exclusive",), setup="\r"), secs=1.0
+        BatchRequest(partition="nope", account="m9", directives=("exclusive",), setup="\r"),
+        secs=1.0,
     )
     assert code == "batchRefused" and sentence.count("; ") >= 3
     for word in ("nope", "m9", "exclusive", "Windows"):
         assert word in sentence
-    code, sentence = refused(Wishes(cores=9, gpus=1, memory_mb=10**6), secs=99_999.0)
+    code, sentence = refused(BatchRequest(cores=9, gpus=1, memory_mb=10**6), secs=99_999.0)
     assert (
         code == "resourceExceeded"
         and [w for w in ("`cores`", "`gpus`", "`memory`", "`timeLimit`") if w not in sentence] == []
@@ -362,7 +371,7 @@ def test_a_usual_time_limit_is_cut_to_what_the_cluster_gives() -> None:
     ) -> float | None:
         where = cluster(limits=Limits(time_limit_secs=limit))
         return check(
-            spec(Wishes(partition=partition), secs=own), where, NEWS, usual_secs=usual
+            spec(BatchRequest(partition=partition), secs=own), where, NEWS, usual_secs=usual
         ).time_limit_secs
 
     assert secs(None, None) is None and secs(None, 99_999.0) == 3600.0 and secs(None, 60.0) == 60.0
@@ -372,20 +381,20 @@ def test_a_usual_time_limit_is_cut_to_what_the_cluster_gives() -> None:
 
 def test_old_slurm_words_count_as_everything() -> None:
     news = {
-        "a": ClusterNews(
+        "a": ClusterStatus(
             cluster="a",
             at=1.0,
             scheduler="up",
             partitions=(Partition(name="p", default=True, accounts=("ALL",)),),
         )
     }
-    assert asked(Wishes(account="x", qos="y"), news=news).account == "x"
+    assert asked(BatchRequest(account="x", qos="y"), news=news).account == "x"
 
 
 def test_other_drivers_take_no_wishes() -> None:
     check_none(spec(), "local")
     with pytest.raises(Refusal, match="the driver local knows no clusters"):
-        check_none(spec(Wishes()), "local")
+        check_none(spec(BatchRequest()), "local")
 
 
 # ---- roles
@@ -399,7 +408,7 @@ def role(name: str, tasks: int, cpu: int = 1, memory_mb: int = 100, gpu: int = 0
 
 def test_tasks_of_all_roles_are_one_allocation_with_their_sum() -> None:
     done = asked(
-        Wishes(), roles=(role("ps", 2, memory_mb=500), role("w", 3, cpu=2, memory_mb=1000))
+        BatchRequest(), roles=(role("ps", 2, memory_mb=500), role("w", 3, cpu=2, memory_mb=1000))
     )
     assert (done.nodes, done.tasks, done.tasks_per_node, done.cores, done.memory_mb, done.gpus) == (
         1,
@@ -409,11 +418,11 @@ def test_tasks_of_all_roles_are_one_allocation_with_their_sum() -> None:
         4000,
         None,
     )
-    assert asked(Wishes(partition="gpu"), roles=(role("w", 3, gpu=1),)).gpus == 3
+    assert asked(BatchRequest(partition="gpu"), roles=(role("w", 3, gpu=1),)).gpus == 3
 
 
 def test_a_gang_that_no_node_can_hold_gets_the_fewest_nodes_that_may() -> None:
-    done = asked(Wishes(), roles=(role("ps", 1), role("w", 5, cpu=4, memory_mb=3000)))
+    done = asked(BatchRequest(), roles=(role("ps", 1), role("w", 5, cpu=4, memory_mb=3000)))
     assert (done.nodes, done.tasks, done.tasks_per_node, done.cores, done.memory_mb) == (
         3,
         6,
@@ -421,13 +430,13 @@ def test_a_gang_that_no_node_can_hold_gets_the_fewest_nodes_that_may() -> None:
         4,
         6000,
     )
-    assert asked(Wishes(), news={}, roles=(role("w", 500, cpu=4),)).nodes == 1
+    assert asked(BatchRequest(), news={}, roles=(role("w", 500, cpu=4),)).nodes == 1
 
 
 def test_nodes_may_be_asked_for_with_roles_and_the_defaults_of_sizes_do_not_count() -> None:
     done = asked(
-        Wishes(nodes=2),
-        cluster(defaults=Wishes(tasks=64, cores=8, memory_mb=9, gpus=4, partition="gpu")),
+        BatchRequest(nodes=2),
+        cluster(defaults=BatchRequest(tasks=64, cores=8, memory_mb=9, gpus=4, partition="gpu")),
         roles=(role("w", 4),),
     )
     assert (
@@ -444,17 +453,20 @@ def test_nodes_may_be_asked_for_with_roles_and_the_defaults_of_sizes_do_not_coun
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        (Wishes(nodes=5), "5 `nodes` are more than the 4 tasks of all roles"),
-        (Wishes(tasks=7), "`tasks` is 7, and the roles say themselves that there are 4"),
-        (Wishes(tasks_per_node=3), "`tasksPerNode` is for runs without roles"),
-        (Wishes(memory_mb=399), "`memory` of a node is 399, and the tasks of the roles need 400"),
+        (BatchRequest(nodes=5), "5 `nodes` are more than the 4 tasks of all roles"),
+        (BatchRequest(tasks=7), "`tasks` is 7, and the roles say themselves that there are 4"),
+        (BatchRequest(tasks_per_node=3), "`tasksPerNode` is for runs without roles"),
         (
-            Wishes(partition="gpu", gpus=3),
+            BatchRequest(memory_mb=399),
+            "`memory` of a node is 399, and the tasks of the roles need 400",
+        ),
+        (
+            BatchRequest(partition="gpu", gpus=3),
             "`gpus` of a node is 3, and the tasks of the roles need 4",
         ),
     ],
 )
-def test_what_roles_contradict_is_refused(wishes: Wishes, words: str) -> None:
+def test_what_roles_contradict_is_refused(wishes: BatchRequest, words: str) -> None:
     code, sentence = refused(wishes, roles=(role("w", 4, gpu=1 if wishes.gpus else 0),))
     assert code == "batchRefused" and words in sentence
 
@@ -493,7 +505,7 @@ _counts = st.none() | st.integers(1, 70)
         max_size=3,
     ),
     st.builds(
-        Room,
+        NodeLimits,
         cores=_counts,
         memory_mb=st.none() | st.integers(1, 90_000),
         gpus=st.none() | st.integers(0, 8),
@@ -502,9 +514,9 @@ _counts = st.none() | st.integers(1, 70)
     st.none() | st.integers(1, 9),
 )
 def test_an_allocation_has_what_its_tasks_need(
-    roles: list[TaskRole], room: Room, nodes: int | None
+    roles: list[TaskRole], room: NodeLimits, nodes: int | None
 ) -> None:
-    made, wrong = gang(roles, Wishes(nodes=nodes), room)
+    made, wrong = gang(roles, BatchRequest(nodes=nodes), room)
     count = sum(r.tasks for r in roles)
     assert (
         bool(wrong) == ((nodes or 0) > count)
@@ -552,7 +564,7 @@ def test_what_is_taken_fits_its_partition(
     name: str | None,
 ) -> None:
     """Counted anew from what Slurm would be asked for; and what is refused does not fit."""
-    wishes = Wishes(
+    wishes = BatchRequest(
         nodes=nodes,
         tasks=tasks,
         tasks_per_node=per_node,
@@ -599,9 +611,9 @@ def test_a_directive_that_passes_is_one_option_of_those_allowed(name: str, value
 
     text = f"{name}={value}" if value else name
     try:
-        (directive,) = msgspec.convert({"directives": [text]}, Wishes).directives
+        (directive,) = msgspec.convert({"directives": [text]}, BatchRequest).directives
         done = asked(
-            Wishes(directives=(directive,)), cluster(directives=("exclusive", "reservation"))
+            BatchRequest(directives=(directive,)), cluster(directives=("exclusive", "reservation"))
         )
     except (msgspec.ValidationError, Refusal):
         return

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.api.requests import ClusterList, RunSpec
-from jobscribe.protocol.clusters.batch import ClusterNews, Partition, Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus, Partition
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.wire.messages import ClusterReport
 from jobscribe.supervisor.api.endpoints.clusters import clusters as route
 from jobscribe.supervisor.clusters import inventory as module
-from jobscribe.supervisor.clusters.inventory import STALE_SECS, ClusterBoard
+from jobscribe.supervisor.clusters.inventory import STALE_SECS, ClusterInventory
 
 ANN, BOB = "user0001", "user0002"
 BOTH = Clusters(
@@ -24,7 +24,7 @@ BOTH = Clusters(
             name="far",
             access="ssh",
             login=(LoginHost(host="h", keys=("k",)),),
-            defaults=Wishes(partition="p"),
+            defaults=BatchRequest(partition="p"),
             limits=Limits(nodes=4),
             directives=("exclusive",),
         ),
@@ -43,7 +43,7 @@ class Clock:
 
 def news(cluster: str = "far", *names: str, **fields: Any) -> ClusterReport:
     return ClusterReport(
-        news=ClusterNews(
+        news=ClusterStatus(
             **{
                 "cluster": cluster,
                 "at": 5.0,
@@ -59,7 +59,7 @@ def key(uid: str = ANN, cluster: str = "far", driver: str = "sbatch") -> AgentKe
     return AgentKey(driver, "parallel", uid, cluster)
 
 
-def spec(uid: str = ANN, batch: Wishes | None = None, driver: str = "sbatch") -> RunSpec:
+def spec(uid: str = ANN, batch: BatchRequest | None = None, driver: str = "sbatch") -> RunSpec:
     more = {} if batch is None else {"batch": batch}
     return RunSpec(uid=uid, simulation_id="sim00001", driver=driver, command=("true",), **more)  # type: ignore[arg-type]
 
@@ -70,11 +70,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def board(clock: Clock) -> ClusterBoard:
-    return ClusterBoard(BOTH, now=clock)
+def board(clock: Clock) -> ClusterInventory:
+    return ClusterInventory(BOTH, now=clock)
 
 
-def test_the_newest_word_counts_for_who_told_it(board: ClusterBoard) -> None:
+def test_the_newest_word_counts_for_who_told_it(board: ClusterInventory) -> None:
     board.heard(key(), news("far", "a"))
     board.heard(key(), news("far", "p"))
     board.heard(key(BOB), news("far", "b"))
@@ -82,24 +82,24 @@ def test_the_newest_word_counts_for_who_told_it(board: ClusterBoard) -> None:
         p.name for p in board.news(BOB)["far"].partitions
     ] == ["b"]
     assert board.news("user0003") == {}
-    assert board.asked(spec(batch=Wishes(nodes=2))).batch == Wishes(
+    assert board.asked(spec(batch=BatchRequest(nodes=2))).batch == BatchRequest(
         cluster="far", partition="p", nodes=2
     )
     with pytest.raises(Refusal, match='no partition "p"; there are: b'):
         board.asked(spec(BOB))
     # nobody told this one anything: Slurm has the word
-    assert board.asked(spec("user0003", Wishes(nodes=4))).batch == Wishes(
+    assert board.asked(spec("user0003", BatchRequest(nodes=4))).batch == BatchRequest(
         cluster="far", partition="p", nodes=4
     )
 
 
-def test_what_the_supervisors_own_account_sees_is_everybodys(board: ClusterBoard) -> None:
+def test_what_the_supervisors_own_account_sees_is_everybodys(board: ClusterInventory) -> None:
     board.heard(key(ANN, "here"), news("here", "a"))
     with pytest.raises(Refusal, match='no partition "x"'):
-        board.asked(spec(BOB, Wishes(cluster="here", partition="x")))
+        board.asked(spec(BOB, BatchRequest(cluster="here", partition="x")))
 
 
-def test_slurms_silence_takes_nothing_away(board: ClusterBoard) -> None:
+def test_slurms_silence_takes_nothing_away(board: ClusterInventory) -> None:
     board.heard(key(), news("far", "p"))
     board.heard(key(), news("far", scheduler="unreachable", detail="no answer"))
     assert [p.name for p in board.news(ANN)["far"].partitions] == ["p"]
@@ -114,12 +114,12 @@ def test_slurms_silence_takes_nothing_away(board: ClusterBoard) -> None:
     assert board.news(ANN)["far"].partitions == ()
 
 
-def test_an_old_word_refuses_nothing(board: ClusterBoard, clock: Clock) -> None:
+def test_an_old_word_refuses_nothing(board: ClusterInventory, clock: Clock) -> None:
     board.heard(key(), news("far", "a"))
     with pytest.raises(Refusal):
         board.asked(spec())
     clock.at += STALE_SECS + 1
-    assert board.asked(spec()).batch == Wishes(cluster="far", partition="p")
+    assert board.asked(spec()).batch == BatchRequest(cluster="far", partition="p")
     assert board.listing(ANN)[0]["partitions"] is not None
 
 
@@ -134,7 +134,7 @@ def test_an_old_word_refuses_nothing(board: ClusterBoard, clock: Clock) -> None:
     ],
 )
 def test_an_agent_tells_of_its_own_cluster_and_not_without_end(
-    board: ClusterBoard, from_: AgentKey, report: ClusterReport, code: str
+    board: ClusterInventory, from_: AgentKey, report: ClusterReport, code: str
 ) -> None:
     with pytest.raises(Refusal) as e:
         board.heard(from_, report)
@@ -142,7 +142,7 @@ def test_an_agent_tells_of_its_own_cluster_and_not_without_end(
 
 
 def test_of_many_users_the_latest_are_kept(
-    board: ClusterBoard, monkeypatch: pytest.MonkeyPatch
+    board: ClusterInventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_USERS", 3)
     for n in range(5):
@@ -157,7 +157,7 @@ def test_of_many_users_the_latest_are_kept(
 
 
 def test_the_listing_has_what_a_user_may_know_and_nothing_about_signing_in(
-    board: ClusterBoard,
+    board: ClusterInventory,
 ) -> None:
     board.heard(key(BOB), news("far", "b", accounts=("secret-project",)))
     far, here = board.listing(ANN)
@@ -184,22 +184,22 @@ def test_the_listing_has_what_a_user_may_know_and_nothing_about_signing_in(
     )
 
 
-def test_other_drivers_and_houses_without_clusters(board: ClusterBoard) -> None:
-    for each in (board, ClusterBoard(None)):
+def test_other_drivers_and_houses_without_clusters(board: ClusterInventory) -> None:
+    for each in (board, ClusterInventory(None)):
         assert each.asked(spec(driver="local")) == spec(driver="local")
         with pytest.raises(Refusal, match="the driver local knows no clusters"):
-            each.asked(spec(batch=Wishes(), driver="local"))
-    assert (ClusterBoard(None).listing(ANN), ClusterBoard(None).news(ANN)) == ([], {})
+            each.asked(spec(batch=BatchRequest(), driver="local"))
+    assert (ClusterInventory(None).listing(ANN), ClusterInventory(None).news(ANN)) == ([], {})
 
 
 def test_a_usual_time_limit_is_cut_to_the_clusters() -> None:
     one = Clusters(clusters=(Cluster(name="a", limits=Limits(time_limit_secs=60.0)),))
-    assert ClusterBoard(one, usual_secs=90.0).asked(spec()).time_limit_secs == 60.0
+    assert ClusterInventory(one, usual_secs=90.0).asked(spec()).time_limit_secs == 60.0
 
 
 @pytest.mark.asyncio
-async def test_the_route_answers_for_the_user_who_asks(board: ClusterBoard) -> None:
-    def handler(clusters: ClusterBoard | None) -> Any:
+async def test_the_route_answers_for_the_user_who_asks(board: ClusterInventory) -> None:
+    def handler(clusters: ClusterInventory | None) -> Any:
         return SimpleNamespace(
             parsed=lambda type_: ClusterList(uid=ANN), services=SimpleNamespace(clusters=clusters)
         )

@@ -74,7 +74,9 @@ def test_nobody_asked_and_nothing_is_kept(kit, stage):
 
 def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
     tokens = kept(kit, stage, kit.role("a", 3))
-    assert [e.tokens for e in stage.asked(fx.SettleTasks)] == [(tokens[0],)], "its end is on record"
+    assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(tokens[0],)], (
+        "its end is on record"
+    )
     assert not stage.asked(fx.StopTask) and stage.world.rooms["local"].books["localhost"].cpu == 3
     reply = said(stage)
     assert (reply["state"], reply["queueState"], reply["over"], reply["known"]) == (
@@ -225,7 +227,7 @@ def test_its_agent_says_its_end_again_and_is_told_that_it_is_known(kit, stage, h
     before = len(stage.log)
     for execution in (kit.ended(tokens[0], 3), kit.running(tokens[0])):
         stage.reports(execution, key=here)
-        assert [e.tokens for e in stage.asked(fx.SettleTasks)] == [(tokens[0],)]
+        assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(tokens[0],)]
     stage.disconnect(here)
     stage.connect(here)
     assert len(stage.log) == before and said(stage)["queueState"] == "debug_hold"

@@ -12,7 +12,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import Execution
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.explanation import why
 
@@ -225,7 +225,7 @@ def test_a_decided_attempt_does_not_stop_what_has_exited(kit):
 def test_slurm_s_part_is_told(kit):
     stage = kit.Stage(
         batch=frozenset({"sbatch"}),
-        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+        places={"sbatch": (HostCapacity(host="hpc", slots={"parallel": 10}, user_runs=5),)},
     )
     stage.submit(driver="sbatch")
     stage.up(SLURM)

@@ -20,13 +20,13 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
-    AgentGap,
-    AgentSaid,
+    AgentMessage,
     Cancel,
     DriverFailed,
     DriverFound,
     DriverStarted,
     DriverStopped,
+    FramesLost,
     Now,
     Restarted,
     Submit,
@@ -35,10 +35,10 @@ from jobscribe.supervisor.core.interface.inputs import (
     jids,
     refusal_handle,
 )
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.runs import termination as stopping
+from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.core.state.world import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import AT_HAND, PAUSE_SECS, Engine
 
 
@@ -49,7 +49,7 @@ class House:
         self.kit, self.wall, self.mono, self.moment = kit, kit.WALL, 1000.0, 0
         self.faults = Faults()
         self.store = store or MemoryStore(lambda call: call(), hold=hold, point=self.faults)
-        self.engine = Engine(Policy(**policy), self.store, self)
+        self.engine = Engine(CoreConfig(**policy), self.store, self)
         self.performed, self.projections, self.notices, self.dead, self.live = [], [], [], [], []
         self.errors = []
         self.when_performed = lambda effect: None
@@ -115,12 +115,14 @@ class House:
         self.live = [c for c in self.live if c[0] != key] + [(key, epoch, self.kit.alive(key))]
         self.engine.tell(AgentConnected(key, epoch, self.kit.alive(key)))
         self.engine.tell(
-            AgentSaid(key, epoch, Snapshot(number=number, page=0, last=True, executions=executions))
+            AgentMessage(
+                key, epoch, Snapshot(number=number, page=0, last=True, executions=executions)
+            )
         )
 
     def says(self, execution, epoch=1, key=None):
         self.engine.tell(
-            AgentSaid(key or self.kit.key_of(), epoch, RunStatusUpdate(execution=execution))
+            AgentMessage(key or self.kit.key_of(), epoch, RunStatusUpdate(execution=execution))
         )
 
     def job(self, n=1, uid=None):
@@ -165,7 +167,7 @@ def check(house):
             jid = stored.stream[4:]
             jobs[jid] = evolve(jobs.get(jid, Job(jid=jid)), stored.event)
     assert house.engine.world.jobs == {j: job for j, job in jobs.items() if job.busy}
-    assert slots.broken(house.engine.world.slots) == []
+    assert concurrency_limits.broken(house.engine.world.slots) == []
     assert {jid: house.engine.durable(jid).job for jid in jobs} == jobs
 
 
@@ -332,7 +334,7 @@ def test_late_words_about_a_finished_job(house, kit):
     house.performed.clear()
     house.says(kit.ended(token))
     house.says(kit.running(token))
-    assert [m.tokens for m in house.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.tokens for m in house.asked(fx.AcknowledgeTasks)] == [(token,)]
     assert [m.token for m in house.asked(fx.StopTask)] == [token]
     assert house.engine.world.jobs == {}
     check(house)
@@ -346,7 +348,7 @@ def test_a_snapshot_brings_its_jobs(house, kit):
     house.engine._durable.clear()
     house.agent(2, None, kit.ended(token), kit.ended(kit.replace(token, serial=1)))
     assert house.engine.world.jobs == {}
-    assert {m.tokens[0].serial for m in house.asked(fx.SettleTasks)} == {1, token.serial}
+    assert {m.tokens[0].serial for m in house.asked(fx.AcknowledgeTasks)} == {1, token.serial}
 
 
 def test_a_job_nobody_knows(house, kit):
@@ -576,21 +578,21 @@ def test_work_goes_on_without_a_restart_when_it_clears(kit):
     token = house.token(1)
     house.says(kit.ended(token))
     assert house.job(1).status == "running"
-    assert house.asked(fx.SettleTasks) == []
+    assert house.asked(fx.AcknowledgeTasks) == []
     house.faults.mend()
     house.wait_out()
     house.performed.clear()
     house.engine.poke()
     assert not house.engine.paused
-    assert len(house.asked(fx.FindTasks)) == 1
+    assert len(house.asked(fx.ListTasks)) == 1
     assert not house.asked(fx.StartAgent) and not house.asked(fx.FindAgent), "it is connected"
     house.engine.tell(
-        AgentSaid(
+        AgentMessage(
             kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.ended(token),))
         )
     )
     assert house.job(1).status == "completed"
-    assert [m.tokens for m in house.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.tokens for m in house.asked(fx.AcknowledgeTasks)] == [(token,)]
     check(house)
 
 
@@ -606,7 +608,7 @@ def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
     house.engine.poke()
     assert house.asked(fx.StartAgent) == []
     house.engine.tell(
-        AgentSaid(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=()))
+        AgentMessage(kit.key_of(), 5, Snapshot(number=2, page=0, last=True, executions=()))
     )
     assert len(house.asked(fx.LaunchTask)) == 1
 
@@ -621,7 +623,7 @@ def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
     house.wait_out()
     house.engine.poke()
     house.engine.tell(
-        AgentSaid(
+        AgentMessage(
             kit.key_of(),
             1,
             Snapshot(number=2, page=0, last=True, executions=(kit.ended(house.token(1)),)),
@@ -646,7 +648,7 @@ def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
         lambda key: DriverFound(key, "gone", "x"),
         lambda key: DriverStopped(key),
         lambda key: AgentDisconnected(key, 1),
-        lambda key: AgentGap(key, 1),
+        lambda key: FramesLost(key, 1),
         lambda key: AgentConnected(key, 5, None),
     ],
 )
@@ -720,7 +722,7 @@ def broken(kit, monkeypatch, **policy):
     house.says(kit.running(house.token(1)))
     house.submit(2)
     with monkeypatch.context() as m:
-        m.setattr(stopping, "_stop", bug)
+        m.setattr(termination, "_stop", bug)
         handle = house.cancel(1)
     assert house.answers()[handle] == "internal"
     assert house.errors == ["a planted bug"]
@@ -731,10 +733,10 @@ def broken(kit, monkeypatch, **policy):
 def test_after_a_bug_the_world_is_folded_anew_and_work_goes_on(kit, monkeypatch):
     house = broken(kit, monkeypatch)
     house.engine.poke()
-    assert len(house.asked(fx.FindTasks)) == 1
+    assert len(house.asked(fx.ListTasks)) == 1
     token = house.token(1)
     house.engine.tell(
-        AgentSaid(
+        AgentMessage(
             kit.key_of(), 1, Snapshot(number=2, page=0, last=True, executions=(kit.running(token),))
         )
     )
@@ -816,17 +818,17 @@ def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(ki
         reports = [e for t, e in machine.items() if not isinstance(t, str)]
         for e in reports:
             house.says(e)
-        if house.asked(fx.FindTasks):
+        if house.asked(fx.ListTasks):
             house.performed.clear()
             number += 1
             house.engine.tell(
-                AgentSaid(
+                AgentMessage(
                     kit.key_of(),
                     1,
                     Snapshot(number=number, page=0, last=True, executions=tuple(reports)),
                 )
             )
-        for ack in house.asked(fx.SettleTasks):
+        for ack in house.asked(fx.AcknowledgeTasks):
             for t in ack.tokens:
                 machine.pop(t, None)
         house.mono += 0.5
@@ -845,14 +847,15 @@ def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
     key, token = kit.key_of(), _token(kit)
     sub = Submit(1, RunSimulation(req_id="request-1", run=kit.spec(1)), "/d")
     cancel = Cancel(2, RunCancel(req_id="request-1", uid=kit.UID, compute_jid=kit.jid_of(2)))
-    update = AgentSaid(key, 1, RunStatusUpdate(execution=kit.starting(token)))
-    page = AgentSaid(
+    update = AgentMessage(key, 1, RunStatusUpdate(execution=kit.starting(token)))
+    page = AgentMessage(
         key,
         1,
         Snapshot(number=1, page=0, last=True, executions=(kit.starting(token), kit.running(token))),
     )
     assert [
-        jids(i) for i in (sub, cancel, update, page, AgentSaid(key, 1, kit.alive(key)), Restarted())
+        jids(i)
+        for i in (sub, cancel, update, page, AgentMessage(key, 1, kit.alive(key)), Restarted())
     ] == [
         (kit.jid_of(1),),
         (kit.jid_of(2),),

@@ -8,8 +8,8 @@ from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunSimulation
 from jobscribe.supervisor.core.interface.effects import ReplyRefusal, ReplyStatus
 from jobscribe.supervisor.core.interface.inputs import Now, Submit
-from jobscribe.supervisor.core.runs import admission as submission
-from jobscribe.supervisor.core.state.world import Policy
+from jobscribe.supervisor.core.runs import admission
+from jobscribe.supervisor.core.state.world import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 
@@ -45,7 +45,7 @@ def test_a_decision_that_fails_half_way_leaves_no_trace_in_the_world(
 ) -> None:
     ports = Ports()
     store = MemoryStore(lambda call: call())
-    engine = Engine(Policy(), store, ports)
+    engine = Engine(CoreConfig(), store, ports)
     engine.start()
     head = store.head()
 
@@ -53,7 +53,7 @@ def test_a_decision_that_fails_half_way_leaves_no_trace_in_the_world(
         raise RuntimeError("a planted bug")
 
     with monkeypatch.context() as broken:
-        broken.setattr(submission.placement, "enqueue", bug)  # the run is in the world by then
+        broken.setattr(admission.placement, "enqueue", bug)  # the run is in the world by then
         engine.tell(Submit(1, RunSimulation(req_id="request-1", run=kit.spec(1)), "/d"))
     assert [str(e) for e in ports.errors] == ["a planted bug"]
     assert [e.refusal.code for e in ports.performed if isinstance(e, ReplyRefusal)] == ["internal"]

@@ -7,7 +7,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentGap, AgentSaid
+from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentMessage, FramesLost
 from jobscribe.supervisor.core.runs.outcome import SHUTDOWN
 
 
@@ -119,7 +119,7 @@ def test_ended(kit, exit_, status, reason, error):
     assert stage.job().run.error == error
     assert stage.events()[-3:] == ["TaskEnded", "AttemptEnded", "RunEnded"]
     assert stage.job().run.attempts[0].reason == reason
-    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(token,)]
     assert stage.cleared() >= {("op", token), ("limit", token), ("stop", token)}
     assert stage.world.slots.pools == {}
     assert stage.world.agent(kit.key_of()).placed == set()
@@ -152,15 +152,17 @@ def test_an_end_that_was_recorded_before_is_only_acknowledged(kit):
     stage.reports(kit.ended(token, 7))
     assert len(stage.log) == before
     assert stage.state() == ("completed", "exit")
-    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(token,)]
 
 
 def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit):
     """Effects of a decision are performed when its events are durable: both must be in one."""
     stage, token = started(kit)
-    decision = stage.tell(AgentSaid(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token))))
+    decision = stage.tell(
+        AgentMessage(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token)))
+    )
     assert any(type(e).__name__ == "TaskEnded" for w in decision.writes for e in w.events)
-    assert any(isinstance(e, fx.SettleTasks) for e in decision.effects)
+    assert any(isinstance(e, fx.AcknowledgeTasks) for e in decision.effects)
 
 
 def test_what_runs_although_it_ended_in_the_log_is_stopped(kit):
@@ -180,7 +182,7 @@ def test_what_the_log_never_knew_is_stopped(kit, state):
     stage.reports(getattr(kit, state)(ghost))
     assert [m.token for m in stage.asked(fx.StopTask)] == [ghost]
     stage.reports(kit.ended(ghost))
-    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(ghost,)]
+    assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(ghost,)]
 
 
 def test_an_agent_speaks_for_its_own_user_only(kit):
@@ -254,7 +256,7 @@ def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
     stage.disconnect()
     stage.open(kit.key_of())
     stage.snapshot(kit.key_of())
-    assert [f.key for f in stage.asked(fx.FindTasks)] == [kit.key_of()]
+    assert [f.key for f in stage.asked(fx.ListTasks)] == [kit.key_of()]
     assert (stage.state(1), stage.world.agent(kit.key_of()).synced) == (("running", None), False)
     stage.disconnect()
     stage.connect(None, kit.running(token))
@@ -352,7 +354,7 @@ def test_news_in_a_snapshot(wide, kit):
     assert stage.state(1) == ("running", None)
     assert stage.state(2) == ("error", "exit")
     assert stage.state(3) == ("pending", None)
-    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(t2,)]
+    assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(t2,)]
     assert [m.token for m in stage.asked(fx.LaunchTask)] == [stage.token(4)], (
         "then it gets the work that waited"
     )
@@ -399,7 +401,7 @@ def test_pages_out_of_order_conclude_nothing_and_ask_for_a_new_snapshot(kit, ord
     asked = 0
     for page in order:
         pages(stage, page)
-        asked += len(stage.asked(fx.FindTasks))
+        asked += len(stage.asked(fx.ListTasks))
     assert asked >= 1
     assert stage.state() == ("running", None)
     assert not stage.world.agent(kit.key_of()).synced
@@ -413,7 +415,7 @@ def test_pages_of_two_snapshots_are_not_mixed(kit):
     stage.open(kit.key_of())
     pages(stage, 0, 1, number=50, executions=(kit.running(token),))
     pages(stage, 2, number=51)
-    assert len(stage.asked(fx.FindTasks)) == 1
+    assert len(stage.asked(fx.ListTasks)) == 1
     assert not stage.world.agent(kit.key_of()).synced
     pages(stage, 0, 1, 2, number=52, executions=(kit.running(token),))
     assert stage.world.agent(kit.key_of()).synced
@@ -435,7 +437,7 @@ def test_a_new_connection_forgets_half_a_snapshot(kit):
     pages(stage, 0, 1, number=50, executions=(kit.running(token),))
     stage.open(kit.key_of())
     pages(stage, 2, number=50)
-    assert stage.asked(fx.FindTasks)
+    assert stage.asked(fx.ListTasks)
     assert stage.state() == ("running", None)
 
 
@@ -464,25 +466,25 @@ def test_snapshot_numbers_begin_anew_with_a_connection(kit):
 
 def test_a_gap_asks_for_everything(kit):
     stage, _ = started(kit)
-    stage.tell(AgentGap(kit.key_of(), 1))
-    assert len(stage.asked(fx.FindTasks)) == 1
-    stage.tell(AgentGap(kit.key_of(), 0))
+    stage.tell(FramesLost(kit.key_of(), 1))
+    assert len(stage.asked(fx.ListTasks)) == 1
+    stage.tell(FramesLost(kit.key_of(), 0))
     assert stage.effects == []
     stage.disconnect()
-    stage.tell(AgentGap(kit.key_of(), 1))
+    stage.tell(FramesLost(kit.key_of(), 1))
     assert stage.effects == []
 
 
 def test_no_word_on_an_op_asks_for_a_snapshot_and_goes_on_waiting(kit):
     stage, token = placed(kit)
     stage.fire("op", token)
-    assert len(stage.asked(fx.FindTasks)) == 1
+    assert len(stage.asked(fx.ListTasks)) == 1
     assert ("op", token) in stage.timers()
     stage.snapshot(kit.key_of())
     assert [m.token for m in stage.asked(fx.LaunchTask)] == [token]
     stage.disconnect()
     stage.fire("op", token)
-    assert stage.asked(fx.FindTasks) == []
+    assert stage.asked(fx.ListTasks) == []
     assert ("op", token) in stage.timers()
 
 
@@ -523,7 +525,7 @@ def test_a_first_snapshot_that_does_not_come_whole_is_asked_for_again(kit):
     assert stage.timers()[sync] == stage.policy.op_reply_secs
     for _ in range(2):
         stage.fire(*sync)
-        assert len(stage.asked(fx.FindTasks)) == 1
+        assert len(stage.asked(fx.ListTasks)) == 1
         assert sync in stage.timers()
     stage.snapshot(kit.key_of(), kit.running(token))
     assert sync in stage.cleared()

@@ -11,7 +11,7 @@ from jobscribe.db.events.events import Event, SupervisorStopped
 from jobscribe.db.store.contract import Batch, Stored, Write
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.supervisor.engine import event_feed as feed_module
-from jobscribe.supervisor.engine.event_feed import Feed, selector
+from jobscribe.supervisor.engine.event_feed import EventFeed, selector
 
 MINE, OTHERS = "job/user0001-sim00001-command", "job/user0002-sim00001-command"
 
@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: EventFeed,
         after: int = 0,
         wanted: Callable[[Stored], bool] = lambda e: True,
         keepalive: float = 30.0,
@@ -73,7 +73,7 @@ def positions(page: Sequence[Stored]) -> list[int]:
 async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
     log = Log()
     log.append(1200)
-    reader = Reader(Feed(log.store))
+    reader = Reader(EventFeed(log.store))
     left = iter(range(20))
 
     def more() -> None:
@@ -95,7 +95,7 @@ async def test_a_follower_that_is_too_slow_is_served_from_the_log(
     monkeypatch.setattr(feed_module, "MAX_WAITING", 50)
     log = Log()
     log.append(1)
-    feed = Feed(log.store)
+    feed = EventFeed(log.store)
     reader = Reader(feed)
     for burst in (200, 3, 49, 50, 51, 700, 1, 120):
         await reader.until(lambda: len(reader.got) == log.versions[MINE] and _waits(feed))
@@ -104,7 +104,7 @@ async def test_a_follower_that_is_too_slow_is_served_from_the_log(
     assert await reader.end() == list(range(1, log.versions[MINE] + 1))
 
 
-def _waits(feed: Feed) -> bool:
+def _waits(feed: EventFeed) -> bool:
     """Has its only follower read all that there is, and waits for news?"""
     (follower,) = feed._followers
     return bool(follower._wake._waiters)  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def _waits(feed: Feed) -> bool:
 async def test_what_waits_for_a_follower_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_WAITING", 50)
     log = Log()
-    feed = Feed(log.store)
+    feed = EventFeed(log.store)
     log.append(1)
     pages = feed.follow(0, lambda e: True, 5.0)
     assert positions(await anext(pages)) == [1]  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ async def test_what_waits_for_a_follower_is_bounded(monkeypatch: pytest.MonkeyPa
 
 async def test_a_selection_holds_back_what_was_not_asked_for() -> None:
     log = Log()
-    feed = Feed(log.store)
+    feed = EventFeed(log.store)
     log.append(3)
     log.append(2, OTHERS)
     readers = (
@@ -143,7 +143,7 @@ async def test_a_selection_holds_back_what_was_not_asked_for() -> None:
 
 
 async def test_where_nothing_happens_a_sign_of_life_comes() -> None:
-    feed = Feed(Log().store)
+    feed = EventFeed(Log().store)
     pages = feed.follow(0, lambda e: True, 0.05)
     async with asyncio.timeout(5):
         assert await anext(pages) == []  # type: ignore[arg-type]

@@ -194,7 +194,7 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     stage.says(PortsProbed(op_id=first.op_id, busy=()), here)
     stage.pass_time(30.0)
     stage.fire("hold", *ticket(stage))
-    (asked,) = stage.asked(fx.Probe)
+    (asked,) = stage.asked(fx.CheckPorts)
     assert asked.key == there and asked.op_id != second.op_id
     stage.pass_time(30.0)
     stage.fire("hold", *ticket(stage))
@@ -452,7 +452,7 @@ class Clocked:
         self.longest[self.what] = max(
             self.longest.get(self.what, 0.0), time.process_time() - started
         )
-        self._stage.probes += [e for e in decision.effects if isinstance(e, fx.Probe)]
+        self._stage.probes += [e for e in decision.effects if isinstance(e, fx.CheckPorts)]
         return decision
 
 

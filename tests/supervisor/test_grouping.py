@@ -12,8 +12,7 @@ from office import OTHER, UID, Agent, Office, until
 from jobscribe.db.events.events import StopRequested
 from jobscribe.protocol.api.requests import GroupCancel, JobGroup, RunArray, RunSpec
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.runs import groups as grouping
-from jobscribe.supervisor.runs import outcome_cache as how_ended
+from jobscribe.supervisor.runs import groups, outcome_cache
 from jobscribe.supervisor.runs.groups import cancel_group, group, submit_array
 
 SID = "simarr01"
@@ -294,7 +293,7 @@ async def test_who_waits_is_answered_in_time_though_nothing_ends_and_leaves_noth
 
 
 async def test_ends_are_read_once_and_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(how_ended, "KEPT", 3)
+    monkeypatch.setattr(outcome_cache, "KEPT", 3)
     office = Office()
     agent = office.agent()
     await submit_array(office.desk, array("0-5"))
@@ -322,7 +321,7 @@ async def test_the_end_of_an_older_run_is_not_told_of_a_newer_one() -> None:
     end(office, agent, _0=9)
     assert [e["code"] for e in (await asked(office, status="error"))["exits"]] == [9]
     # a row that was read before the newer run came
-    assert how_ended.Ends(office.store).of(old).code == 7
+    assert outcome_cache.OutcomeCache(office.store).of(old).code == 7
 
 
 # ---- canceling
@@ -490,7 +489,7 @@ async def test_ten_thousand_are_counted_without_holding_the_loop_for_long(
         reads.append(0)
         await sleep(secs)
 
-    monkeypatch.setattr(grouping, "HOLD_SECS", 0.0)
+    monkeypatch.setattr(groups, "HOLD_SECS", 0.0)
     monkeypatch.setattr(asyncio, "sleep", paused)
     answer = await asked(office, limit=1000)
     assert most == [1]

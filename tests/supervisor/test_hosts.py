@@ -7,26 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobscribe.protocol.jobs.roles import Retry
-from jobscribe.protocol.wire.messages import Box
+from jobscribe.protocol.wire.messages import ContainerSpec
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
     DriverFailed,
     HostChanged,
+    RequireAgent,
     Restarted,
-    WantAgent,
 )
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
-from jobscribe.supervisor.core.resources import host_selection as hosts
-from jobscribe.supervisor.core.resources import subnets
-from jobscribe.supervisor.core.resources.gang_allocator import Node, Room
-from jobscribe.supervisor.core.resources.host_selection import HostPlace, Option
+from jobscribe.supervisor.core.resources import gang_allocator, host_selection, subnets
+from jobscribe.supervisor.core.resources.gang_allocator import Node, NodePool
+from jobscribe.supervisor.core.resources.host_selection import HostCandidate, HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 
 NET = "10.208.0.0/12"
 
 
 def place(host, sequential=1, plans=(), **fields):
-    return HostPlace(
+    return HostCapacity(
         host=host, slots={"sequential": sequential, "parallel": 1}, plans=frozenset(plans), **fields
     )
 
@@ -65,34 +63,40 @@ def told(stage, kit, n=1):
 @pytest.mark.parametrize(
     ("options", "chosen"),
     [
-        ([Option(host="a"), Option(host="b")], "a"),
-        ([Option(host="a", load=1), Option(host="b")], "b"),
-        ([Option(host="a", load=1, slots=4), Option(host="b", load=1, slots=8)], "b"),
+        ([HostCandidate(host="a"), HostCandidate(host="b")], "a"),
+        ([HostCandidate(host="a", load=1), HostCandidate(host="b")], "b"),
+        ([HostCandidate(host="a", load=1, slots=4), HostCandidate(host="b", load=1, slots=8)], "b"),
         # where a slot is free, the agent that is there counts first, then any of that user's
-        ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=2)], "b"),
-        ([Option(host="a", slots=4, warm=1), Option(host="b", slots=4, load=3, warm=2)], "b"),
-        ([Option(host="a", slots=4), Option(host="b", slots=4, load=3, warm=1)], "b"),
+        ([HostCandidate(host="a", slots=4), HostCandidate(host="b", slots=4, load=3, warm=2)], "b"),
+        (
+            [
+                HostCandidate(host="a", slots=4, warm=1),
+                HostCandidate(host="b", slots=4, load=3, warm=2),
+            ],
+            "b",
+        ),
+        ([HostCandidate(host="a", slots=4), HostCandidate(host="b", slots=4, load=3, warm=1)], "b"),
         # where none is, the load
-        ([Option(host="a", load=2), Option(host="b", load=3, warm=2)], "a"),
-        ([Option(host="a", load=2), Option(host="b", load=2, warm=2)], "b"),
-        ([Option(host="a"), Option(host="b", load=1, warm=2)], "a"),
+        ([HostCandidate(host="a", load=2), HostCandidate(host="b", load=3, warm=2)], "a"),
+        ([HostCandidate(host="a", load=2), HostCandidate(host="b", load=2, warm=2)], "b"),
+        ([HostCandidate(host="a"), HostCandidate(host="b", load=1, warm=2)], "a"),
         # a host that is down, or without memory, only where there is no other
-        ([Option(host="a", down=True, warm=2), Option(host="b", load=9)], "b"),
-        ([Option(host="a", down=True, load=1), Option(host="b", down=True)], "b"),
-        ([Option(host="a", memory=0), Option(host="b", load=9)], "b"),
-        ([Option(host="a", memory=1), Option(host="b", memory=2)], "b"),
-        ([Option(host="a", memory=1), Option(host="b", memory=2, load=1)], "a"),
-        ([Option(host="a", memory=0), Option(host="b", down=True)], "a"),
+        ([HostCandidate(host="a", down=True, warm=2), HostCandidate(host="b", load=9)], "b"),
+        ([HostCandidate(host="a", down=True, load=1), HostCandidate(host="b", down=True)], "b"),
+        ([HostCandidate(host="a", memory=0), HostCandidate(host="b", load=9)], "b"),
+        ([HostCandidate(host="a", memory=1), HostCandidate(host="b", memory=2)], "b"),
+        ([HostCandidate(host="a", memory=1), HostCandidate(host="b", memory=2, load=1)], "a"),
+        ([HostCandidate(host="a", memory=0), HostCandidate(host="b", down=True)], "a"),
         ([], None),
     ],
 )
 def test_where_a_run_waits(options, chosen):
-    assert hosts.choose(options) == chosen
+    assert host_selection.choose(options) == chosen
 
 
 OPTIONS = st.lists(
     st.builds(
-        Option,
+        HostCandidate,
         host=st.uuids().map(str),
         down=st.booleans(),
         slots=st.integers(1, 4),
@@ -108,7 +112,7 @@ OPTIONS = st.lists(
 
 @given(OPTIONS)
 def test_no_choice_is_worse_than_another(options):
-    best = next(o for o in options if o.host == hosts.choose(options))
+    best = next(o for o in options if o.host == host_selection.choose(options))
     assert not best.down or all(o.down for o in options)
     others = [o for o in options if o.down == best.down]
     assert best.memory or not any(o.memory for o in others)
@@ -131,7 +135,7 @@ def test_hosts_that_are_kept_for_a_plan_are_for_nobody_else(plan, names):
         place("c", plans=("gold", "blue")),
         place("d", plans=("blue",)),
     ]
-    assert "".join(p.host for p in hosts.allowed(places, plan)) == names
+    assert "".join(p.host for p in host_selection.allowed(places, plan)) == names
 
 
 # queues
@@ -274,11 +278,11 @@ def test_a_host_that_comes_up_is_asked_at_once(two, kit, phase):
 
 
 def test_a_call_on_a_host_that_is_down_is_refused_at_once(two, kit):
-    two.tell(WantAgent(7, kit.key_of(host="a")))
+    two.tell(RequireAgent(7, kit.key_of(host="a")))
     assert two.asked(fx.ReplyRefusal) == []
     down(two, "a")
     assert two.refusal() == "agentUnavailable"
-    two.tell(WantAgent(8, kit.key_of(host="a")))
+    two.tell(RequireAgent(8, kit.key_of(host="a")))
     assert (
         two.refusal() == "agentUnavailable" and two.world.agent(kit.key_of(host="a")).wanted == []
     )
@@ -351,11 +355,11 @@ def node(host, cpu=4, **fields):
 
 
 def ask(room, name, *roles, plan=None):
-    return rooms.request(room, (name, 1), int(name.lstrip("j")), roles, 0.0, plan)
+    return gang_allocator.request(room, (name, 1), int(name.lstrip("j")), roles, 0.0, plan)
 
 
 def test_a_gang_is_whole_on_one_host_with_addresses_of_its_own(kit):
-    room = Room(nodes=(node("a"), node("b")))
+    room = NodePool(nodes=(node("a"), node("b")))
     ((_, first),) = ask(room, "j1", kit.role("x", 2), kit.role("y", 1))
     ((_, second),) = ask(room, "j2", kit.role("x", 2))
     ((_, third),) = ask(room, "j3", kit.role("x", 1))
@@ -366,43 +370,52 @@ def test_a_gang_is_whole_on_one_host_with_addresses_of_its_own(kit):
     ]
     assert [(p.host, p.address) for p in second] == [("b", "10.208.0.2"), ("b", "10.208.0.3")]
     assert [(p.host, p.address) for p in third] == [("a", "10.208.4.2")]
-    assert rooms.broken(room) == []
-    rooms.release(room, ("j1", 1), 0.0)
+    assert gang_allocator.broken(room) == []
+    gang_allocator.release(room, ("j1", 1), 0.0)
     ((_, fourth),) = ask(room, "j4", kit.role("x", 3))
     assert [p.address for p in fourth] == ["10.208.0.2", "10.208.0.3", "10.208.0.4"]
 
 
 def test_blocks_are_kept_after_a_restart_until_the_last_task_is_over(kit):
-    room = Room(nodes=(node("a", 8),))
+    room = NodePool(nodes=(node("a", 8),))
     role = kit.role("x", 2)
     ((_, places),) = ask(room, "j1", role)
-    other = Room(nodes=(node("a", 8),))
-    rooms.keep(other, ("j1", 1), (role,), places)
-    rooms.release(other, ("j1", 1), 0.0, ("x", 0))
-    assert ask(other, "j2", role)[0][1][0].address == "10.208.4.2" and rooms.broken(other) == []
-    rooms.release(other, ("j1", 1), 0.0, ("x", 1))
+    other = NodePool(nodes=(node("a", 8),))
+    gang_allocator.keep(other, ("j1", 1), (role,), places)
+    gang_allocator.release(other, ("j1", 1), 0.0, ("x", 0))
+    assert (
+        ask(other, "j2", role)[0][1][0].address == "10.208.4.2"
+        and gang_allocator.broken(other) == []
+    )
+    gang_allocator.release(other, ("j1", 1), 0.0, ("x", 1))
     assert ask(other, "j3", role)[0][1][0].address == "10.208.0.2"
 
 
 def test_a_gang_waits_where_all_networks_are_in_use(kit):
-    room = Room(nodes=(node("a", 8, subnets="10.208.0.0/22"),))
+    room = NodePool(nodes=(node("a", 8, subnets="10.208.0.0/22"),))
     assert ask(room, "j1", kit.role("x")) and not ask(room, "j2", kit.role("x"))
-    assert rooms.wait_of(room, ("j2", 1)).sentence == (
+    assert gang_allocator.wait_of(room, ("j2", 1)).sentence == (
         "its tasks share a network of one host, and no host has room for all of them now (all networks for gangs are in use there) "
         "(a has 7 cores, 3900 MiB of memory)"
     )
-    assert rooms.release(room, ("j1", 1), 0.0)
+    assert gang_allocator.release(room, ("j1", 1), 0.0)
 
 
 def test_addresses_of_somebody_elses_network_are_avoided_for_a_while(kit):
-    room = Room(nodes=(node("a", 8, subnets="10.208.0.0/21"),))
-    rooms.foreign(room, "a", "10.208.0.2", 0.0)
-    rooms.foreign(room, "gone", "10.208.0.2", 0.0)
-    rooms.foreign(room, "a", "a.example", 0.0)
+    room = NodePool(nodes=(node("a", 8, subnets="10.208.0.0/21"),))
+    gang_allocator.foreign(room, "a", "10.208.0.2", 0.0)
+    gang_allocator.foreign(room, "gone", "10.208.0.2", 0.0)
+    gang_allocator.foreign(room, "a", "a.example", 0.0)
     assert ask(room, "j1", kit.role("x"))[0][1][0].address == "10.208.4.2"
-    assert not ask(room, "j2", kit.role("x")) and rooms.next_look(room) == rooms.AVOID_BLOCK_SECS
-    assert rooms.look_again(room, rooms.AVOID_BLOCK_SECS - 1) == [] and rooms.broken(room) == []
-    ((_, places),) = rooms.look_again(room, rooms.AVOID_BLOCK_SECS)
+    assert (
+        not ask(room, "j2", kit.role("x"))
+        and gang_allocator.next_look(room) == gang_allocator.AVOID_BLOCK_SECS
+    )
+    assert (
+        gang_allocator.look_again(room, gang_allocator.AVOID_BLOCK_SECS - 1) == []
+        and gang_allocator.broken(room) == []
+    )
+    ((_, places),) = gang_allocator.look_again(room, gang_allocator.AVOID_BLOCK_SECS)
     assert places[0].address == "10.208.0.2" and room.books["a"].foreign == {}
 
 
@@ -424,33 +437,38 @@ def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit
         "10.208.4.2",
         "10.208.4.3",
     ] and stage.job().run.attempt == 2
-    assert stage.clock["room", "local"] > rooms.AVOID_BLOCK_SECS
+    assert stage.clock["room", "local"] > gang_allocator.AVOID_BLOCK_SECS
 
 
 def test_a_gang_too_large_for_each_host_is_told_so(kit):
-    assert rooms.too_much((node("a"), node("b")), (kit.role("x", 6),)) == (
+    assert gang_allocator.too_much((node("a"), node("b")), (kit.role("x", 6),)) == (
         "its tasks share a network of one host, and no host has room for all of them, even if nothing else runs; "
         "role x asks for 6 cores (6 x 1) (a has 4 cores, 4000 MiB of memory; b has 4 cores, 4000 MiB of memory)"
     )
     assert (
-        rooms.too_much((node("a", subnets=None), node("b", subnets=None)), (kit.role("x", 6),))
+        gang_allocator.too_much(
+            (node("a", subnets=None), node("b", subnets=None)), (kit.role("x", 6),)
+        )
         is None
     )
-    room = Room(nodes=(node("a"), node("b")))
+    room = NodePool(nodes=(node("a"), node("b")))
     ask(room, "j1", kit.role("x", 2))
     ask(room, "j2", kit.role("x", 3))
     assert not ask(room, "j3", kit.role("x", 3))
-    assert rooms.wait_of(room, ("j3", 1)).sentence.startswith(
+    assert gang_allocator.wait_of(room, ("j3", 1)).sentence.startswith(
         "its tasks share a network of one host, and no host has room for all of them now"
     )
 
 
 def test_gangs_have_hosts_that_are_kept_for_their_plan(kit):
-    room = Room(nodes=(node("a"), node("b", plans=frozenset({"gold"}))))
+    room = NodePool(nodes=(node("a"), node("b", plans=frozenset({"gold"}))))
     assert ask(room, "j1", kit.role("x"), plan="gold")[0][1][0].host == "b"
     assert ask(room, "j2", kit.role("x", 4))[0][1][0].host == "a"
     assert not ask(room, "j3", kit.role("x")), "b is not for everybody"
-    assert rooms.too_much((node("b", plans=frozenset({"gold"})),), (kit.role("x"),)) is not None
+    assert (
+        gang_allocator.too_much((node("b", plans=frozenset({"gold"})),), (kit.role("x"),))
+        is not None
+    )
 
 
 @given(st.integers(0, 1023), st.integers(0, subnets.MEMBERS - 1))
@@ -498,7 +516,7 @@ def test_tasks_in_containers_are_placed_without_a_probe_and_say_what_they_need(b
     }
     (launch,) = boxes.asked(fx.LaunchGang)
     spec = launch.tasks[1].spec
-    assert spec.box == Box(
+    assert spec.box == ContainerSpec(
         image="lab/x:1",
         cpu=1,
         memory_mb=200,

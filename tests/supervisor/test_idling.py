@@ -4,12 +4,12 @@ import pytest
 
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
-    AgentBusy,
     AgentStopRequested,
     DriverStopped,
-    WantAgent,
+    EvictionRefused,
+    RequireAgent,
 )
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 
 IDLE_SECS = 30.0
@@ -18,7 +18,7 @@ UIDS = tuple(f"user000{n}" for n in range(1, 6))
 
 def _stage(kit, *memory, **fields):
     places = tuple(
-        HostPlace(
+        HostCapacity(
             host=host,
             slots={"sequential": 2},
             agent_mb={"sequential": 100, "parallel": 250},
@@ -52,7 +52,7 @@ def idle(stage, kit, *numbers):
 
 
 def dismissed(stage):
-    return [e.key for e in stage.asked(fx.DismissAgent)]
+    return [e.key for e in stage.asked(fx.EvictAgent)]
 
 
 def started(stage):
@@ -72,9 +72,9 @@ def test_an_agent_that_nobody_needs_for_a_while_is_dismissed(one, kit):
     assert one.clock["agent-idle", key(kit, 0)] == IDLE_SECS
     one.pass_time(IDLE_SECS)
     one.fire("agent-idle", key(kit, 0))
-    (effect,) = one.asked(fx.DismissAgent)
+    (effect,) = one.asked(fx.EvictAgent)
     assert (
-        effect == fx.DismissAgent(key(kit, 0), 1, {"pid": 9})
+        effect == fx.EvictAgent(key(kit, 0), 1, {"pid": 9})
         and one.world.agent(key(kit, 0)).phase == "leaving"
     )
     one.disconnect(key(kit, 0))
@@ -97,7 +97,7 @@ def test_who_is_needed_again_is_not_idle(one, kit):
 def test_a_call_is_a_use(one, kit):
     idle(one, kit, 0)
     one.pass_time(IDLE_SECS - 11)
-    one.tell(WantAgent(1, key(kit, 0)))
+    one.tell(RequireAgent(1, key(kit, 0)))
     one.pass_time(10.0)
     one.fire("agent-idle", key(kit, 0))
     assert dismissed(one) == [] and one.clock["agent-idle", key(kit, 0)] == IDLE_SECS - 10
@@ -112,10 +112,10 @@ def _leaving(one, kit):
 def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
     _leaving(one, kit)
     one.submit(1, uid=UIDS[0])
-    one.tell(AgentBusy(key(kit, 0), 1))
+    one.tell(EvictionRefused(key(kit, 0), 1))
     assert (
         one.job(1, UIDS[0]).live_tasks()
-        and one.asked(fx.FindTasks)
+        and one.asked(fx.ListTasks)
         and ("agent-leave", key(kit, 0)) not in one.clock
     )
     assert ("agent-idle", key(kit, 0)) not in one.clock
@@ -124,9 +124,9 @@ def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
 def test_who_is_busy_is_left_alone_for_a_moment_also_where_memory_is_wanted(one, kit):
     idle(one, kit, 0, 1)
     one.submit(2, uid=UIDS[2])
-    one.tell(AgentBusy(key(kit, 0), 1))
+    one.tell(EvictionRefused(key(kit, 0), 1))
     assert dismissed(one) == [key(kit, 1)], "another one goes"
-    one.tell(AgentBusy(key(kit, 1), 1))
+    one.tell(EvictionRefused(key(kit, 1), 1))
     assert dismissed(one) == [] and told(one, 2)[0] == "agent_memory"
     one.pass_time(one.clock["agent-idle", key(kit, 0)])
     one.fire("agent-idle", key(kit, 0))
@@ -135,7 +135,7 @@ def test_who_is_busy_is_left_alone_for_a_moment_also_where_memory_is_wanted(one,
 
 def test_an_old_word_of_a_busy_agent_changes_nothing(one, kit):
     _leaving(one, kit)
-    one.tell(AgentBusy(key(kit, 0), 0))
+    one.tell(EvictionRefused(key(kit, 0), 0))
     assert one.world.agent(key(kit, 0)).phase == "leaving"
 
 
@@ -143,7 +143,7 @@ def test_an_old_word_of_a_busy_agent_changes_nothing(one, kit):
 def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
     _leaving(one, kit)
     one.submit(1, uid=UIDS[0])
-    one.tell(WantAgent(5, key(kit, 0)))
+    one.tell(RequireAgent(5, key(kit, 0)))
     assert started(one) == [] and not one.job(1, UIDS[0]).live_tasks()
     assert (
         "is being ended" in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
@@ -171,7 +171,7 @@ def test_who_connects_anew_while_it_leaves_is_told_again(one, kit):
     _leaving(one, kit)
     one.submit(1, uid=UIDS[0])
     one.open(key(kit, 0))
-    (effect,) = one.asked(fx.DismissAgent)
+    (effect,) = one.asked(fx.EvictAgent)
     assert effect.epoch == 2 and not one.job(1, UIDS[0]).live_tasks()
 
 
@@ -217,7 +217,7 @@ def test_nobody_goes_where_that_would_not_help(one, kit):
     idle(one, kit, 0)
     one.submit(1, uid=UIDS[1])
     one.up(key(kit, 1))
-    one.tell(WantAgent(3, key(kit, 2, kind="parallel")))
+    one.tell(RequireAgent(3, key(kit, 2, kind="parallel")))
     assert dismissed(one) == [] and started(one) == []
 
 

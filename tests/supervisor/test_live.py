@@ -16,7 +16,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.messages import LogChunk, ReadLog
 from jobscribe.supervisor.streams import live_updates as live_module
 from jobscribe.supervisor.streams import output_tail as tail_module
-from jobscribe.supervisor.streams.live_updates import Live, Wish
+from jobscribe.supervisor.streams.live_updates import LiveUpdates, Subscription
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 class Page:
     """A page that reads as fast as the test lets it: blocks are taken by `read`."""
 
-    def __init__(self, live: Live, wish: Wish) -> None:
+    def __init__(self, live: LiveUpdates, wish: Subscription) -> None:
         self._parser = Parser()
         self._stack = contextlib.ExitStack()
         self.reader = self._stack.enter_context(live.reader(wish))
@@ -80,7 +80,7 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def page(office: Office, **wish: Any) -> AsyncIterator[Page]:
-    opened = Page(office.live, Wish(**{"uid": UID, **wish}))
+    opened = Page(office.live, Subscription(**{"uid": UID, **wish}))
     try:
         await opened.read()
         yield opened
@@ -267,7 +267,7 @@ async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -
     office = Office()
     agent = office.agent()
     jid, token = await office.running(agent)
-    wish = Wish(uid=UID, jids=(jid,))
+    wish = Subscription(uid=UID, jids=(jid,))
     async with page(office, jids=(jid,), last_id=last_id.format(digest=wish.digest)) as p:
         if "9" * 18 not in last_id:
             assert p.told() == [(jid, "running")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.supervisor.tracing import log_search as log_lines
+from jobscribe.supervisor.tracing import log_search
 from jobscribe.supervisor.tracing.log_search import About, AboutAgent, lines
 
 JID = "LoIEQ6fa-Mtk0hZyj-heightWeightReport"
@@ -219,18 +219,18 @@ def test_rotated_files_are_one_log_and_the_newest_bytes_are_looked_at(
     for n, name in enumerate(("supervisor.log.2", "supervisor.log.1", "supervisor.log")):
         write(root, f"log/{name}", *(said(f"{JID} {n} {i}", 100 - 30 * n) for i in range(1000)))
     assert [t.split(" ", 1)[1] for t in texts(root)] == [f"2 {i}" for i in range(1000)][
-        -log_lines.NEWEST_LINES :
+        -log_search.NEWEST_LINES :
     ]
     assert (
         "log/supervisor.log has 2500 more lines about it, older than these"
         in lines(str(root), ABOUT)[1]
     )
-    monkeypatch.setattr(log_lines, "NEWEST_LINES", 10**6)
+    monkeypatch.setattr(log_search, "NEWEST_LINES", 10**6)
     assert [t.split(" ", 1)[1] for t in texts(root)] == [
         f"{n} {i}" for n in range(3) for i in range(1000)
     ]
     monkeypatch.setattr(
-        log_lines, "NEWEST_BYTES", (root / "log" / "supervisor.log").stat().st_size + 1000
+        log_search, "NEWEST_BYTES", (root / "log" / "supervisor.log").stat().st_size + 1000
     )
     found, gaps = lines(str(root), ABOUT)
     assert 1000 < len(found) < 1020 and all(f.text.startswith(said("")[:3]) for f in found)
@@ -241,7 +241,7 @@ def test_rotated_files_are_one_log_and_the_newest_bytes_are_looked_at(
 def test_no_line_is_cut_or_lost_between_what_is_read_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(log_lines, "_BLOCK", block)
+    monkeypatch.setattr(log_search, "_BLOCK", block)
     write(root, "log/supervisor.log", *(said(f"{JID} {'x' * i}", 100) for i in range(300)))
     assert texts(root) == [f"{JID} {'x' * i}" for i in range(300)]
 
@@ -265,7 +265,7 @@ def test_lines_of_json_are_found_and_timed(root: Path) -> None:
     line = json.dumps({"jid": JID, "at": f"{at:%Y-%m-%dT%H:%M:%S}.250Z", "message": "x"})
     write(root, "log/supervisor.log", line)
     assert lines(str(root), ABOUT)[0] == [
-        log_lines.Line(NOW - 6.75, "log/supervisor.log", line, exact=True)
+        log_search.Line(NOW - 6.75, "log/supervisor.log", line, exact=True)
     ]
 
 
@@ -280,6 +280,6 @@ def test_lines_of_json_are_found_and_timed(root: Path) -> None:
 )
 def test_a_line_has_no_year_so_it_is_of_the_newest_that_is_past(stamp: str, year: int) -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
-    at = log_lines._at(f"{stamp}  1234     0 a.py:1:b c".encode(), now)
+    at = log_search._at(f"{stamp}  1234     0 a.py:1:b c".encode(), now)
     assert at is not None
     assert f"{datetime.fromtimestamp(at, UTC):%Y %b %d %H:%M:%S}" == f"{year} {stamp}"

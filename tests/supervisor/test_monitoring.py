@@ -14,7 +14,7 @@ from office import UID, Office, until
 from jobscribe.db.events.state import AgentRecord
 from jobscribe.db.sqlite.schema import create, open_for_writing
 from jobscribe.protocol.api.requests import RunCancel
-from jobscribe.protocol.clusters.batch import BatchState, ClusterNews
+from jobscribe.protocol.clusters.batch import BatchState, ClusterStatus
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitInfo
@@ -22,15 +22,15 @@ from jobscribe.protocol.jobs.status import EndReason
 from jobscribe.protocol.version import VERSION
 from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, ReadFile
 from jobscribe.runtime.event_loop_lag import LoopLag
-from jobscribe.runtime.latency_histogram import BOUNDS, Timings
-from jobscribe.supervisor.clusters.inventory import ClusterBoard
-from jobscribe.supervisor.core.state.world import AgentView
+from jobscribe.runtime.latency_histogram import BOUNDS, LatencyHistogram
+from jobscribe.supervisor.clusters.inventory import ClusterInventory
+from jobscribe.supervisor.core.state.world import AgentState
 from jobscribe.supervisor.metrics import background_sampler as aside_module
 from jobscribe.supervisor.metrics import health as health_module
 from jobscribe.supervisor.metrics.background_sampler import Disk
 from jobscribe.supervisor.metrics.cause_labels import CAUSES, attempt_causes, cause
-from jobscribe.supervisor.metrics.collector import SLICE, Parts
-from jobscribe.supervisor.metrics.exporter import Monitoring
+from jobscribe.supervisor.metrics.collector import SLICE, CollectorSources
+from jobscribe.supervisor.metrics.exporter import MetricsExporter
 from jobscribe.supervisor.metrics.health import NAMED_KEEPERS
 
 MIB = 1024 * 1024
@@ -55,10 +55,10 @@ class Watch(Office):
         dog: Any = self.dog
         self.lag, self.clusters = (
             LoopLag(),
-            ClusterBoard(board.get("clusters"), now=lambda: self.wall),
+            ClusterInventory(board.get("clusters"), now=lambda: self.wall),
         )
-        self.monitoring = Monitoring(
-            Parts(
+        self.monitoring = MetricsExporter(
+            CollectorSources(
                 self.engine,
                 self.hub,
                 self.desk.feed,
@@ -279,7 +279,7 @@ async def test_ended_jobs_are_counted_in_the_index_and_agents_by_their_state(
     connection.close()
     for n in range(SLICE + 5):
         key = AgentKey("local", "parallel", f"u{n:07d}", "localhost")
-        watch.engine.world.agents[key] = AgentView(record=AgentRecord(key=key), phase="away")
+        watch.engine.world.agents[key] = AgentState(record=AgentRecord(key=key), phase="away")
     rows = await watch.rows()
     assert (
         rows['jobs{driver="local",kind="sequential",state="completed"}'],
@@ -301,7 +301,7 @@ async def test_a_large_index_is_not_counted_at_each_scrape(
 
 
 async def test_calls_to_docker_hosts_are_told_by_host(watch: Watch) -> None:
-    timings = Timings()
+    timings = LatencyHistogram()
     for secs in (BOUNDS[0] / 2, BOUNDS[0], 1e9):
         timings.took(secs, "timeout" if secs > 1e6 else None)
     host: Any = SimpleNamespace(
@@ -420,10 +420,10 @@ async def test_a_disk_that_hangs_holds_up_nobody_and_is_said(
 async def test_agents_that_do_not_start_or_are_silent(watch: Watch) -> None:
     key, other = watch.key(), watch.key("user0002")
     record = watch.engine.agent_record(key)
-    watch.engine.world.agents[key] = AgentView(
+    watch.engine.world.agents[key] = AgentState(
         record=record, phase="starting", failures=2, since=5.0
     )
-    watch.engine.world.agents[other] = AgentView(
+    watch.engine.world.agents[other] = AgentState(
         record=record,
         phase="away",
         unknown_since=watch.wall - health_module.SILENT_SECS,
@@ -489,7 +489,7 @@ async def test_a_cluster_that_cannot_be_asked_and_runs_of_which_nothing_is_known
 
 
 def report(scheduler: Any) -> Any:
-    return SimpleNamespace(news=ClusterNews(cluster="c1", at=1.0, scheduler=scheduler))
+    return SimpleNamespace(news=ClusterStatus(cluster="c1", at=1.0, scheduler=scheduler))
 
 
 async def test_a_clock_that_was_set_is_told_for_a_while(watch: Watch) -> None:
@@ -540,7 +540,8 @@ async def test_a_watchdog_without_a_sign_notifications_that_nobody_takes_and_a_s
 def test_the_token_is_compared_whole(tmp_path: Path) -> None:
     m: Any = SimpleNamespace(_secret="abc")
     assert [
-        Monitoring.admits(m, a) for a in ("Bearer abc", "Bearer ab", "abc", "", "Bearer \u00e9")
+        MetricsExporter.admits(m, a)
+        for a in ("Bearer abc", "Bearer ab", "abc", "", "Bearer \u00e9")
     ] == [True, False, False, False, False]
 
 

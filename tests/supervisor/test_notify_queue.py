@@ -11,15 +11,15 @@ from jobscribe.supervisor.notifications.delivery_queue import (
     FIRST_PAUSE_SECS,
     LONGEST_PAUSE_SECS,
     MOST_WAITING,
-    Kept,
     Queue,
+    SavedTarget,
 )
 
 GIVE_UP = 3_600.0
 
 
 def made(
-    kept: Kept | None = None,
+    kept: SavedTarget | None = None,
     *,
     now: float = 0.0,
     wall: float = 1e9,
@@ -27,7 +27,7 @@ def made(
     jitter: Callable[[], float] = lambda: 1.0,
 ) -> Queue:
     return Queue(
-        kept or Kept(cursor=0),
+        kept or SavedTarget(cursor=0),
         now=now,
         wall=wall,
         give_up_secs=GIVE_UP,
@@ -215,7 +215,7 @@ def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_i
     told: list[int] = []  # as the target got them
     given_up: set[int] = set()
     mono, wall = 0.0, 1e9
-    disk = Kept(cursor=0)
+    disk = SavedTarget(cursor=0)
     q = made(disk, now=mono, wall=wall)
     flying: list[int] = []
 

@@ -19,12 +19,12 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.service.site.notification_file import Target
 from jobscribe.supervisor.notifications.command_sender import MOST_READ, MOST_SHOWN, Program
-from jobscribe.supervisor.notifications.sender import Letter, Outcome
+from jobscribe.supervisor.notifications.sender import DeliveryResult, Notification
 from jobscribe.supervisor.notifications.webhook_sender import Webhook, signature
 
 SECRET = "4f1d0c6e2b7a98350fdeca1b"
 BODY = b'{"schema": "jobscribe.notification/1"}'
-LETTER = Letter(
+LETTER = Notification(
     "user0001-sim00001-command/1/7",
     "error",
     BODY,
@@ -34,7 +34,7 @@ LETTER = Letter(
 
 async def post(
     url: str, *, ca: Path | None = None, secs: float = 5.0, headers: dict[str, str] | None = None
-) -> Outcome:
+) -> DeliveryResult:
     target = Target(name="a", url=url, ca_file=None if ca is None else str(ca), timeout_secs=secs)
     hook = Webhook(
         target,
@@ -53,7 +53,7 @@ async def test_it_is_posted_with_its_id_and_a_signature() -> None:
     with receiver(lambda h: reply(h, 202, b"we have " + SECRET.encode())) as there:
         outcome = await post(there.url, headers={"Authorization": "Bearer abc"})
         ((headers, body),) = there.got
-    assert outcome == Outcome(True, "it answered with HTTP 202", "we have <REDACTED>")
+    assert outcome == DeliveryResult(True, "it answered with HTTP 202", "we have <REDACTED>")
     assert (
         body == BODY
         and headers["Content-Type"] == "application/json"
@@ -138,7 +138,7 @@ def bare() -> Iterator[tuple[socket.socket, str]]:
 
 async def test_who_never_answers_has_his_time_and_no_more(bare: tuple[socket.socket, str]) -> None:
     began = time.monotonic()
-    assert await post(bare[1], secs=0.3) == Outcome(False, "it did not answer within 0.3 s")
+    assert await post(bare[1], secs=0.3) == DeliveryResult(False, "it did not answer within 0.3 s")
     assert time.monotonic() - began < 0.3 + 5
 
 
@@ -188,7 +188,7 @@ async def test_its_certificate_is_verified(tmp_path: Path) -> None:
 # ---- commands
 
 
-async def run(*command: str, secs: float = 20.0) -> Outcome:
+async def run(*command: str, secs: float = 20.0) -> DeliveryResult:
     program = Program(
         Target(name="a", command=command, timeout_secs=secs), redactor=Redactor([SECRET])
     )
@@ -235,7 +235,7 @@ async def test_a_command_has_the_message_and_a_clean_environment(
     [("echo no; exit 3", "it exited with 3"), ("echo no; kill -9 $$", "it was ended by signal 9")],
 )
 async def test_its_exit_says_whether_it_took_it(text: str, said: str) -> None:
-    assert await run("/bin/sh", "-c", text) == Outcome(False, said, "no\n")
+    assert await run("/bin/sh", "-c", text) == DeliveryResult(False, said, "no\n")
 
 
 async def test_one_that_is_missing_or_cannot_be_executed_is_said_so(tmp_path: Path) -> None:
@@ -271,14 +271,14 @@ async def test_one_that_hangs_is_ended_with_its_children() -> None:
     outcome = await run(
         "/bin/sh", "-c", f"trap '' TERM; sleep 3{mark} & sleep 3{mark}; sleep 3{mark}", secs=0.5
     )
-    assert outcome == Outcome(False, "it was not over within 0.5 s, and was ended", "")
+    assert outcome == DeliveryResult(False, "it was not over within 0.5 s, and was ended", "")
     await until_gone(mark)
 
 
 async def test_what_it_leaves_behind_is_ended_and_not_waited_for() -> None:
     mark = f"{os.getpid()}.0002"
     began = time.monotonic()
-    assert await run("/bin/sh", "-c", f"sleep 3{mark} & echo done") == Outcome(
+    assert await run("/bin/sh", "-c", f"sleep 3{mark} & echo done") == DeliveryResult(
         True, "it exited with 0", "done\n"
     )
     assert time.monotonic() - began < 10

@@ -8,7 +8,7 @@ import pytest
 
 from jobscribe.protocol.api.requests import JobLog
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.runs.output_reader import Outputs, asked_for
+from jobscribe.supervisor.runs.output_reader import OutputReader, asked_for
 
 
 class Evidence:
@@ -26,8 +26,8 @@ class Evidence:
 
 
 @pytest.fixture
-def outputs() -> Outputs:
-    return Outputs(SimpleNamespace(connections={}), {"local": Evidence()}, os.urandom)  # type: ignore[arg-type, dict-item]
+def outputs() -> OutputReader:
+    return OutputReader(SimpleNamespace(connections={}), {"local": Evidence()}, os.urandom)  # type: ignore[arg-type, dict-item]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def log(kit, **fields: Any) -> JobLog:
     ("role", "index", "end"), [("a", 0, False), ("a", 1, True), ("b", 0, False)]
 )
 async def test_nothing_follows_from_a_task_that_is_kept(
-    kit, stage, outputs: Outputs, role: str, index: int, end: bool
+    kit, stage, outputs: OutputReader, role: str, index: int, end: bool
 ) -> None:
     chunk = await outputs.read(stage.job(), log(kit, role=role, index=index))
     assert (chunk.data, chunk.end) == (f"1 {role}/{index}".encode(), end)

@@ -1,7 +1,7 @@
 """The queue: who is placed when, in which order, and what the agent is asked for."""
 
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
+from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.scheduling.placement import ASKING
 
 
@@ -203,9 +203,9 @@ def test_of_the_runs_of_an_agent_that_goes_none_gets_what_another_one_gives_back
     stage.up(mine)
     stage.gang(kit.role("a"), n=2)
     stage.reports(kit.ended(old, None, signal=15, stop_reason="cancel"), key=other)
-    assert slots.wait_of(stage.world.slots, (kit.jid_of(1), stage.job(1).run.serial)).holders == {
-        (kit.jid_of(2), stage.job(2).run.serial)
-    }
+    assert concurrency_limits.wait_of(
+        stage.world.slots, (kit.jid_of(1), stage.job(1).run.serial)
+    ).holders == {(kit.jid_of(2), stage.job(2).run.serial)}
     stage.disconnect(mine)
     assert (
         not stage.job(1).run.attempts

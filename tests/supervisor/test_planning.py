@@ -19,12 +19,12 @@ from office import Office
 
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.roles import MAX_TASKS, After, Place, Port, Retry, TaskRole
-from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.jobs.roles import MAX_TASKS, After, Port, Retry, TaskPlace, TaskRole
+from jobscribe.protocol.launch import task_environment
 from jobscribe.supervisor.api import routes
-from jobscribe.supervisor.api.endpoints import run_plans as plans
-from jobscribe.supervisor.api.transport.request_handler import Services
-from jobscribe.supervisor.api.transport.response_limits import Unsent
+from jobscribe.supervisor.api.endpoints import run_plans
+from jobscribe.supervisor.api.transport.request_handler import ApiContext
+from jobscribe.supervisor.api.transport.response_limits import ResponseLimits
 from jobscribe.supervisor.core.resources.gang_allocator import Node, too_much
 from jobscribe.supervisor.runs import plan as planning
 from jobscribe.supervisor.runs.plan import plan, policies
@@ -97,16 +97,16 @@ def test_what_the_tasks_would_find_is_what_they_find():
     s = spec(PS, WORKER, env={"MINE": "x", "PAI_DATA_DIR": "/data"})
     p = planned(s)
     places = [
-        msgspec.convert({k: t[k] for k in Place.__struct_encode_fields__}, Place)
+        msgspec.convert({k: t[k] for k in TaskPlace.__struct_encode_fields__}, TaskPlace)
         for t in p["tasks"]
     ]
-    shared = task_env.shared(s, JID, SERIAL, 1, places)
+    shared = task_environment.shared(s, JID, SERIAL, 1, places)
     assert p["environment"] == {**shared.env, "MINE": "x"}
     assert p["environment"]["PAI_DATA_DIR"] == "/data"
     assert p["jobJson"] == shared.job
     for place, task in zip(places, p["tasks"], strict=True):
         assert task["environment"] == {
-            **task_env.own(s, JID, SERIAL, 1, place),
+            **task_environment.own(s, JID, SERIAL, 1, place),
             "PAI_WORK_DIR": task["directory"],
         }
 
@@ -267,10 +267,10 @@ class Front:
             "calls": calls,
             "live": live,
             "secret": secret,
-            "unsent": Unsent(),
+            "unsent": ResponseLimits(),
             "monitoring": MagicMock(),
         }
-        self.services = Services(**{**dict.fromkeys(Services._fields), **here})
+        self.services = ApiContext(**{**dict.fromkeys(ApiContext._fields), **here})
 
     async def __aenter__(self):
         socket, port = tornado.testing.bind_unused_port()
@@ -362,7 +362,7 @@ async def test_the_loop_serves_others_meanwhile(monkeypatch):
         assert may_end.wait(30)
         return planning.plan(*args)
 
-    monkeypatch.setattr(plans, "plan", slow)
+    monkeypatch.setattr(run_plans, "plan", slow)
     async with Front(BIG) as front:
         asked = asyncio.create_task(front.ask(run(W)))
         async with asyncio.timeout(30):

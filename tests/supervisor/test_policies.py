@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jobscribe.protocol.jobs.roles import Retry, TaskRole
 from jobscribe.supervisor.core.runs.attempt_policies import (
     MAX_PAUSE_SECS,
-    Again,
-    Final,
+    RetryDecision,
+    TaskOutcome,
     Verdict,
     again,
     decided,
@@ -27,7 +27,7 @@ def role(name, tasks=1, failed=1, succeeded=None):
 
 def ends(text):
     """`w0+ w1-`: task 0 of role w succeeded, then task 1 of it failed."""
-    return tuple(Final(w[0], int(w[1:-1]), w[-1] == "+") for w in text.split())
+    return tuple(TaskOutcome(w[0], int(w[1:-1]), w[-1] == "+") for w in text.split())
 
 
 # what the manual calls these policies
@@ -126,7 +126,7 @@ def test_whatever_ends_in_whatever_order(data):
         for name in data.draw(st.sampled_from(["w", "wp", "wpa"]))
     )
     tasks = data.draw(st.permutations([(r.name, i) for r in roles for i in range(r.tasks)]))
-    finals = [Final(name, i, data.draw(st.booleans())) for name, i in tasks]
+    finals = [TaskOutcome(name, i, data.draw(st.booleans())) for name, i in tasks]
     by_name = {r.name: r for r in roles}
     for n in range(1, len(finals) + 1):
         so_far, newest = finals[:n], finals[n - 1]
@@ -259,7 +259,7 @@ def test_it_says_why_nothing_is_tried_again(policy, behavior, before, said):
 )
 def test_it_says_what_follows(policy, behavior, before, said):
     answer = again(policy, behavior, before, 0.5)
-    assert isinstance(answer, Again)
+    assert isinstance(answer, RetryDecision)
     assert answer.reason == said
 
 

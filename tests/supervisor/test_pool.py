@@ -10,14 +10,13 @@ import pytest
 from jobscribe.protocol.clusters.container_pool import PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.jobs.roles import Place, TaskRole
+from jobscribe.protocol.jobs.roles import TaskPlace, TaskRole
 from jobscribe.supervisor.api.endpoints.hosts import HasHosts, host_row
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
+from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
-from jobscribe.supervisor.core.state.world import Policy, World
-from jobscribe.supervisor.runs.service import Desk
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
+from jobscribe.supervisor.core.state.world import CoreConfig, World
+from jobscribe.supervisor.runs.service import RunService
 
 NODE = Node(
     host="a",
@@ -55,14 +54,14 @@ def watched(host: PoolHost = HOST, **fields: Any) -> Any:
 
 
 def world() -> World:
-    place = HostPlace(
+    place = HostCapacity(
         host="a",
         slots={"sequential": 5, "parallel": 1},
         agent_mb={"sequential": 1024, "parallel": 2048},
         memory_mb=4000,
     )
-    other = HostPlace(host="b", slots={"sequential": 1, "parallel": 1})
-    return World(Policy(places={"docker": (place, other)}, nodes={"docker": (NODE,)}))
+    other = HostCapacity(host="b", slots={"sequential": 1, "parallel": 1})
+    return World(CoreConfig(places={"docker": (place, other)}, nodes={"docker": (NODE,)}))
 
 
 def test_a_host_that_nobody_uses() -> None:
@@ -91,14 +90,14 @@ def test_a_host_that_nobody_uses() -> None:
 def test_what_is_held_there_and_nothing_of_another_host() -> None:
     w = world()
     for n in range(3):
-        slots.request(w.slots, ("job", n), n, ("cpu/docker/sequential/a",))
-    slots.request(w.slots, ("job", 9), 9, ("cpu/docker/sequential/b",))
-    rooms.keep(
+        concurrency_limits.request(w.slots, ("job", n), n, ("cpu/docker/sequential/a",))
+    concurrency_limits.request(w.slots, ("job", 9), 9, ("cpu/docker/sequential/b",))
+    gang_allocator.keep(
         w.rooms["docker"],
         ("gang", 1),
         (ROLE,),
         [
-            Place(
+            TaskPlace(
                 role="w",
                 index=n,
                 host="a",
@@ -138,7 +137,9 @@ def test_what_is_held_there_and_nothing_of_another_host() -> None:
 
 def test_a_host_that_is_down_says_why_and_has_nothing_for_gangs_where_there_is_no_room() -> None:
     w = World(
-        Policy(places={"docker": (HostPlace(host="a", slots={"sequential": 5, "parallel": 1}),)})
+        CoreConfig(
+            places={"docker": (HostCapacity(host="a", slots={"sequential": 5, "parallel": 1}),)}
+        )
     )
     row = host_row(
         w, "docker", watched(up=False, detail="host a refuses the connection", version=None)
@@ -154,13 +155,13 @@ def test_a_host_that_is_down_says_why_and_has_nothing_for_gangs_where_there_is_n
 
 def test_the_first_driver_of_a_house_is_meant_where_none_is_named() -> None:
     desk: Any = SimpleNamespace(drivers={"docker": 1, "local": 2})
-    assert [Desk.driver(desk, asked) for asked in ("", "docker", "local")] == [
+    assert [RunService.driver(desk, asked) for asked in ("", "docker", "local")] == [
         "docker",
         "docker",
         "local",
     ]
     with pytest.raises(Refusal, match="there are: docker, local"):
-        Desk.driver(desk, "slurm")
+        RunService.driver(desk, "slurm")
 
 
 def test_only_drivers_with_hosts_have_a_pool() -> None:

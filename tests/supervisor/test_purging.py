@@ -11,7 +11,7 @@ import pytest
 from jobscribe.db.store.contract import IndexRow
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Purge, agent_key, jids, refusal_handle
-from jobscribe.supervisor.files.run_dir_reaper import Purging
+from jobscribe.supervisor.files.run_dir_reaper import RunDirReaper
 
 
 def finished(kit, **fields):
@@ -87,7 +87,7 @@ def test_an_input_names_its_job_and_nobody_waits_for_it(kit):
     )
 
 
-def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[Purging, list]:
+def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[RunDirReaper, list]:
     told: list = []
     engine = SimpleNamespace(
         tell=told.append,
@@ -102,7 +102,7 @@ def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[Purging,
         head=lambda: 400,
     )
     now = lambda: SimpleNamespace(wall=1000.0, mono=50.0)
-    return Purging(
+    return RunDirReaper(
         engine,
         store,
         lambda *_: None,

@@ -11,12 +11,12 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
-    AgentGap,
-    AgentSaid,
+    AgentMessage,
     DriverFailed,
     DriverFound,
     DriverStarted,
     DriverStopped,
+    FramesLost,
     Restarted,
 )
 
@@ -74,7 +74,7 @@ class Play:
             case "disconnect" if up:
                 stage.disconnect(key)
             case "gap" if up:
-                stage.tell(AgentGap(key, stage.epochs[key]))
+                stage.tell(FramesLost(key, stage.epochs[key]))
             case "step" if self.machines[key]:
                 self.step(key, m, up)
             case "lose" if self.machines[key] and not up:
@@ -129,7 +129,7 @@ class Play:
                 case fx.StopTask():
                     self.stopped.add(e.token)
                     self.machines[e.key].setdefault(e.token, self.kit.starting(e.token))
-                case fx.SettleTasks():
+                case fx.AcknowledgeTasks():
                     for token in e.tokens:
                         self.machines[e.key].pop(token, None)
         self.stage.effects = []
@@ -200,7 +200,7 @@ def reconnected(stage, world, play, first):
     for key in play.keys:
         for number in (1000, 1001):  # asked again, where something that runs is not in the first
             tell(
-                AgentSaid(
+                AgentMessage(
                     key,
                     1000,
                     Snapshot(
@@ -216,7 +216,7 @@ def reconnected(stage, world, play, first):
         assert mono[0] < 200, "it comes to an end"
         token = live[0]
         key = world.task(token).agent_key
-        tell(AgentSaid(key, 1000, RunStatusUpdate(execution=play.kit.ended(token))))
+        tell(AgentMessage(key, 1000, RunStatusUpdate(execution=play.kit.ended(token))))
     return events
 
 

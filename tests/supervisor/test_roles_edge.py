@@ -8,8 +8,16 @@ import pytest
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.jobs.roles import MAX_PORTS, MAX_TASKS, After, Place, Port, Retry, TaskRole
-from jobscribe.protocol.launch import task_environment as task_env
+from jobscribe.protocol.jobs.roles import (
+    MAX_PORTS,
+    MAX_TASKS,
+    After,
+    Port,
+    Retry,
+    TaskPlace,
+    TaskRole,
+)
+from jobscribe.protocol.launch import task_environment
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import RunTasks, TaskRun, TaskSpec
 from jobscribe.supervisor.runs.request_validation import MAX_WORDS, check_spec, parse_body
@@ -148,7 +156,7 @@ def test_either_a_command_or_roles_and_only_of_the_app_command(kit, fields):
     assert "take" in e.sentence
 
 
-@pytest.mark.parametrize("name", sorted(task_env.GIVEN))
+@pytest.mark.parametrize("name", sorted(task_environment.GIVEN))
 def test_what_a_run_may_say_itself(kit, name):
     check(kit, role(), env={name: "/x"})
 
@@ -223,7 +231,7 @@ def names(n, start="E"):
 
 def test_as_many_variables_as_a_task_can_be_told(kit):
     roles = (role(tasks=100),)
-    room = MAX_VARIABLES - task_env.most(roles)
+    room = MAX_VARIABLES - task_environment.most(roles)
     check(kit, *roles, env=names(room))
     assert refused(kit, *roles, env=names(room + 1)).code == "tooLarge"
     e = refused(kit, role(tasks=100, env=names(room)), env=names(1, "R"))
@@ -265,14 +273,14 @@ def test_whatever_is_accepted_gets_to_the_agent(kit, roles):
     """With as many variables of its own as there may be: what an agent refuses to read would end
     its connection, again and again.
     """
-    room = MAX_VARIABLES - task_env.most(roles)
+    room = MAX_VARIABLES - task_environment.most(roles)
     assert room > 0
     env = names(room)
     spec = kit.spec(command=(), roles=roles, env=env)
     check_spec(spec, APPS)
     jid = kit.jid_of()
     places = [
-        Place(
+        TaskPlace(
             role=r.name,
             index=i,
             host="h",
@@ -282,8 +290,8 @@ def test_whatever_is_accepted_gets_to_the_agent(kit, roles):
         for r in roles
         for i in range(r.tasks)
     ]
-    shared = task_env.shared(spec, jid, 1, 1, places)
-    own = task_env.own(spec, jid, 1, 1, places[0])
+    shared = task_environment.shared(spec, jid, 1, 1, places)
+    own = task_environment.own(spec, jid, 1, 1, places[0])
     task = TaskSpec(
         command=("true",), run_dir="/r", env={**env, **own, "PAI_WORK_DIR": "/r"}, ports=(30_000,)
     )

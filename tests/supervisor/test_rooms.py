@@ -10,9 +10,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from jobscribe.protocol.jobs.roles import Place, Port, TaskRole
-from jobscribe.supervisor.core.resources import gang_allocator as rooms
-from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS, Node, Room
+from jobscribe.protocol.jobs.roles import Port, TaskPlace, TaskRole
+from jobscribe.supervisor.core.resources import gang_allocator
+from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS, Node, NodePool
 
 EXAMPLES = 2_000 if os.environ.get("SOAK") == "1" else 100
 
@@ -54,7 +54,7 @@ def only(begin, name="ps", tasks=1, cpu=1):
 def ask(room, name, *roles, number=None, mono=0.0):
     """Ask as job `name`; the number is the one in its name."""
     number = int(name.lstrip("j")) if number is None else number
-    return rooms.request(room, (name, 1), number, roles, mono)
+    return gang_allocator.request(room, (name, 1), number, roles, mono)
 
 
 def hosts(grants):
@@ -125,24 +125,24 @@ def ports_of(places):
     ],
 )
 def test_each_task_goes_to_one_node_that_has_all_it_needs(nodes, roles, where):
-    room = Room(tuple(nodes))
+    room = NodePool(tuple(nodes))
     grants = ask(room, "j1", *roles)
     assert hosts(grants) == where
     assert [(p.role, p.index) for p in grants[0][1]] == [
         (r.name, i) for r in roles for i in range(r.tasks)
     ]
     assert all(p.address == f"10.0.0.{p.host[1:]}" for p in grants[0][1])
-    assert rooms.too_much(nodes, roles) is None
-    assert rooms.broken(room) == []
+    assert gang_allocator.too_much(nodes, roles) is None
+    assert gang_allocator.broken(room) == []
 
 
 def test_a_task_has_the_gpus_it_asks_for_and_nobody_else_has_them():
-    room = Room((node("n1", gpus=3), node("n2", gpus=2)))
+    room = NodePool((node("n1", gpus=3), node("n2", gpus=2)))
     ((_, first),) = ask(room, "j1", role(tasks=2, gpu=2))
     assert [p.gpus for p in first] == [("n1-gpu0", "n1-gpu1"), ("n2-gpu0", "n2-gpu1")]
     ((_, second),) = ask(room, "j2", role(gpu=1))
     assert second[0].gpus == ("n1-gpu2",)
-    rooms.release(room, ("j1", 1), 0.0, ("worker", 0))
+    gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 0))
     ((_, third),) = ask(room, "j3", role(gpu=1))
     assert third[0].gpus == ("n1-gpu0",)
 
@@ -153,12 +153,17 @@ def test_many_roles_are_shared_out_where_no_node_runs_out_of_one_thing_only():
     """
     nodes = [node(f"n{i}", cpu=251, memory_mb=27_700) for i in (1, 2, 3, 4)]
     roles = [role(f"r{i}", 10, memory_mb=50 + i) for i in range(100)]
-    assert rooms.too_much(nodes, roles) is None
-    assert Counter(hosts(ask(Room(tuple(nodes)), "j1", *roles))).keys() == {"n1", "n2", "n3", "n4"}
+    assert gang_allocator.too_much(nodes, roles) is None
+    assert Counter(hosts(ask(NodePool(tuple(nodes)), "j1", *roles))).keys() == {
+        "n1",
+        "n2",
+        "n3",
+        "n4",
+    }
 
 
 def test_a_thousand_tasks_on_64_nodes():
-    room = Room(tuple(node(f"n{i}", cpu=16, memory_mb=1_600) for i in range(1, 65)))
+    room = NodePool(tuple(node(f"n{i}", cpu=16, memory_mb=1_600) for i in range(1, 65)))
     ((_, places),) = ask(room, "j1", role("a", 500), role("b", 500))
     assert len(places) == len({(p.role, p.index) for p in places}) == 1_000
     assert len(set(ports_of(places))) == 2_000
@@ -169,10 +174,10 @@ def test_a_thousand_tasks_on_64_nodes():
 
 
 def test_ports_are_given_in_turn_and_one_given_back_rests():
-    room = Room((node(ports=6),))
+    room = NodePool((node(ports=6),))
     ((_, a),) = ask(room, "j1", role())
     assert a[0].ports == {"http": (30_000,), "ssh": (30_001,)}
-    rooms.release(room, ("j1", 1), 0.0)
+    gang_allocator.release(room, ("j1", 1), 0.0)
     ((_, b),) = ask(room, "j2", role())
     assert b[0].ports == {"http": (30_002,), "ssh": (30_003,)}
     ((_, c),) = ask(room, "j3", role())
@@ -182,9 +187,9 @@ def test_ports_are_given_in_turn_and_one_given_back_rests():
 
 
 def test_ports_of_one_label_ascend_also_at_the_end_of_the_range():
-    room = Room((node(ports=8),))
+    room = NodePool((node(ports=8),))
     ask(room, "j1", role(ports=[Port(label="data", count=3)]))
-    rooms.release(room, ("j1", 1), 0.0)
+    gang_allocator.release(room, ("j1", 1), 0.0)
     ((_, places),) = ask(room, "j2", role(ports=[Port(label="data", count=4)]))
     assert places[0].ports == {
         "data": (30_000, 30_005, 30_006, 30_007),
@@ -194,7 +199,7 @@ def test_ports_of_one_label_ascend_also_at_the_end_of_the_range():
 
 
 def test_a_port_with_a_number_may_lie_among_those_given_in_turn():
-    room = Room((node(ports=6),))
+    room = NodePool((node(ports=6),))
     ((_, places),) = ask(room, "j1", role("ps", ports=[fixed(30_001, 2)]), role("worker"))
     assert places[0].ports["rpc"] == (30_001, 30_002)
     assert sorted(n for _, n in ports_of(places)) == [
@@ -206,97 +211,99 @@ def test_a_port_with_a_number_may_lie_among_those_given_in_turn():
         30_005,
     ]
     assert ask(room, "j2", role()) == []
-    assert rooms.wait_of(room, ("j2", 1)).code == "ports"
+    assert gang_allocator.wait_of(room, ("j2", 1)).code == "ports"
 
 
 def test_ports_of_strangers_are_avoided_for_a_while_and_the_gang_gets_others_on_the_same_hosts():
-    room = Room((node("n1", cpu=1), node("n2")))
+    room = NodePool((node("n1", cpu=1), node("n2")))
     ((ticket, before),) = ask(room, "j1", role(tasks=2, ports=[Port(label="data", count=2)]))
     assert ports_of(before)[:4] == [("n1", n) for n in (30_000, 30_001, 30_002, 30_003)]
-    after, others = rooms.taken(
+    after, others = gang_allocator.taken(
         room, ticket, {"n1": [30_000, 30_003, 30_004], "n2": [31_000]}, mono=5.0
     )
     assert others == []
     assert after[0].ports == {"data": (30_001, 30_005), "http": (30_002,), "ssh": (30_006,)}
     assert (after[1], [p.host for p in after]) == (before[1], [p.host for p in before])
-    assert rooms.broken(room) == []
-    assert rooms.next_look(room) is None
-    rooms.release(room, ticket, 6.0)
+    assert gang_allocator.broken(room) == []
+    assert gang_allocator.next_look(room) is None
+    gang_allocator.release(room, ticket, 6.0)
     assert room.books["n1"].avoided.keys() == {30_000, 30_003, 30_004}
-    rooms.look_again(room, 5.0 + AVOID_SECS)
+    gang_allocator.look_again(room, 5.0 + AVOID_SECS)
     assert room.books["n1"].avoided == room.books["n2"].avoided == {}
 
 
 def test_without_other_ports_a_gang_gives_everything_back_and_waits_again():
-    room = Room((node(ports=4, cpu=3),))
+    room = NodePool((node(ports=4, cpu=3),))
     ((ticket, _),) = ask(room, "j1", role(tasks=2))
     assert ask(room, "j2", role(cpu=3)) == []
-    assert rooms.taken(room, ticket, {"n1": [30_001]}, mono=5.0) == (None, [])
-    assert rooms.wait_of(room, ticket).code == "ports"
-    assert rooms.wait_of(room, ("j2", 1)).ahead == 1, "it keeps its number"
-    assert rooms.usage(room) == [
+    assert gang_allocator.taken(room, ticket, {"n1": [30_001]}, mono=5.0) == (None, [])
+    assert gang_allocator.wait_of(room, ticket).code == "ports"
+    assert gang_allocator.wait_of(room, ("j2", 1)).ahead == 1, "it keeps its number"
+    assert gang_allocator.usage(room) == [
         {"host": "n1", "cpu": [0, 3], "memory_mb": [0, 8_000], "gpus": [0, 0], "ports": 0}
     ]
-    assert rooms.next_look(room) == 5.0 + AVOID_SECS
-    assert rooms.look_again(room, 5.0 + AVOID_SECS - 0.1) == []
-    assert names(rooms.look_again(room, 5.0 + AVOID_SECS)) == ["j1"]
+    assert gang_allocator.next_look(room) == 5.0 + AVOID_SECS
+    assert gang_allocator.look_again(room, 5.0 + AVOID_SECS - 0.1) == []
+    assert names(gang_allocator.look_again(room, 5.0 + AVOID_SECS)) == ["j1"]
 
 
 def test_too_few_other_ports_are_not_enough():
-    room = Room((node(ports=5),))
+    room = NodePool((node(ports=5),))
     ((ticket, _),) = ask(room, "j1", role(tasks=2))
-    places, grants = rooms.taken(room, ticket, {"n1": [30_000, 30_002]}, mono=0.0)
+    places, grants = gang_allocator.taken(room, ticket, {"n1": [30_000, 30_002]}, mono=0.0)
     assert (places, grants, room.books["n1"].ports) == (None, [], {})
 
 
 def test_what_a_gang_gives_back_goes_to_whoever_is_first_now():
-    room = Room((node(ports=4),))
+    room = NodePool((node(ports=4),))
     ((ticket, _),) = ask(room, "j5", role(tasks=2))
     assert ask(room, "j3", role()) == []
-    places, others = rooms.taken(room, ticket, {"n1": [30_000]}, mono=0.0)
+    places, others = gang_allocator.taken(room, ticket, {"n1": [30_000]}, mono=0.0)
     assert (places, names(others)) == (None, ["j3"])
-    assert rooms.wait_of(room, ticket).ahead == 0
+    assert gang_allocator.wait_of(room, ticket).ahead == 0
 
 
 def test_a_port_with_a_number_that_a_stranger_has_is_looked_for_on_another_host():
-    room = Room((node("n1"), node("n2")))
+    room = NodePool((node("n1"), node("n2")))
     ((ticket, _),) = ask(room, "j1", role(ports=[fixed(8_080)]))
-    places, grants = rooms.taken(room, ticket, {"n1": [8_080]}, mono=0.0)
+    places, grants = gang_allocator.taken(room, ticket, {"n1": [8_080]}, mono=0.0)
     assert (places, hosts(grants)) == (None, ["n2"])
-    places, grants = rooms.taken(room, ticket, {"n2": [8_080]}, mono=1.0)
+    places, grants = gang_allocator.taken(room, ticket, {"n2": [8_080]}, mono=1.0)
     assert (places, grants) == (None, [])
-    assert rooms.wait_of(room, ticket).sentence == (
+    assert gang_allocator.wait_of(room, ticket).sentence == (
         "task worker/0 asks for port 8080: free on 0 of 2 hosts (something else listens on port 8080 on n1; something else listens on "
         "port 8080 on n2)"
     )
-    assert hosts(rooms.look_again(room, AVOID_SECS)) == ["n1"]
+    assert hosts(gang_allocator.look_again(room, AVOID_SECS)) == ["n1"]
 
 
 def test_ports_taken_from_who_has_no_place_are_avoided_all_the_same():
-    room = Room((node(ports=2),))
-    assert rooms.taken(room, ("nobody", 1), {"n1": [30_000], "gone": [30_000]}, mono=0.0) == (
+    room = NodePool((node(ports=2),))
+    assert gang_allocator.taken(
+        room, ("nobody", 1), {"n1": [30_000], "gone": [30_000]}, mono=0.0
+    ) == (
         None,
         [],
     )
     assert ask(room, "j1", role()) == []
-    assert names(rooms.look_again(room, AVOID_SECS)) == ["j1"]
+    assert names(gang_allocator.look_again(room, AVOID_SECS)) == ["j1"]
 
 
 # who is next
 
 
 def test_lowest_number_goes_first_and_holds_up_those_behind_it():
-    room = Room((node(cpu=4),))
+    room = NodePool((node(cpu=4),))
     ask(room, "j1", role(tasks=3))
     assert [ask(room, name, role(cpu=c)) for name, c in (("j4", 1), ("j3", 1), ("j2", 4))] == [
         [(("j4", 1), room_places(room, "j4"))],
         [],
         [],
     ]
-    assert [rooms.wait_of(room, (j, 1)).ahead for j in ("j2", "j3")] == [0, 1]
-    assert rooms.release(room, ("j4", 1), 0.0) == [], "3 would fit, but 2 is first"
-    assert names(rooms.release(room, ("j1", 1), 0.0)) == ["j2"]
-    assert names(rooms.release(room, ("j2", 1), 0.0)) == ["j3"]
+    assert [gang_allocator.wait_of(room, (j, 1)).ahead for j in ("j2", "j3")] == [0, 1]
+    assert gang_allocator.release(room, ("j4", 1), 0.0) == [], "3 would fit, but 2 is first"
+    assert names(gang_allocator.release(room, ("j1", 1), 0.0)) == ["j2"]
+    assert names(gang_allocator.release(room, ("j2", 1), 0.0)) == ["j3"]
 
 
 def room_places(room, name):
@@ -304,59 +311,63 @@ def room_places(room, name):
 
 
 def test_who_is_first_and_goes_lets_the_next_ones_in():
-    room = Room((node(cpu=4),))
+    room = NodePool((node(cpu=4),))
     ask(room, "j1", role(cpu=2))
     for name, cpu in (("j2", 4), ("j3", 1), ("j4", 1)):
         assert ask(room, name, role(cpu=cpu)) == []
-    assert rooms.release(room, ("j4", 1), 0.0) == []
+    assert gang_allocator.release(room, ("j4", 1), 0.0) == []
     assert ask(room, "j5", role()) == []
-    assert names(rooms.release(room, ("j2", 1), 0.0)) == ["j3", "j5"]
+    assert names(gang_allocator.release(room, ("j2", 1), 0.0)) == ["j3", "j5"]
 
 
 def test_a_gang_gets_all_or_nothing():
-    room = Room((node(cpu=4),))
+    room = NodePool((node(cpu=4),))
     ask(room, "j1", role())
     assert ask(room, "j2", role("a", 2), role("b", 2)) == []
-    assert rooms.usage(room)[0]["cpu"] == [1, 4]
+    assert gang_allocator.usage(room)[0]["cpu"] == [1, 4]
 
 
 def test_seats_are_given_back_one_by_one():
-    room = Room((node(cpu=4, gpus=1),))
+    room = NodePool((node(cpu=4, gpus=1),))
     ask(room, "j1", role("a", 2), role("b", cpu=2, gpu=1))
     ask(room, "j2", role(cpu=3))
-    assert rooms.release(room, ("j1", 1), 0.0, ("b", 0)) == []
-    assert rooms.usage(room) == [
+    assert gang_allocator.release(room, ("j1", 1), 0.0, ("b", 0)) == []
+    assert gang_allocator.usage(room) == [
         {"host": "n1", "cpu": [2, 4], "memory_mb": [200, 8_000], "gpus": [0, 1], "ports": 4}
     ]
-    assert rooms.release(room, ("j1", 1), 0.0, ("b", 0)) == []
-    assert rooms.usage(room)[0]["cpu"] == [2, 4]
-    assert names(rooms.release(room, ("j1", 1), 0.0, ("a", 1))) == ["j2"]
-    assert rooms.release(room, ("j1", 1), 0.0, ("a", 0)) == []
+    assert gang_allocator.release(room, ("j1", 1), 0.0, ("b", 0)) == []
+    assert gang_allocator.usage(room)[0]["cpu"] == [2, 4]
+    assert names(gang_allocator.release(room, ("j1", 1), 0.0, ("a", 1))) == ["j2"]
+    assert gang_allocator.release(room, ("j1", 1), 0.0, ("a", 0)) == []
     assert room.claims.keys() == {("j2", 1)}
 
 
 def test_asking_twice_and_giving_back_what_is_not_held_change_nothing():
-    room = Room((node(cpu=2),))
+    room = NodePool((node(cpu=2),))
     assert names(ask(room, "j1", role(cpu=2))) == ["j1"]
     assert ask(room, "j1", role(cpu=2)) == []
     assert ask(room, "j2", role()) == []
     assert ask(room, "j2", role()) == []
-    assert rooms.release(room, ("nobody", 1), 0.0) == []
-    assert rooms.release(room, ("j2", 1), 0.0, ("worker", 0)) == []
-    assert rooms.wait_of(room, ("j1", 1)) is rooms.wait_of(room, ("nobody", 1)) is None
-    assert names(rooms.release(room, ("j1", 1), 0.0)) == ["j2"]
+    assert gang_allocator.release(room, ("nobody", 1), 0.0) == []
+    assert gang_allocator.release(room, ("j2", 1), 0.0, ("worker", 0)) == []
+    assert (
+        gang_allocator.wait_of(room, ("j1", 1))
+        is gang_allocator.wait_of(room, ("nobody", 1))
+        is None
+    )
+    assert names(gang_allocator.release(room, ("j1", 1), 0.0)) == ["j2"]
 
 
 def test_gangs_that_come_and_go_do_not_pile_up():
-    room = Room((node(cpu=2),))
+    room = NodePool((node(cpu=2),))
     for n in range(200):
         ask(room, f"j{n}", role(), number=n)
         if n % 3 == 0:
-            rooms.taken(room, (f"j{n}", 1), {"n1": [30_000 + n]}, float(n))
+            gang_allocator.taken(room, (f"j{n}", 1), {"n1": [30_000 + n]}, float(n))
         if n >= 10:
-            rooms.release(room, (f"j{n - 10}", 1), float(n))
+            gang_allocator.release(room, (f"j{n - 10}", 1), float(n))
     for n in range(190, 200):
-        rooms.release(room, (f"j{n}", 1), 1_000.0)
+        gang_allocator.release(room, (f"j{n}", 1), 1_000.0)
     assert (room.claims, room.queue) == ({}, [])
     books = room.books["n1"]
     assert (books.cpu, books.memory_mb, books.gpus, books.ports, books.avoided) == (
@@ -372,7 +383,7 @@ def test_gangs_that_come_and_go_do_not_pile_up():
 
 
 def place(host, name="worker", index=0, ports=(30_000, 30_001), gpus=()):
-    return Place(
+    return TaskPlace(
         role=name,
         index=index,
         host=host,
@@ -384,66 +395,69 @@ def place(host, name="worker", index=0, ports=(30_000, 30_001), gpus=()):
 
 def test_what_was_placed_before_a_restart_is_held_even_without_room():
     """Over capacity is not mended by force: nobody gets in until enough has left."""
-    room = Room((node(cpu=4, gpus=1),))
-    rooms.keep(
+    room = NodePool((node(cpu=4, gpus=1),))
+    gang_allocator.keep(
         room, ("j1", 1), [role(tasks=3, cpu=2, gpu=1)], [place("n1", index=0, gpus=["n1-gpu0"])]
     )
-    rooms.keep(
+    gang_allocator.keep(
         room,
         ("j1", 1),
         [role(tasks=3, cpu=2, gpu=1)],
         [place("n1", index=0, gpus=["n1-gpu0"]), place("n1", index=2, ports=(30_002, 30_003))],
     )
-    rooms.keep(room, ("j2", 1), [role(cpu=3, gpu=1)], [place("n1", gpus=["n1-gpu0"])])
-    assert rooms.usage(room) == [
+    gang_allocator.keep(room, ("j2", 1), [role(cpu=3, gpu=1)], [place("n1", gpus=["n1-gpu0"])])
+    assert gang_allocator.usage(room) == [
         {"host": "n1", "cpu": [7, 4], "memory_mb": [300, 8_000], "gpus": [1, 1], "ports": 4}
     ]
-    assert rooms.broken(room) == []
+    assert gang_allocator.broken(room) == []
     assert ask(room, "j3", role(cpu=1, gpu=1)) == []
     assert (
-        rooms.wait_of(room, ("j3", 1)).sentence
+        gang_allocator.wait_of(room, ("j3", 1)).sentence
         == "task worker/0 asks for 1 core: 0 of 4 are free on n1; task worker/0 asks for 1 GPU: 0 of 1 are free on n1"
     )
-    assert rooms.release(room, ("j1", 1), 0.0, ("worker", 2)) == []
-    assert rooms.release(room, ("j2", 1), 0.0) == []
+    assert gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 2)) == []
+    assert gang_allocator.release(room, ("j2", 1), 0.0) == []
     assert (
-        rooms.wait_of(room, ("j3", 1)).sentence
+        gang_allocator.wait_of(room, ("j3", 1)).sentence
         == "task worker/0 asks for 1 GPU: 0 of 1 are free on n1"
     )
-    ((_, places),) = rooms.release(room, ("j1", 1), 0.0)
+    ((_, places),) = gang_allocator.release(room, ("j1", 1), 0.0)
     assert places[0].gpus == ("n1-gpu0",)
-    assert rooms.broken(room) == []
+    assert gang_allocator.broken(room) == []
 
 
 def test_a_host_that_is_gone_holds_nothing_up():
-    room = Room((node("n2", cpu=1),))
-    rooms.keep(room, ("j1", 1), [role(tasks=2)], [place("n1"), place("n2", index=1)])
-    assert rooms.usage(room)[0]["cpu"] == [1, 1]
-    assert rooms.taken(room, ("j1", 1), {"n1": [31_000]}, 0.0)[0] is not None
+    room = NodePool((node("n2", cpu=1),))
+    gang_allocator.keep(room, ("j1", 1), [role(tasks=2)], [place("n1"), place("n2", index=1)])
+    assert gang_allocator.usage(room)[0]["cpu"] == [1, 1]
+    assert gang_allocator.taken(room, ("j1", 1), {"n1": [31_000]}, 0.0)[0] is not None
     assert ask(room, "j2", role()) == []
-    assert rooms.release(room, ("j1", 1), 0.0, ("worker", 0)) == []
-    assert names(rooms.release(room, ("j1", 1), 0.0, ("worker", 1))) == ["j2"]
+    assert gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 0)) == []
+    assert names(gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 1))) == ["j2"]
     assert room.claims.keys() == {("j2", 1)}
 
 
 def test_what_was_kept_and_must_give_everything_back_goes_before_all_others():
-    room = Room((node(ports=2),))
-    rooms.keep(room, ("j1", 1), [role()], [place("n1")])
+    room = NodePool((node(ports=2),))
+    gang_allocator.keep(room, ("j1", 1), [role()], [place("n1")])
     ask(room, "j0", role(), number=0)
-    assert rooms.taken(room, ("j1", 1), {"n1": [30_000]}, 0.0) == (None, [])
-    assert (rooms.wait_of(room, ("j1", 1)).ahead, rooms.wait_of(room, ("j0", 1)).ahead) == (0, 1)
-    assert names(rooms.look_again(room, AVOID_SECS)) == ["j1"]
+    assert gang_allocator.taken(room, ("j1", 1), {"n1": [30_000]}, 0.0) == (None, [])
+    assert (
+        gang_allocator.wait_of(room, ("j1", 1)).ahead,
+        gang_allocator.wait_of(room, ("j0", 1)).ahead,
+    ) == (0, 1)
+    assert names(gang_allocator.look_again(room, AVOID_SECS)) == ["j1"]
 
 
 def test_keeping_nothing_keeps_nothing_and_who_is_kept_does_not_wait():
-    room = Room((node(cpu=1),))
-    rooms.keep(room, ("j1", 1), [role()], [])
+    room = NodePool((node(cpu=1),))
+    gang_allocator.keep(room, ("j1", 1), [role()], [])
     assert room.claims == {}
     ask(room, "j2", role())
     ask(room, "j3", role())
-    rooms.keep(room, ("j3", 1), [role()], [place("n1", ports=(30_010, 30_011))])
-    assert (room.queue, rooms.wait_of(room, ("j3", 1))) == ([], None)
-    assert rooms.broken(room) == []
+    gang_allocator.keep(room, ("j3", 1), [role()], [place("n1", ports=(30_010, 30_011))])
+    assert (room.queue, gang_allocator.wait_of(room, ("j3", 1))) == ([], None)
+    assert gang_allocator.broken(room) == []
 
 
 # what is too much
@@ -540,8 +554,8 @@ TWO = [node("n1", cpu=8, memory_mb=4_000, gpus=2), node("n2", cpu=4, memory_mb=9
     ],
 )
 def test_what_could_never_be_placed_is_said_with_numbers(nodes, roles, sentence):
-    assert rooms.too_much(nodes, roles) == sentence
-    assert ask(Room(tuple(nodes)), "j1", *roles) == []
+    assert gang_allocator.too_much(nodes, roles) == sentence
+    assert ask(NodePool(tuple(nodes)), "j1", *roles) == []
 
 
 @pytest.mark.parametrize(
@@ -563,7 +577,7 @@ def test_what_could_never_be_placed_is_said_with_numbers(nodes, roles, sentence)
     ],
 )
 def test_ports_that_nobody_can_have_are_refused(ports, sentence):
-    assert rooms.too_much([node()], [role("before"), role(ports=ports)]) == sentence
+    assert gang_allocator.too_much([node()], [role("before"), role(ports=ports)]) == sentence
 
 
 @pytest.mark.parametrize(
@@ -579,8 +593,8 @@ def test_ports_that_nobody_can_have_are_refused(ports, sentence):
     ],
 )
 def test_what_just_fits_is_not_too_much(roles):
-    assert rooms.too_much(TWO, roles) is None
-    assert len(ask(Room(tuple(TWO)), "j1", *roles)) == 1
+    assert gang_allocator.too_much(TWO, roles) is None
+    assert len(ask(NodePool(tuple(TWO)), "j1", *roles)) == 1
 
 
 # why one waits
@@ -670,55 +684,60 @@ def test_what_just_fits_is_not_too_much(roles):
     ],
 )
 def test_why_the_first_waits_is_said_with_numbers(nodes, there, wants, code, sentence):
-    room = Room(tuple(nodes))
+    room = NodePool(tuple(nodes))
     assert len(ask(room, "j1", *there)) == 1
     assert ask(room, "j2", *wants) == []
-    assert (rooms.wait_of(room, ("j2", 1)).code, rooms.wait_of(room, ("j2", 1)).ahead) == (code, 0)
-    assert rooms.wait_of(room, ("j2", 1)).sentence == sentence
-    assert names(rooms.release(room, ("j1", 1), 0.0)) == ["j2"]
+    assert (
+        gang_allocator.wait_of(room, ("j2", 1)).code,
+        gang_allocator.wait_of(room, ("j2", 1)).ahead,
+    ) == (code, 0)
+    assert gang_allocator.wait_of(room, ("j2", 1)).sentence == sentence
+    assert names(gang_allocator.release(room, ("j1", 1), 0.0)) == ["j2"]
 
 
 def test_those_behind_the_first_wait_for_it():
-    room = Room((node(cpu=2),))
+    room = NodePool((node(cpu=2),))
     for name, cpu in (("j1", 1), ("j2", 2), ("j3", 1), ("j4", 1)):
         ask(room, name, role(cpu=cpu))
-    assert rooms.wait_of(room, ("j3", 1)) == rooms.Lack(
+    assert gang_allocator.wait_of(room, ("j3", 1)) == gang_allocator.UnschedulableReason(
         "behind", 1, "it waits behind one run that was submitted before it"
     )
-    assert rooms.wait_of(room, ("j4", 1)) == rooms.Lack(
+    assert gang_allocator.wait_of(room, ("j4", 1)) == gang_allocator.UnschedulableReason(
         "behind", 2, "it waits behind 2 runs that were submitted before it"
     )
 
 
 def test_ports_that_are_avoided_are_counted_in_what_is_said():
-    room = Room((node(ports=4),))
-    rooms.taken(room, ("nobody", 1), {"n1": [30_000, 30_001, 30_003]}, 0.0)
+    room = NodePool((node(ports=4),))
+    gang_allocator.taken(room, ("nobody", 1), {"n1": [30_000, 30_001, 30_003]}, 0.0)
     ask(room, "j1", role())
-    assert rooms.wait_of(room, ("j1", 1)).sentence == (
+    assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
         "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are left alone for now, because something else listens there"
     )
 
 
 def test_who_could_never_be_placed_waits_aside_and_holds_up_nobody():
     """It was accepted before there was less."""
-    room = Room((node(cpu=4),))
+    room = NodePool((node(cpu=4),))
     assert ask(room, "j1", role(cpu=5)) == []
-    assert rooms.wait_of(room, ("j1", 1)).sentence == (
+    assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
         "it was accepted when there was more, and does not fit even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4"
     )
     assert [ticket for ticket, _ in ask(room, "j2", role(cpu=3))] == [("j2", 1)]
-    assert ask(room, "j3", role(cpu=2)) == [] and rooms.wait_of(room, ("j3", 1)).ahead == 0
-    assert rooms.broken(room) == []
-    assert rooms.release(room, ("j1", 1), 0.0) == []
-    assert [ticket for ticket, _ in rooms.release(room, ("j2", 1), 0.0)] == [("j3", 1)]
-    rooms.release(room, ("j3", 1), 0.0)
-    assert not room.claims and not room.queue and rooms.broken(room) == []
+    assert ask(room, "j3", role(cpu=2)) == [] and gang_allocator.wait_of(room, ("j3", 1)).ahead == 0
+    assert gang_allocator.broken(room) == []
+    assert gang_allocator.release(room, ("j1", 1), 0.0) == []
+    assert [ticket for ticket, _ in gang_allocator.release(room, ("j2", 1), 0.0)] == [("j3", 1)]
+    gang_allocator.release(room, ("j3", 1), 0.0)
+    assert not room.claims and not room.queue and gang_allocator.broken(room) == []
 
 
 def test_without_hosts_everybody_waits():
-    room = Room(())
+    room = NodePool(())
     assert ask(room, "j1", role()) == []
-    assert "there is no host where tasks may run" in rooms.wait_of(room, ("j1", 1)).sentence
+    assert (
+        "there is no host where tasks may run" in gang_allocator.wait_of(room, ("j1", 1)).sentence
+    )
 
 
 # the books
@@ -758,13 +777,13 @@ def test_without_hosts_everybody_waits():
     ],
 )
 def test_the_checker_sees_broken_books(harm, sentence):
-    room = Room((node(gpus=1),))
+    room = NodePool((node(gpus=1),))
     ask(room, "j1", role(cpu=7, gpu=1))
     ask(room, "j3", role(cpu=2))
     ask(room, "j4", role(cpu=2))
-    assert rooms.broken(room) == []
+    assert gang_allocator.broken(room) == []
     harm(room)
-    assert sentence in rooms.broken(room)
+    assert sentence in gang_allocator.broken(room)
 
 
 # any sequence, against a model that is too simple to be wrong
@@ -874,14 +893,14 @@ class Model:
 
     def expect(self, room):
         """The books are right, and whoever still waits does so for a reason."""
-        assert rooms.broken(room) == []
+        assert gang_allocator.broken(room) == []
         order = sorted(self.waits, key=lambda t: self.waits[t][0])
         for at, ticket in enumerate(order):
-            lack = rooms.wait_of(room, ticket)
+            lack = gang_allocator.wait_of(room, ticket)
             assert lack.ahead == at
             assert lack.code == (self.why(self.waits[ticket][1]) if at == 0 else "behind"), lack
-        assert all(rooms.wait_of(room, t) is None for t in self.held)
-        for told in rooms.usage(room):
+        assert all(gang_allocator.wait_of(room, t) is None for t in self.held)
+        for told in gang_allocator.usage(room):
             cpu, memory, gpus, _, _ = self.free(told["host"])
             has = self.nodes[told["host"]]
             assert (told["cpu"], told["memory_mb"]) == (
@@ -963,11 +982,11 @@ def test_any_sequence_equals_the_model(nodes, before, steps):
     """Never more than there is, all or nothing, in order, and whoever waits has a reason; in the
     end nothing is left.
     """
-    room, model, now = Room(tuple(nodes)), Model(nodes), 0.0
+    room, model, now = NodePool(tuple(nodes)), Model(nodes), 0.0
     for n, roles in enumerate(before):
         # placed by some other supervisor, by whatever rule, and some of it is over
         places = [p for i, p in enumerate(placed_somehow(nodes, roles)) if (n + i) % 3]
-        rooms.keep(room, (f"kept{n}", 1), roles, places)
+        gang_allocator.keep(room, (f"kept{n}", 1), roles, places)
         if places:
             model.hold((f"kept{n}", 1), roles, places)
             model.kept.add((f"kept{n}", 1))
@@ -996,7 +1015,7 @@ def placed_somehow(nodes, roles):
             else tuple(itertools.islice(ports, x.count))
             for x in r.all_ports()
         }
-        yield Place(
+        yield TaskPlace(
             role=r.name,
             index=i,
             host=n.host,
@@ -1009,29 +1028,29 @@ def placed_somehow(nodes, roles):
 def step(room, model, now, what, ticket, arg):
     match what:
         case "request":
-            too_much = rooms.too_much(room.nodes, arg)
+            too_much = gang_allocator.too_much(room.nodes, arg)
             assert (too_much is None) == Model(room.nodes).fits(arg), too_much
             if too_much is None and ticket not in model.held:
                 model.waits.setdefault(ticket, (int(ticket[0][1:]), arg))
-                return rooms.request(room, ticket, int(ticket[0][1:]), arg, now), now
+                return gang_allocator.request(room, ticket, int(ticket[0][1:]), arg, now), now
         case "release":
             model.held.pop(ticket, None)
             model.waits.pop(ticket, None)
-            return rooms.release(room, ticket, now), now
+            return gang_allocator.release(room, ticket, now), now
         case "seat":
             seats = sorted(model.held.get(ticket, ())) or [("a", 0)]
             seat = seats[arg % len(seats)]
             model.held.get(ticket, {}).pop(seat, None)
             if not model.held.get(ticket, True):
                 del model.held[ticket]
-            return rooms.release(room, ticket, now, seat), now
+            return gang_allocator.release(room, ticket, now, seat), now
         case "taken":
             return strangers(room, model, now, ticket, arg), now
         case "look":
             now += arg
             model.avoided = {at: until for at, until in model.avoided.items() if until > now}
-            assert rooms.next_look(room) is None or model.waits
-            return rooms.look_again(room, now), now
+            assert gang_allocator.next_look(room) is None or model.waits
+            return gang_allocator.look_again(room, now), now
     return [], now
 
 
@@ -1047,7 +1066,7 @@ def strangers(room, model, now, ticket, which):
     model.avoided.update({(h, p): now + AVOID_SECS for h, ports in found.items() for p in ports})
     # what of the others is free, beside all that this gang had
     free = {h: model.free(h) for h in model.nodes}
-    places, grants = rooms.taken(room, ticket, found, now)
+    places, grants = gang_allocator.taken(room, ticket, found, now)
     if not mine:
         assert places is None
         return grants
@@ -1107,7 +1126,9 @@ def leave(room, model, now):
             if ticket:
                 del model.held[ticket]
             for who, places in (
-                rooms.release(room, ticket, now) if ticket else rooms.look_again(room, now)
+                gang_allocator.release(room, ticket, now)
+                if ticket
+                else gang_allocator.look_again(room, now)
             ):
                 model.got(who, places)
             model.expect(room)

@@ -18,7 +18,14 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import COMPLETED, RUNNING
 from jobscribe.protocol.wire.messages import Sample, Samples
 from jobscribe.supervisor.usage import samples as samples_module
-from jobscribe.supervisor.usage.summary import ADDED, NOW, PEAK, SERIES_POINTS, Taken, job_metrics
+from jobscribe.supervisor.usage.summary import (
+    ADDED,
+    NOW,
+    PEAK,
+    SERIES_POINTS,
+    TaskUsage,
+    job_metrics,
+)
 from jobscribe.supervisor.usage.time_series import MAX_POINTS, NAMES, Series
 
 JID = f"{UID}-sim00001-command"
@@ -319,9 +326,9 @@ def job_of(*attempts: Sequence[Task], status: str = RUNNING) -> Job:
     )
 
 
-def taken_of(token: Token, heard: float = 100.0, **fields: Any) -> Taken:
+def taken_of(token: Token, heard: float = 100.0, **fields: Any) -> TaskUsage:
     s = sample(token, WALL + 10, **fields)
-    return Taken(
+    return TaskUsage(
         newest=s, heard=heard, series=Series(), cpu_secs=s.cpu_secs, peak_memory=s.memory_bytes
     )
 

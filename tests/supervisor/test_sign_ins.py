@@ -27,10 +27,10 @@ from jobscribe.supervisor.clusters.sign_in_throttle import (
     FREE,
     LONGEST_SECS,
     MOST,
-    SignInPace,
+    SignInThrottle,
     folded,
 )
-from jobscribe.supervisor.core.state.world import AgentView
+from jobscribe.supervisor.core.state.world import AgentState
 from jobscribe.supervisor.process.counters import Counters
 
 U, V = "user0001", "user0002"
@@ -121,7 +121,7 @@ async def test_who_is_signed_in_is_not_signed_in_as_somebody_else():
     # after a restart of the supervisor the agent is there by itself, and its record says as whom it
     # runs
     record = AgentRecord(key=KEY, handle={"user": "joe"})
-    up = Counter(agent_up=lambda key: True, view=lambda key: AgentView(record=record))
+    up = Counter(agent_up=lambda key: True, view=lambda key: AgentState(record=record))
     await up.refused("signedInAlready", username="ann")
     assert (await up.login())["user"] == "joe" and up.doors.tried == []
 
@@ -133,7 +133,7 @@ async def test_after_a_sign_out_anybody_may_sign_in_there_and_it_says_what_goes_
         ended.append(key)
         return True
 
-    view = AgentView(
+    view = AgentState(
         record=AgentRecord(key=KEY, handle={"user": "joe"}), placed={"a token", "another"}
     )
     c = Counter(view=lambda key: view, dismiss=dismiss)
@@ -171,7 +171,7 @@ async def test_an_agent_that_is_connected_is_told_to_end_without_its_jobs():
 
 
 async def test_an_agent_that_cannot_be_reached_is_not_said_to_have_ended():
-    c = Counter(view=lambda key: AgentView(record=AgentRecord(key=KEY, handle={"user": "joe"})))
+    c = Counter(view=lambda key: AgentState(record=AgentRecord(key=KEY, handle={"user": "joe"})))
     assert (await c.sign_ins.logout(SbatchLogout(uid=U)))["agentEnded"] is False
 
 
@@ -363,7 +363,7 @@ async def test_what_was_typed_is_kept_out_of_the_log_while_it_is_known_and_then_
 
 def test_the_pace_forgets_in_time_and_never_grows():
     at = 0.0
-    pace = SignInPace(lambda: at)
+    pace = SignInThrottle(lambda: at)
     for n in range(12):
         pace.refused(U, "joe")
         at += pace.wait_secs(U, "joe")

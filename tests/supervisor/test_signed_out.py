@@ -15,12 +15,12 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverFound,
     DriverStarted,
     HostChanged,
+    RequireAgent,
     SignedIn,
     SignedOut,
     SignInNeeded,
-    WantAgent,
 )
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")
@@ -31,7 +31,7 @@ SENTENCE = "nobody has signed in to hpc as this user since the supervisor was st
 def stage(kit):
     return kit.Stage(
         batch=frozenset({"sbatch"}),
-        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+        places={"sbatch": (HostCapacity(host="hpc", slots={"parallel": 10}, user_runs=5),)},
         queue_limit_secs=None,
         agent_start_tries=2,
     )
@@ -269,7 +269,7 @@ def test_what_was_never_heard_of_before_a_restart_is_sent_again_after_the_sign_i
 
 
 def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
-    stage.tell(WantAgent(91, KEY), WantAgent(92, KEY))
+    stage.tell(RequireAgent(91, KEY), RequireAgent(92, KEY))
     needed(stage)
     refused = {e.handle: e.refusal for e in stage.asked(fx.ReplyRefusal)}
     assert {h: (r.code, r.http, r.sentence, r.more) for h, r in refused.items()} == {
@@ -278,9 +278,9 @@ def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
     assert view(stage).wanted == [] and stage.left() == {}
     stage.submit(driver="sbatch")  # forgotten meanwhile or not: somebody needs it
     needed(stage) if view(stage).phase == "starting" else None
-    stage.tell(WantAgent(93, KEY))
+    stage.tell(RequireAgent(93, KEY))
     assert stage.refusal() == "signInNeeded" and view(stage).wanted == []
-    stage.tell(SignedIn(KEY), WantAgent(94, KEY))
+    stage.tell(SignedIn(KEY), RequireAgent(94, KEY))
     stage.up(KEY)
     assert [e.handle for e in stage.asked(fx.AgentReady)] == [94]
 
@@ -302,7 +302,7 @@ def test_what_did_not_connect_and_cannot_be_ended_waits_too(stage):
 def test_what_nobody_needs_and_cannot_be_ended_is_left_alone(kit):
     stage = kit.Stage(
         batch=frozenset({"sbatch"}),
-        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 1}),)},
+        places={"sbatch": (HostCapacity(host="hpc", slots={"parallel": 1}),)},
         agent_idle_secs={"sbatch": 5.0},
     )
     stage.submit(driver="sbatch")

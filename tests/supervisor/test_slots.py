@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.supervisor.core.resources import concurrency_limits as slots
-from jobscribe.supervisor.core.resources.concurrency_limits import Slots, Wait
+from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.resources.concurrency_limits import ConcurrencyLimits, LimitWait
 
 CAPACITY = {"a": 1, "b": 2, "c": 3}
 ORDER = ("a1", "a2", "b1", "b2", "b3", "b4", "c1", "c2")
@@ -69,7 +69,7 @@ class Model:
             return None
         pool = pools[held]
         before = sum(n < number for n, p, h in self.wants.values() if h < len(p) and p[h] == pool)
-        return Wait(pool, before, frozenset(self._inside(pool)), capacity(pool))
+        return LimitWait(pool, before, frozenset(self._inside(pool)), capacity(pool))
 
 
 PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(
@@ -104,29 +104,32 @@ def holds_all(real, ticket) -> bool:
 @given(steps(SHARED))
 def test_any_sequence_of_runs_equals_the_model(sequence):
     """Grants, waits and places in the queue; at the end everything is released and nothing is left."""
-    real, model = Slots(capacity=capacity), Model()
+    real, model = ConcurrencyLimits(capacity=capacity), Model()
     for what, n, arg in sequence:
         ticket = (f"job{n}", n)
         if what == "request":
             pools = run_pools(n, arg)
-            got, want = slots.request(real, ticket, n, pools), model.request(ticket, n, pools)
+            got, want = (
+                concurrency_limits.request(real, ticket, n, pools),
+                model.request(ticket, n, pools),
+            )
         elif arg is not None and not holds_all(real, ticket):
             continue  # single pools are given back only by who holds all
         else:
-            got, want = slots.release(real, ticket, arg), model.release(ticket, arg)
+            got, want = concurrency_limits.release(real, ticket, arg), model.release(ticket, arg)
         assert len(got) == len(set(got))
         assert set(got) == want
-        assert slots.broken(real) == []
+        assert concurrency_limits.broken(real) == []
         assert real.claims.keys() == model.wants.keys()
         for t, (_, pools_, held) in model.wants.items():
             assert (real.claims[t].held, real.claims[t].pools) == (held, pools_)
-            assert slots.wait_of(real, t) == model.ahead(t)
+            assert concurrency_limits.wait_of(real, t) == model.ahead(t)
     # no deadlock: whoever holds everything gives it back, until nobody is left
     while model.wants:
         holding = [t for t, (_, p, h) in model.wants.items() if h == len(p)]
         assert holding, "everybody waits for everybody"
         for t in holding:
-            assert set(slots.release(real, t)) == model.release(t)
+            assert set(concurrency_limits.release(real, t)) == model.release(t)
     assert (real.pools, real.claims) == ({}, {})
 
 
@@ -136,25 +139,25 @@ def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
     """Never over capacity, never a deadlock, and nobody gets into a pool past a lower number that
     was waiting there before.
     """
-    real = Slots(capacity=capacity)
+    real = ConcurrencyLimits(capacity=capacity)
     for what, n, arg in [*sequence, *(("release", n, None) for _ in range(12) for n in range(12))]:
         ticket = (f"job{n}", n)
         if what == "release" and arg is not None and not holds_all(real, ticket):
             continue
-        waited = {t: slots.wait_of(real, t) for t in real.claims}
+        waited = {t: concurrency_limits.wait_of(real, t) for t in real.claims}
         before = {name: set(p.holders) for name, p in real.pools.items()}
         if what == "request":
-            slots.request(real, ticket, n, arg)
+            concurrency_limits.request(real, ticket, n, arg)
         else:
-            slots.release(real, ticket, arg)
-        assert slots.broken(real) == []
+            concurrency_limits.release(real, ticket, arg)
+        assert concurrency_limits.broken(real) == []
         for name, pool in real.pools.items():
             assert len(pool.holders) <= pool.capacity == capacity(name)
             new = [real.claims[t].number for t in pool.holders - before.get(name, set())]
             still = [
                 real.claims[t].number
                 for t, w in waited.items()
-                if w and w.pool == name and slots.wait_of(real, t) == w
+                if w and w.pool == name and concurrency_limits.wait_of(real, t) == w
             ]
             assert not new or not still or max(new) < min(still)
         assert not real.claims or any(holds_all(real, t) for t in real.claims), (
@@ -170,74 +173,76 @@ def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
 )
 def test_what_was_held_before_a_restart_is_held_even_without_room(held, order):
     """Over capacity is not mended by force: nobody gets in until enough have left."""
-    real = Slots(capacity=capacity)
+    real = ConcurrencyLimits(capacity=capacity)
     for n, pools in held:
-        slots.hold(real, (f"job{n}", n), n, pools, released=pools[:1] if len(pools) > 2 else ())
-    assert slots.broken(real) == []
+        concurrency_limits.hold(
+            real, (f"job{n}", n), n, pools, released=pools[:1] if len(pools) > 2 else ()
+        )
+    assert concurrency_limits.broken(real) == []
     newcomer = ("new", 99)
-    slots.request(real, newcomer, 99, ORDER)
+    concurrency_limits.request(real, newcomer, 99, ORDER)
     for n in order:
-        slots.release(real, (f"job{n}", n))
-        assert slots.broken(real) == []
-        wait = slots.wait_of(real, newcomer)
+        concurrency_limits.release(real, (f"job{n}", n))
+        assert concurrency_limits.broken(real) == []
+        wait = concurrency_limits.wait_of(real, newcomer)
         if wait is not None:
             assert wait.in_use >= wait.capacity
-    assert slots.wait_of(real, newcomer) is None
-    assert slots.release(real, newcomer) == []
+    assert concurrency_limits.wait_of(real, newcomer) is None
+    assert concurrency_limits.release(real, newcomer) == []
     assert (real.pools, real.claims) == ({}, {})
 
 
 def test_lowest_number_goes_first_whatever_came_first():
-    real = Slots(capacity=capacity)
-    assert slots.request(real, ("x", 1), 1, ("a1",)) == [("x", 1)]
+    real = ConcurrencyLimits(capacity=capacity)
+    assert concurrency_limits.request(real, ("x", 1), 1, ("a1",)) == [("x", 1)]
     for n in (5, 3, 4):
-        assert slots.request(real, ("y", n), n, ("a1",)) == []
-    assert [slots.wait_of(real, ("y", n)).ahead for n in (3, 4, 5)] == [0, 1, 2]
+        assert concurrency_limits.request(real, ("y", n), n, ("a1",)) == []
+    assert [concurrency_limits.wait_of(real, ("y", n)).ahead for n in (3, 4, 5)] == [0, 1, 2]
     order = []
     granted = [("x", 1)]
     while granted:
         order.append(granted[0][1])
-        granted = slots.release(real, granted[0])
+        granted = concurrency_limits.release(real, granted[0])
     assert order == [1, 3, 4, 5]
 
 
 def test_a_newcomer_does_not_overtake_who_waits_although_there_is_room():
     """b1 has two places; 7 was granted the next one before 8 asks."""
-    real = Slots(capacity=capacity)
+    real = ConcurrencyLimits(capacity=capacity)
     for n in (1, 2):
-        slots.request(real, ("x", n), n, ("b1",))
-    slots.request(real, ("x", 7), 7, ("b1",))
-    assert slots.release(real, ("x", 1)) == [("x", 7)]
-    assert slots.request(real, ("x", 3), 3, ("b1",)) == []
+        concurrency_limits.request(real, ("x", n), n, ("b1",))
+    concurrency_limits.request(real, ("x", 7), 7, ("b1",))
+    assert concurrency_limits.release(real, ("x", 1)) == [("x", 7)]
+    assert concurrency_limits.request(real, ("x", 3), 3, ("b1",)) == []
 
 
 def test_asking_twice_and_giving_back_what_is_not_held_change_nothing():
-    real = Slots(capacity=capacity)
-    slots.request(real, ("x", 1), 1, ("a1", "b1"))
-    assert slots.request(real, ("x", 1), 1, ("a1", "b1")) == []
-    assert slots.release(real, ("nobody", 1)) == []
-    assert slots.release(real, ("x", 1), "c1") == []
-    assert slots.release(real, ("x", 1), "a1") == []
-    assert slots.release(real, ("x", 1), "a1") == []
-    assert slots.wait_of(real, ("x", 1)) is None
-    assert slots.wait_of(real, ("nobody", 1)) is None
+    real = ConcurrencyLimits(capacity=capacity)
+    concurrency_limits.request(real, ("x", 1), 1, ("a1", "b1"))
+    assert concurrency_limits.request(real, ("x", 1), 1, ("a1", "b1")) == []
+    assert concurrency_limits.release(real, ("nobody", 1)) == []
+    assert concurrency_limits.release(real, ("x", 1), "c1") == []
+    assert concurrency_limits.release(real, ("x", 1), "a1") == []
+    assert concurrency_limits.release(real, ("x", 1), "a1") == []
+    assert concurrency_limits.wait_of(real, ("x", 1)) is None
+    assert concurrency_limits.wait_of(real, ("nobody", 1)) is None
     assert list(real.pools) == ["b1"]
 
 
 def test_tickets_that_come_and_go_do_not_pile_up():
     """An agent that connects and disconnects all day, with its runs in the queue of a full pool."""
-    real = Slots(capacity=capacity)
-    slots.request(real, ("holder", 1), 1, ("a1",))
+    real = ConcurrencyLimits(capacity=capacity)
+    concurrency_limits.request(real, ("holder", 1), 1, ("a1",))
     for _ in range(200):
         for n in range(10, 20):
-            slots.request(real, ("x", n), n, ("a1",))
+            concurrency_limits.request(real, ("x", n), n, ("a1",))
         for n in range(10, 20):
-            slots.release(real, ("x", n))
+            concurrency_limits.release(real, ("x", n))
     assert len(real.pools["a1"].queue) < 100
-    slots.request(real, ("x", 12), 12, ("a1",))
-    slots.request(real, ("x", 11), 11, ("a1",))
-    assert slots.wait_of(real, ("x", 12)).ahead == 1
-    assert slots.release(real, ("holder", 1)) == [("x", 11)]
+    concurrency_limits.request(real, ("x", 12), 12, ("a1",))
+    concurrency_limits.request(real, ("x", 11), 11, ("a1",))
+    assert concurrency_limits.wait_of(real, ("x", 12)).ahead == 1
+    assert concurrency_limits.release(real, ("holder", 1)) == [("x", 11)]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +253,17 @@ def test_tickets_that_come_and_go_do_not_pile_up():
             "a1 is held by ('ghost', 1), which does not know",
         ),
         (lambda s: s.pools["a1"].holders.discard(("x", 1)), "('x', 1) believes it holds a1"),
-        (lambda s: s.pools.update(c1=slots.Pool(capacity=1)), "c1 is kept though unused"),
+        (
+            lambda s: s.pools.update(c1=concurrency_limits.Pool(capacity=1)),
+            "c1 is kept though unused",
+        ),
         (lambda s: setattr(s.pools["a1"], "capacity", 2), "a1 has room and somebody waits"),
     ],
 )
 def test_the_checker_sees_broken_books(harm, sentence):
-    real = Slots(capacity=capacity)
-    slots.request(real, ("x", 1), 1, ("a1",))
-    slots.request(real, ("y", 2), 2, ("a1",))
-    assert slots.broken(real) == []
+    real = ConcurrencyLimits(capacity=capacity)
+    concurrency_limits.request(real, ("x", 1), 1, ("a1",))
+    concurrency_limits.request(real, ("y", 2), 2, ("a1",))
+    assert concurrency_limits.broken(real) == []
     harm(real)
-    assert sentence in slots.broken(real)
+    assert sentence in concurrency_limits.broken(real)

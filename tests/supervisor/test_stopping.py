@@ -121,7 +121,7 @@ def test_end_races_cancel(kit):
     assert stage.state() == ("canceled", "cancel")
     assert stage.job().run.exit.code == 0
     assert stage.events()[-2:] == ["TaskEnded", "AttemptEnded"]
-    assert [m.tokens for m in stage.asked(fx.SettleTasks)] == [(token,)]
+    assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(token,)]
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -7,7 +7,7 @@ import pytest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.messages import RunStatusUpdate
 from jobscribe.supervisor.core.interface import effects as fx
-from jobscribe.supervisor.core.interface.inputs import AgentSaid
+from jobscribe.supervisor.core.interface.inputs import AgentMessage
 from jobscribe.supervisor.core.runs.admission import with_hash
 
 
@@ -153,7 +153,7 @@ def test_expected_versions_are_those_before_the_decision(stage, kit):
     stage.submit()
     stage.up()
     token, version = stage.token(), stage.job().version
-    over = AgentSaid(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token)))
+    over = AgentMessage(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token)))
     decision = stage.tell(over, stage.submission(kit.spec(1), force=True))
     (write,) = [w for w in decision.writes if w.stream.startswith("job/")]
     assert write.expected_version == version

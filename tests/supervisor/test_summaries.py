@@ -5,8 +5,8 @@ from office import UID, Office
 
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.jobs.roles import TaskRole
-from jobscribe.supervisor.runs import command_summaries as summaries
-from jobscribe.supervisor.runs.command_summaries import CHARS, Summaries, summary
+from jobscribe.supervisor.runs import command_summaries
+from jobscribe.supervisor.runs.command_summaries import CHARS, CommandSummaries, summary
 
 
 def spec(*command: str, **fields: object) -> RunSpec:
@@ -37,7 +37,7 @@ def test_of_roles_the_first_one_is_told_and_of_apps_nothing() -> None:
 async def test_summaries_are_read_once_and_not_kept_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(summaries, "KEPT", 2)
+    monkeypatch.setattr(command_summaries, "KEPT", 2)
     office = Office()
     for n in range(3):
         await office.desk.submit(
@@ -46,7 +46,7 @@ async def test_summaries_are_read_once_and_not_kept_without_end(
                 run=RunSpec(uid=UID, simulation_id=f"sim0000{n}", command=("echo", str(n))),
             )
         )
-    kept, rows = Summaries(office.store), office.store.jobs()
+    kept, rows = CommandSummaries(office.store), office.store.jobs()
     assert [kept.of(row).command for row in rows] == ["echo 2", "echo 1", "echo 0"]
     assert len(kept) == 2
     monkeypatch.setattr(office.store, "read", lambda *_: pytest.fail("it was read already"))

@@ -20,10 +20,10 @@ import pytest
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.files import user_library as library_module
-from jobscribe.supervisor.files.run_dir_reaper import Purging
+from jobscribe.supervisor.files.run_dir_reaper import RunDirReaper
 from jobscribe.supervisor.files.safe_paths import remove
 from jobscribe.supervisor.files.user_library import Library
-from jobscribe.supervisor.tracing import log_search as log_lines
+from jobscribe.supervisor.tracing import log_search
 
 MINE, THEIRS = "user0001", "user0002"
 #: unix users that need not have an entry anywhere
@@ -100,10 +100,10 @@ def owner_of(path: Path) -> tuple[int, int]:
     return path.lstat().st_uid, path.lstat().st_gid
 
 
-def purging(user_root: Path) -> tuple[Purging, list[str]]:
+def purging(user_root: Path) -> tuple[RunDirReaper, list[str]]:
     said: list[str] = []
     log = lambda fmt, *args, **ids: said.append(f"{fmt.format(*args)} jid={ids.get('jid')}")
-    made = Purging(
+    made = RunDirReaper(
         SimpleNamespace(),
         SimpleNamespace(),
         log,
@@ -569,14 +569,14 @@ def test_a_trace_reads_no_link_and_no_pipe_in_an_agents_folder(tmp_path: Path) -
     os.mkfifo(agent / "agent.log.1")
     (agent / "keeper.log").symlink_to(tmp_path / "shadow")
     (agent / "keeper.log.1").write_text("said by the keeper\n")
-    about = log_lines.About(
+    about = log_search.About(
         f"{MINE}-simAAA01-model", "heat", frozenset(), frozenset(), 0.0, math.inf
     )
-    assert [line.text for line in log_lines.lines(str(tmp_path / "root"), about)[0]] == [
+    assert [line.text for line in log_search.lines(str(tmp_path / "root"), about)[0]] == [
         "said by the keeper"
     ]
     with pytest.raises(OSError, match="symbolic"):
-        list(log_lines._blocks([str(agent / "agent.log")]))
+        list(log_search._blocks([str(agent / "agent.log")]))
 
 
 @pytest.fixture(autouse=True)

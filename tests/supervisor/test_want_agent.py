@@ -7,8 +7,8 @@ import pytest
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import (
     DriverFailed,
+    RequireAgent,
     TimerFired,
-    WantAgent,
     agent_key,
     refusal_handle,
 )
@@ -20,7 +20,7 @@ def stage(kit):
 
 
 def want(stage, kit, handle=7):
-    stage.tell(WantAgent(handle, kit.key_of()))
+    stage.tell(RequireAgent(handle, kit.key_of()))
 
 
 def ready(stage):
@@ -92,7 +92,10 @@ def test_too_many_wishes_are_refused(kit):
 
 
 def test_a_wish_names_its_agent_and_who_is_to_be_told(kit):
-    assert (agent_key(WantAgent(7, kit.key_of())), refusal_handle(WantAgent(7, kit.key_of()))) == (
+    assert (
+        agent_key(RequireAgent(7, kit.key_of())),
+        refusal_handle(RequireAgent(7, kit.key_of())),
+    ) == (
         kit.key_of(),
         7,
     )

@@ -13,7 +13,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.supervisor.core.interface.inputs import DriverFound, SignInNeeded
-from jobscribe.supervisor.core.resources.host_selection import HostPlace
+from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.explanation import why
 from jobscribe.supervisor.tracing.report import trace
@@ -26,7 +26,7 @@ FOLDER = "/r/agent/run/t"
 def stage(kit):
     stage = kit.Stage(
         batch=frozenset({"sbatch"}),
-        places={"sbatch": (HostPlace(host="hpc", slots={"parallel": 10}, user_runs=5),)},
+        places={"sbatch": (HostCapacity(host="hpc", slots={"parallel": 10}, user_runs=5),)},
     )
     stage.submit(driver="sbatch")
     return stage

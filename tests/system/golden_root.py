@@ -28,8 +28,18 @@ PLACE = Path("/tmp/golden-root")
 LEFT_OUT = ("log", "supervisor.lock", "client.json", "agents.json")
 #: Fields of `run-status` that no later version may change for a run that is over.
 STATUS_FIELDS = (
-    "state", "reason", "error", "exit", "attempt", "over", "roles", "computeJobSerial",
-    "computeJobHash", "computeJobQueued", "computeJobStart", "computeJobEnd",
+    "state",
+    "reason",
+    "error",
+    "exit",
+    "attempt",
+    "over",
+    "roles",
+    "computeJobSerial",
+    "computeJobHash",
+    "computeJobQueued",
+    "computeJobStart",
+    "computeJobEnd",
 )
 #: The same for a row of `job-tasks`.
 TASK_FIELDS = ("role", "index", "attempt", "state", "exit")
@@ -98,7 +108,9 @@ def traces(root: Path, answers: str, texts: Iterable[str]) -> list[str]:
             contents[str(path)] = path.read_bytes()
     return [
         f"{name} contains {word.pattern!r}"
-        for name, content in contents.items() for word in words if word.search(content)
+        for name, content in contents.items()
+        for word in words
+        if word.search(content)
     ]
 
 
@@ -184,7 +196,8 @@ def results(site: Site, jid: str, serial: int) -> dict[str, Any]:
     assert file.code == 200, file.body
     listed = site.post("run-files", **of_run)["files"]
     return {
-        "report": json.dumps(report, sort_keys=True), "file": file.body.decode(),
+        "report": json.dumps(report, sort_keys=True),
+        "file": file.body.decode(),
         "sizes": {row["name"]: row["size"] for row in listed},
     }
 

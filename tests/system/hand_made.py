@@ -29,10 +29,9 @@ from jobscribe.service.settings.settings import (
     SupervisorSettings,
 )
 from jobscribe.service.systemd import Notifier
-from jobscribe.supervisor import app
-from jobscribe.supervisor import configuration as offers
+from jobscribe.supervisor import app, configuration
 from jobscribe.supervisor.process import root_identity
-from jobscribe.supervisor.process.root_directory import Root
+from jobscribe.supervisor.process.root_directory import RootDirectory
 
 DEADLINE_SECS = 15.0
 _numbers = itertools.count(1)
@@ -53,7 +52,7 @@ class Hall:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
         self.place = Place()
         monkeypatch.setattr(
-            offers,
+            configuration,
             "LocalDriver",
             lambda *_, cpu_slots, **__: FakeDriver(self.place, name="local", cpu_slots=cpu_slots),
         )
@@ -63,7 +62,7 @@ class Hall:
             limits=LimitSettings(**limits),
             slots=SlotSettings(local_sequential=4),
         )
-        self.root = Root(self.settings.root)
+        self.root = RootDirectory(self.settings.root)
         self.supervisor = app._Supervisor(
             self.settings,
             self.root,

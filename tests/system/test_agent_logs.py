@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from real_site import UID, Site, jid_of, shell, until
 
-from jobscribe.runtime.log import session_folders as sessions
+from jobscribe.runtime.log import session_folders
 
 KEY = f"local.sequential.{UID}@localhost"
 OTHER = "SystemU2"
@@ -123,7 +123,7 @@ def test_a_log_is_followed_through_a_retry_and_a_restart_to_the_last_line(
         lambda: site.status(run)["attempt"] == 2 and site.status(run)["state"] == "running",
         "the second attempt runs",
     )
-    sessions_before = sessions.sessions(str(site.root))
+    sessions_before = session_folders.sessions(str(site.root))
     assert site.stop() == 0
     site.start()
     (tmp_path / "go2").touch()
@@ -134,10 +134,10 @@ def test_a_log_is_followed_through_a_retry_and_a_restart_to_the_last_line(
     assert typed(site, "job", "logs", jid_of(run), "--previous")[1] == "attempt 1\n"
     assert typed(site, "job", "logs", jid_of(run), "--attempt", "1")[1] == "attempt 1\n"
     # and the supervisor's own log is a session of its own for each start
-    assert len(sessions.sessions(str(site.root))) == len(sessions_before) + 1
+    assert len(session_folders.sessions(str(site.root))) == len(sessions_before) + 1
     assert jid_of(run) in site.logged() and all(
         Path(f).parent.stat().st_mode & 0o777 == 0o700
-        for f in sessions.log_files(str(site.root), "supervisor")
+        for f in session_folders.log_files(str(site.root), "supervisor")
     )
 
 

@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 from books import check_books
 from golden_root import (
-    FOLDER, PLACE, answers, command, differences, log_length, records, results, unpack,
+    FOLDER,
+    PLACE,
+    answers,
+    command,
+    differences,
+    log_length,
+    records,
+    results,
+    unpack,
 )
 from real_site import Site, jid_of, shell, until
 
@@ -22,7 +30,9 @@ from jobscribe.web.server.login_sessions import Sessions
 
 ARCHIVES = sorted(FOLDER.glob("*.tar.xz"))
 SETS = (
-    "slots.local_sequential=2", "slots.op_run=4", "resources.local_cpu=8",
+    "slots.local_sequential=2",
+    "slots.op_run=4",
+    "resources.local_cpu=8",
     "resources.local_memory_mb=4000",
 )
 
@@ -145,7 +155,9 @@ def check_unfinished(site: Site, recorded: Recorded) -> None:
     ends = {name: site.wait(run) for name, run in runs.items()}
     told = {name: (said["state"], said["reason"]) for name, said in ends.items()}
     assert told == {
-        "left": ("error", "lost"), "alone": ("error", "exit"), "pending": ("completed", "exit"),
+        "left": ("error", "lost"),
+        "alone": ("error", "exit"),
+        "pending": ("completed", "exit"),
     }
     exits = {name: said["exit"] for name, said in ends.items()}
     assert (exits["left"]["code"], exits["left"]["source"]) == (None, "lost")

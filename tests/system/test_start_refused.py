@@ -16,7 +16,7 @@ from real_site import Site, fresh_nap, naps, spec, until
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.process import root_directory as root_module
-from jobscribe.supervisor.process.root_directory import Root
+from jobscribe.supervisor.process.root_directory import RootDirectory
 
 Make = Callable[..., Site]
 
@@ -119,7 +119,7 @@ def test_a_root_on_a_network_file_system_is_refused_before_anything_is_written(
 
     monkeypatch.setattr(root_module, "network_file_system", network)
     with pytest.raises(Refusal) as refused:
-        Root(str(tmp_path / "far" / "root"))
+        RootDirectory(str(tmp_path / "far" / "root"))
     assert (refused.value.code, asked) == ("networkFileSystem", [str(tmp_path)])
     assert "nfs4" in refused.value.sentence
     assert list(tmp_path.iterdir()) == []

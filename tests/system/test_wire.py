@@ -26,7 +26,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
 from jobscribe.protocol.wire.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
 from jobscribe.supervisor.connections import hub as hub_module
-from jobscribe.supervisor.connections import websocket as agent_socket
+from jobscribe.supervisor.connections import websocket
 
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
 UID, OTHER_UID = "WireUsr1", "WireUsr2"
@@ -433,7 +433,7 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
 async def test_who_never_says_alive_is_sent_away(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_socket, "ALIVE_SECS", 0.3)
+    monkeypatch.setattr(websocket, "ALIVE_SECS", 0.3)
     await hall.submit()
     agent = await hall.agent()
     assert "alive" in (await agent.ended() or "")

@@ -16,10 +16,9 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
 from jobscribe.service.settings.settings import ServerSettings, Settings
 from jobscribe.service.site.startup_checks import check_server
-from jobscribe.web import Uids
-from jobscribe.web.request.supervisor_client import Upstream
-from jobscribe.web.server import application
-from jobscribe.web.server import development_login as sign_in
+from jobscribe.web import UserIds
+from jobscribe.web.request.supervisor_client import SupervisorClient
+from jobscribe.web.server import application, development_login
 from jobscribe.web.server.login_sessions import Sessions
 
 
@@ -101,8 +100,12 @@ def test_a_cookie_that_was_not_signed_here_is_nobodys(
 def test_the_owner_of_the_site_is_the_user_of_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sign_in.getpass, "getuser", lambda: "joe")
-    assert sign_in.uid_of("joe", "OwnOwn01") == "OwnOwn01" != sign_in.uid_of("ann", "OwnOwn01")
+    monkeypatch.setattr(development_login.getpass, "getuser", lambda: "joe")
+    assert (
+        development_login.uid_of("joe", "OwnOwn01")
+        == "OwnOwn01"
+        != development_login.uid_of("ann", "OwnOwn01")
+    )
 
 
 def cookie_of(client: FlaskClient, name: str) -> str:
@@ -279,7 +282,7 @@ def test_names_of_the_site_become_uids_where_a_file_is_set_for_them(
         client.post("/own-jobs", json={}, headers={"X-Their-User": "ann@example.org"}).status_code
         == 200
     )
-    assert stub.sent("/api/job-list")[0]["uid"] == Uids(tmp_path / "uids.json").of(
+    assert stub.sent("/api/job-list")[0]["uid"] == UserIds(tmp_path / "uids.json").of(
         "ann@example.org"
     )
     refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
@@ -331,7 +334,7 @@ def test_unsafe_settings_are_refused_before_anything_starts(
 def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_not_kept(
     stub: StubSupervisor,
 ) -> None:
-    upstream = Upstream(lambda: stub.address, Redactor())
+    upstream = SupervisorClient(lambda: stub.address, Redactor())
     stub.answers["/api/first"] = {"state": "ok"}
     stub.answers["/api/last"] = lambda _: upstream.close() or {"state": "ok"}
     assert upstream.object("first", Empty()) == {"state": "ok"} and len(upstream._idle) == 1

@@ -12,7 +12,7 @@ from stub_supervisor import StubSupervisor
 from web_site import ANN, BOB, Browser, Web, refused
 
 from jobscribe.client.transport.address import Address
-from jobscribe.protocol.clusters.batch import Wishes
+from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.web.handlers.cluster_fields import NAMES
 
@@ -348,7 +348,7 @@ def test_fields_of_a_simulation_say_what_is_asked_of_the_cluster(
         not NAMES & set(run["data"]["models"]["heatAnimation"])
         and run["data"]["models"]["heatAnimation"] == VALUES
     )
-    assert Wishes().nodes is None
+    assert BatchRequest().nodes is None
 
 
 def test_where_it_runs_is_no_input(stub: StubSupervisor, web: Web) -> None:

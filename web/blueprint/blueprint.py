@@ -20,12 +20,11 @@ from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
 from ...runtime.log.destinations import Stream
 from ...runtime.log.logger import Direct, Log
-from ..request import csrf
-from ..request import error_responses as errors
-from ..request.app_catalog import Simulations
-from ..request.context import Admin, May, Plan, Site, User, Visit, as_json
-from ..request.supervisor_client import Upstream
-from ..request.worker_quota import Places
+from ..request import csrf, error_responses
+from ..request.app_catalog import AppCatalog
+from ..request.context import Admin, FrontEndContext, May, Plan, RequestContext, User, as_json
+from ..request.supervisor_client import SupervisorClient
+from ..request.worker_quota import WorkerQuota
 from . import openapi
 from .routes import ROUTES, Route
 
@@ -52,7 +51,7 @@ def create_blueprint(
     supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be
     started again. user: says whose request this is (a uid of 8 letters or digits), None for nobody.
     The only source of the uid. A site whose users have other names gives them uids with
-    `Uids(path).user(hook)`. may: what speaks against this user's use of this api and simulation
+    `UserIds(path).user(hook)`. may: what speaks against this user's use of this api and simulation
     type (None where there is none): a Refusal, as of `planRequired` or `forbidden`. admin: may this
     user see everybody's jobs? plan: what the user's account is now, a small word that runs are
     submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept). streams:
@@ -61,15 +60,15 @@ def create_blueprint(
     process.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
-    site = Site(
-        Upstream(_source(supervisor), log.redactor),
-        Simulations(apps_also),
+    site = FrontEndContext(
+        SupervisorClient(_source(supervisor), log.redactor),
+        AppCatalog(apps_also),
         log,
         user=user,
         may=may,
         admin=admin,
         plan=plan,
-        places=Places(streams, each),
+        places=WorkerQuota(streams, each),
     )
     blueprint = flask.Blueprint(name, __name__)
     blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))
@@ -101,14 +100,14 @@ def _source(supervisor: Address | Source | str) -> Source:
             return supervisor
 
 
-def _view(site: Site, routes: Mapping[str, Route]) -> Callable[..., flask.Response]:
+def _view(site: FrontEndContext, routes: Mapping[str, Route]) -> Callable[..., flask.Response]:
     def view(**args: str) -> flask.Response:
         return answered(site, lambda: _routed(site, routes, args), routes)
 
     return view
 
 
-def _document(site: Site) -> Callable[[], flask.Response]:
+def _document(site: FrontEndContext) -> Callable[[], flask.Response]:
     def document() -> flask.Response:
         return answered(site, _json_document, ["GET"])
 
@@ -119,7 +118,9 @@ def _document(site: Site) -> Callable[[], flask.Response]:
     return document
 
 
-def _routed(site: Site, routes: Mapping[str, Route], args: Mapping[str, str]) -> flask.Response:
+def _routed(
+    site: FrontEndContext, routes: Mapping[str, Route], args: Mapping[str, str]
+) -> flask.Response:
     request = flask.request
     route = routes[_method(routes)]
     uid = flask.g.jobscribe_uid = _uid(site, request)
@@ -128,7 +129,7 @@ def _routed(site: Site, routes: Mapping[str, Route], args: Mapping[str, str]) ->
     if route.method != "GET":
         csrf.check(request.headers, request.host, wants_json=route.method == "POST")
     with site.places.request(uid):
-        body = route.answer(Visit(site, route.api, request, uid, args))
+        body = route.answer(RequestContext(site, route.api, request, uid, args))
     return body if isinstance(body, flask.Response) else as_json(body)
 
 
@@ -141,7 +142,7 @@ def _method(allowed: Any) -> str:
     return method
 
 
-def _uid(site: Site, request: flask.Request) -> str:
+def _uid(site: FrontEndContext, request: flask.Request) -> str:
     """ "" for nobody. A hook that says something else than a uid is a mistake of the site, and
     never the browser's.
     """
@@ -159,14 +160,16 @@ def _uid(site: Site, request: flask.Request) -> str:
         ) from None
 
 
-def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()) -> flask.Response:
+def answered(
+    site: FrontEndContext, answer: Callable[[], flask.Response], methods: Any = ()
+) -> flask.Response:
     """What `answer` returns, or the error that it raises, in our form."""
     try:
         response = answer()
     except Refusal as e:
         response = _refused(site, e, methods)
     except ClientError as e:
-        refusal = errors.from_supervisor(e)
+        refusal = error_responses.from_supervisor(e)
         if refusal.code != e.code:
             site.log("{}: the supervisor says {}: {}", _asked(), e.code, e.sentence)
         response = _refused(site, refusal, methods)
@@ -174,7 +177,10 @@ def answered(site: Site, answer: Callable[[], flask.Response], methods: Any = ()
         site.counts.add("internal")
         site.log.exception("{} failed", _asked(), error=e)
         response = as_json(
-            errors.body(Refusal("internal", "something went wrong inside; the log has it")), 500
+            error_responses.body(
+                Refusal("internal", "something went wrong inside; the log has it")
+            ),
+            500,
         )
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -187,12 +193,12 @@ def _asked() -> str:
     return f"{flask.request.method} {flask.request.path} uid={flask.g.get('jobscribe_uid') or None}"
 
 
-def _refused(site: Site, refusal: Refusal, methods: Any) -> flask.Response:
+def _refused(site: FrontEndContext, refusal: Refusal, methods: Any) -> flask.Response:
     site.counts.add("refused." + refusal.code)
     site.log("{} refused: {}: {}", _asked(), refusal.code, refusal.sentence)
     if refusal.__cause__ is not None:
         site.log.exception("its cause", error=refusal.__cause__)
-    response = as_json(errors.body(refusal), refusal.http)
+    response = as_json(error_responses.body(refusal), refusal.http)
     if refusal.code == "methodNotAllowed":
         response.headers["Allow"] = ", ".join(methods)
     return response

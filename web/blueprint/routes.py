@@ -8,12 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..handlers import clusters, frames, jobs, library, runs
-from ..handlers import computations as calls
-from ..handlers import diagnosis as insight
-from ..handlers import downloads as files
+from ..handlers import clusters, computations, diagnosis, downloads, frames, jobs, library, runs
 from ..request import schemas
-from ..request.context import Visit
+from ..request.context import RequestContext
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Gives = Literal["json", "file", "text"]
@@ -37,7 +34,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     method: Method
     path: str
-    answer: Callable[[Visit], Any]
+    answer: Callable[[RequestContext], Any]
     about: str
     takes: type[msgspec.Struct] | None = None
     reply: Any = Any
@@ -99,7 +96,7 @@ ROUTES: tuple[Route, ...] = (
         api="analysisJob",
         method="POST",
         path="/analysis-job",
-        answer=calls.analysis_job,
+        answer=computations.analysis_job,
         takes=schemas.AnalysisJob,
         about="Have the app compute something from a run",
     ),
@@ -107,7 +104,7 @@ ROUTES: tuple[Route, ...] = (
         api="statelessCompute",
         method="POST",
         path="/stateless-compute",
-        answer=calls.stateless_compute,
+        answer=computations.stateless_compute,
         takes=schemas.Compute,
         about="Have the app compute something from this input alone",
     ),
@@ -115,7 +112,7 @@ ROUTES: tuple[Route, ...] = (
         api="statefulCompute",
         method="POST",
         path="/stateful-compute",
-        answer=calls.stateful_compute,
+        answer=computations.stateful_compute,
         takes=schemas.Compute,
         about="Have the app compute something with the user's library",
     ),
@@ -123,7 +120,7 @@ ROUTES: tuple[Route, ...] = (
         api="runFiles",
         method="GET",
         path=f"/run-files/{_JOB}",
-        answer=files.run_files,
+        answer=downloads.run_files,
         reply=schemas.RunFilesReply,
         query=(_SERIAL,),
         about="The files of a run that are worth a download",
@@ -132,7 +129,7 @@ ROUTES: tuple[Route, ...] = (
         api="downloadRunFile",
         method="GET",
         path=f"/download-run-file/{_JOB}/<frame>",
-        answer=files.download_run_file,
+        answer=downloads.download_run_file,
         gives="file",
         query=(Variable("suffix", "which file, as the app calls it"), _SERIAL),
         about="Download a file of a run",
@@ -141,7 +138,7 @@ ROUTES: tuple[Route, ...] = (
         api="runLog",
         method="GET",
         path=f"/run-log/{_JOB}",
-        answer=files.run_log,
+        answer=downloads.run_log,
         gives="text",
         query=(
             Variable("stream", "stdout or stderr", "^(stdout|stderr)$"),
@@ -154,7 +151,7 @@ ROUTES: tuple[Route, ...] = (
         api="runWhy",
         method="GET",
         path=f"/run-why/{_JOB}",
-        answer=insight.run_why,
+        answer=diagnosis.run_why,
         reply=schemas.WhyReply,
         query=(_SERIAL,),
         about="Why a run waits, or ended as it did: the cause, what shows it, and what to try",
@@ -163,7 +160,7 @@ ROUTES: tuple[Route, ...] = (
         api="beginSession",
         method="POST",
         path="/begin-session",
-        answer=calls.begin_session,
+        answer=computations.begin_session,
         takes=schemas.Body,
         reply=schemas.OkReply,
         about="Have an agent ready for what comes next; answered at once",
@@ -226,7 +223,7 @@ ROUTES: tuple[Route, ...] = (
         api="getLibFile",
         method="GET",
         path="/lib-file/<simulationType>/<name>",
-        answer=files.get_lib_file,
+        answer=downloads.get_lib_file,
         gives="file",
         about="Download a file of the user's library",
     ),

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from ...protocol.api.requests import RunSpec
-from ...protocol.clusters.batch import ClusterName, SlurmName, Wishes
+from ...protocol.clusters.batch import BatchRequest, ClusterName, SlurmName
 from ...protocol.errors import Refusal
 
 MODE = "jobRunMode"
@@ -57,7 +57,7 @@ class Where(NamedTuple):
 
     models: dict[str, Any]
     driver: Literal["", "sbatch"] = ""
-    batch: Wishes | msgspec.UnsetType = msgspec.UNSET
+    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
     time_limit_secs: float | None = None
 
     def of(self, spec: RunSpec) -> RunSpec:
@@ -94,7 +94,7 @@ def where(models: Mapping[str, Any], names: Collection[str], own: Collection[str
         # without nodes, cores are what `srun` starts processes on
         wishes["tasks"] = wishes.pop("cores")
     hours = _hours(about + _HOURS, said.get(_HOURS))
-    return Where(rest, SBATCH, Wishes(**wishes), None if hours is None else hours * _SECS)
+    return Where(rest, SBATCH, BatchRequest(**wishes), None if hours is None else hours * _SECS)
 
 
 def _without(model: Any, names: Collection[str]) -> Any:

@@ -11,9 +11,8 @@ from ...client.api.requests import SIGN_IN_SECS
 from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
-from ..request import error_responses as errors
-from ..request import schemas
-from ..request.context import Visit
+from ..request import error_responses, schemas
+from ..request.context import RequestContext
 from .runs import SR_EXCEPTION
 
 #: Bytes of a sign-in.
@@ -22,7 +21,7 @@ MAX_BODY = 128 * 1024
 _REASONS = {"signInRefused": "invalid-creds", "signInUnreachable": "general-connection-error"}
 
 
-def clusters(v: Visit) -> dict[str, Any]:
+def clusters(v: RequestContext) -> dict[str, Any]:
     """None where this house has none."""
     v.allowed(None)
     try:
@@ -33,7 +32,7 @@ def clusters(v: Visit) -> dict[str, Any]:
         raise
 
 
-def sbatch_login(v: Visit) -> dict[str, Any]:
+def sbatch_login(v: RequestContext) -> dict[str, Any]:
     """Sent once, whatever comes of it: a second wrong answer may lock an account, and a code is
     good for one.
     """
@@ -53,7 +52,7 @@ def sbatch_login(v: Visit) -> dict[str, Any]:
         reason = _REASONS.get(e.code)
         if reason is None:
             raise
-        refusal = errors.from_supervisor(e)
+        refusal = error_responses.from_supervisor(e)
         v.site.counts.add("refused." + refusal.code)
         v.log(None, {"cluster": there.get("cluster"), "reason": reason})
         return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, there, body)}
@@ -61,14 +60,14 @@ def sbatch_login(v: Visit) -> dict[str, Any]:
     return _success(reply)
 
 
-def sbatch_login_status(v: Visit) -> dict[str, Any]:
+def sbatch_login_status(v: RequestContext) -> dict[str, Any]:
     body = v.body(schemas.SbatchLoginStatus)
     v.allowed(body.simulation_type)
     reply = _status(v, _cluster(v, body))
     return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
 
 
-def sbatch_logout(v: Visit) -> dict[str, Any]:
+def sbatch_logout(v: RequestContext) -> dict[str, Any]:
     body = v.body(schemas.SbatchLogout)
     v.allowed(None)
     reply = v.upstream.once(
@@ -81,13 +80,15 @@ def sbatch_logout(v: Visit) -> dict[str, Any]:
     }
 
 
-def _status(v: Visit, cluster: str | None) -> dict[str, Any]:
+def _status(v: RequestContext, cluster: str | None) -> dict[str, Any]:
     return v.upstream.object(
         "sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster)
     )
 
 
-def _cluster(v: Visit, body: schemas.SbatchLogin | schemas.SbatchLoginStatus) -> str | None:
+def _cluster(
+    v: RequestContext, body: schemas.SbatchLogin | schemas.SbatchLoginStatus
+) -> str | None:
     """The one that is named, or else that of the run for which the client asks; None for the first
     one.
     """
@@ -140,7 +141,7 @@ def _exception(
         "cluster": there.get("cluster"),
         "host": there.get("host"),
         "sentence": refusal.sentence,
-        "advice": errors.body(refusal)["advice"],
+        "advice": error_responses.body(refusal)["advice"],
         "simulationType": body.simulation_type,
         "simulationId": body.simulation_id,
         "computeModel": body.compute_model or body.report,

@@ -8,10 +8,10 @@ from ...protocol.api.requests import BeginSession, CallRequest
 from ...protocol.ids import compute_jid
 from ...protocol.wire.messages import JobCmd
 from ..request import schemas
-from ..request.context import Visit
+from ..request.context import RequestContext
 
 
-def analysis_job(v: Visit) -> bytes:
+def analysis_job(v: RequestContext) -> bytes:
     body = v.body(schemas.AnalysisJob)
     v.allowed(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
@@ -31,15 +31,15 @@ def analysis_job(v: Visit) -> bytes:
     )
 
 
-def stateless_compute(v: Visit) -> bytes:
+def stateless_compute(v: RequestContext) -> bytes:
     return _compute(v, "stateless_compute")
 
 
-def stateful_compute(v: Visit) -> bytes:
+def stateful_compute(v: RequestContext) -> bytes:
     return _compute(v, "stateful_compute")
 
 
-def _compute(v: Visit, job_cmd: JobCmd) -> bytes:
+def _compute(v: RequestContext, job_cmd: JobCmd) -> bytes:
     body = v.body(schemas.Compute)
     v.allowed(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
@@ -56,7 +56,7 @@ def _compute(v: Visit, job_cmd: JobCmd) -> bytes:
     )
 
 
-def begin_session(v: Visit) -> dict[str, Any]:
+def begin_session(v: RequestContext) -> dict[str, Any]:
     """The user is about to work: an agent gets ready meanwhile."""
     v.body(schemas.Body)
     return v.upstream.object("begin-session", BeginSession(uid=v.uid))

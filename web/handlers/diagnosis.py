@@ -9,11 +9,11 @@ import msgspec
 from ...protocol.api.requests import RunStatusRequest
 from ...protocol.ids import compute_jid
 from ..request import schemas
-from ..request.context import Visit
+from ..request.context import RequestContext
 from . import runs
 
 
-def run_why(v: Visit) -> schemas.WhyReply:
+def run_why(v: RequestContext) -> schemas.WhyReply:
     """Of the current run of a simulation, or of the one with this serial."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)

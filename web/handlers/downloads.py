@@ -20,9 +20,9 @@ from ...client.transport.connection import Reply
 from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
-from ..request import error_responses as errors
-from ..request.context import Visit, as_json
-from ..request.worker_quota import Place
+from ..request import error_responses
+from ..request.context import RequestContext, as_json
+from ..request.worker_quota import WorkerSlot
 from . import library, runs
 
 _MAX_SUFFIX = 255
@@ -42,7 +42,9 @@ class _Made(msgspec.Struct):
 class _Body:
     """The pieces of an answer, with a place among the streams that is given back whatever happens."""
 
-    def __init__(self, place: Place, pieces: Iterator[bytes], closed: Callable[[], None]) -> None:
+    def __init__(
+        self, place: WorkerSlot, pieces: Iterator[bytes], closed: Callable[[], None]
+    ) -> None:
         self._place, self._pieces, self._closed = place, pieces, closed
         self._open = True
 
@@ -61,7 +63,7 @@ class _Body:
                 self._place.close()
 
 
-def run_files(v: Visit) -> bytes:
+def run_files(v: RequestContext) -> bytes:
     """The names that the app offers for download; each of them is a suffix."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
@@ -78,7 +80,7 @@ def run_files(v: Visit) -> bytes:
     )
 
 
-def download_run_file(v: Visit) -> flask.Response:
+def download_run_file(v: RequestContext) -> flask.Response:
     """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one
     frame's number; -1 is the whole run.
     """
@@ -108,13 +110,13 @@ def download_run_file(v: Visit) -> flask.Response:
     )
 
 
-def get_lib_file(v: Visit) -> flask.Response:
+def get_lib_file(v: RequestContext) -> flask.Response:
     """A file of the user's library, as it was uploaded or an app has made it."""
     simulation_type, name = library.simulation_type(v), library.name(v)
     return send_file(v, LibFile(uid=v.uid, simulation_type=simulation_type, name=name))
 
 
-def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
+def send_file(v: RequestContext, wanted: RunFile | LibFile) -> flask.Response:
     """Whole, in part or not at all, as the browser asks for it."""
     conditional = {"Range", "If-None-Match", "If-Modified-Since"} & set(v.request.headers.keys())
     if v.request.method != "HEAD" and not conditional:
@@ -139,12 +141,14 @@ def send_file(v: Visit, wanted: RunFile | LibFile) -> flask.Response:
         if e.code != "rangeNotSatisfiable":
             raise
         v.site.counts.add("refused." + e.code)
-        refused = as_json(errors.body(e), e.http)
+        refused = as_json(error_responses.body(e), e.http)
         refused.headers["Content-Range"] = f"bytes */{size}"
         return refused
 
 
-def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> tuple[int, int] | None:
+def _range(
+    v: RequestContext, etag: str, modified: datetime | None, size: int
+) -> tuple[int, int] | None:
     """(first byte, one after the last) that is asked for; None for the whole file. Raises
     Refusal("rangeNotSatisfiable").
     """
@@ -164,7 +168,7 @@ def _range(v: Visit, etag: str, modified: datetime | None, size: int) -> tuple[i
     return first, min(size, end or size)
 
 
-def _still(v: Visit, etag: str, modified: datetime | None) -> bool:
+def _still(v: RequestContext, etag: str, modified: datetime | None) -> bool:
     """Is the file the one of which the browser has a part?"""
     said = v.request.headers.get("If-Range", "")
     condition = werkzeug.http.parse_if_range_header(said)
@@ -179,7 +183,9 @@ def _route(wanted: RunFile | LibFile) -> str:
     return "run-file" if isinstance(wanted, RunFile) else "read-lib-file"
 
 
-def _sent(v: Visit, wanted: RunFile | LibFile, part: tuple[int, int] | None) -> flask.Response:
+def _sent(
+    v: RequestContext, wanted: RunFile | LibFile, part: tuple[int, int] | None
+) -> flask.Response:
     with contextlib.ExitStack() as undone:
         place = v.site.places.stream(v.uid)
         undone.callback(place.close)
@@ -230,7 +236,7 @@ def _moment(text: str) -> datetime | None:
     return werkzeug.http.parse_date(text)
 
 
-def run_log(v: Visit) -> flask.Response:
+def run_log(v: RequestContext) -> flask.Response:
     """What the run has written so far, as text: the newest `tail` bytes, or all that is kept."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
     v.allowed(type_)
@@ -258,7 +264,7 @@ def run_log(v: Visit) -> flask.Response:
     )
 
 
-def _log_pieces(v: Visit, request: JobLog, reply: Reply) -> Iterator[bytes]:
+def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[bytes]:
     sent = 0
     while True:
         dropped = int(reply.headers["X-Jobscribe-Dropped"])

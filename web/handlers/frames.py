@@ -12,7 +12,7 @@ import msgspec
 from ...protocol.api.requests import CallRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid, parse
-from ..request.context import Visit, number
+from ..request.context import RequestContext, number
 
 FOR_EVER = "private, max-age=31536000, immutable"
 _HASH = frozenset("0123456789abcdefABCDEFGHIJKLMNOPQRSTUVWXYZghijklmnopqrstuvwxyz")
@@ -65,7 +65,7 @@ def _args(text: str) -> dict[str, Any]:
         ) from None
 
 
-def simulation_frame(v: Visit) -> flask.Response:
+def simulation_frame(v: RequestContext) -> flask.Response:
     frame = parsed(v.arg("frame_id"))
     v.allowed(frame.simulation_type)
     model = v.site.simulations.model(frame.simulation_type, frame.report)

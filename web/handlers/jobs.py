@@ -10,30 +10,30 @@ from ...protocol.api import requests, tickets
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ..request import schemas
-from ..request.context import Visit
+from ..request.context import RequestContext
 
 
-def own_jobs(v: Visit) -> schemas.JobsReply:
+def own_jobs(v: RequestContext) -> schemas.JobsReply:
     return _jobs(v, v.uid)
 
 
-def adm_jobs(v: Visit) -> schemas.JobsReply:
+def adm_jobs(v: RequestContext) -> schemas.JobsReply:
     """Of all users, for those whom the site's hook calls administrators."""
     _administrator(v)
     return _jobs(v, None)
 
 
-def adm_counters(v: Visit) -> dict[str, Any]:
+def adm_counters(v: RequestContext) -> dict[str, Any]:
     _administrator(v)
     return {"state": "ok", "counters": v.site.counts.all()}
 
 
-def _administrator(v: Visit) -> None:
+def _administrator(v: RequestContext) -> None:
     if v.site.admin is None or not v.site.admin(v.uid):
         raise Refusal("forbidden", "this is for administrators")
 
 
-def _jobs(v: Visit, uid: str | None) -> schemas.JobsReply:
+def _jobs(v: RequestContext, uid: str | None) -> schemas.JobsReply:
     body = v.body(schemas.Jobs)
     request = requests.JobList(uid=uid, active=body.active, before=body.before, limit=body.limit)
     page = page_of(v.upstream.post("job-list", request))
@@ -58,14 +58,14 @@ def _row(row: dict[str, Any]) -> schemas.JobRow:
     )
 
 
-def job_supervisor_ping(v: Visit) -> schemas.PingReply:
+def job_supervisor_ping(v: RequestContext) -> schemas.PingReply:
     """For visitors, too: are simulations possible now?"""
     body = v.body(schemas.Ping)
     v.upstream.ping()
     return schemas.PingReply(ping=body.ping)
 
 
-def global_resources(v: Visit) -> bytes:
+def global_resources(v: RequestContext) -> bytes:
     body = v.body(schemas.Resources)
     v.allowed(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
@@ -81,7 +81,7 @@ def global_resources(v: Visit) -> bytes:
     )
 
 
-def live_ticket(v: Visit) -> schemas.TicketReply:
+def live_ticket(v: RequestContext) -> schemas.TicketReply:
     """What opens this user's stream of news for a moment. The secret is read anew: a ticket signed
     with an old one opens nothing.
     """
@@ -91,7 +91,7 @@ def live_ticket(v: Visit) -> schemas.TicketReply:
     return schemas.TicketReply(ticket=ticket, header=tickets.HEADER, until=now + tickets.LIFE_SECS)
 
 
-def apps(v: Visit) -> dict[str, Any]:
+def apps(v: RequestContext) -> dict[str, Any]:
     """Those that this user may use."""
     found = []
     for app in v.site.simulations.described():

@@ -10,20 +10,20 @@ from werkzeug.exceptions import ClientDisconnected
 
 from ...protocol.errors import Refusal
 from ..request import schemas
-from ..request.context import Visit
+from ..request.context import RequestContext
 from ..request.supervisor_client import CHUNK
 
 
-def lib_files(v: Visit) -> schemas.LibFilesReply:
+def lib_files(v: RequestContext) -> schemas.LibFilesReply:
     return _listed(v, simulation_type(v))
 
 
-def digests(v: Visit, simulation_type: str) -> Mapping[str, str]:
+def digests(v: RequestContext, simulation_type: str) -> Mapping[str, str]:
     """sha256 by name."""
     return {f.name: f.sha256 for f in _listed(v, simulation_type).files}
 
 
-def put_lib_file(v: Visit) -> bytes:
+def put_lib_file(v: RequestContext) -> bytes:
     """Whole or not at all: an upload that is cut off changes nothing."""
     type_, file = simulation_type(v), name(v)
     length = v.request.content_length
@@ -33,13 +33,13 @@ def put_lib_file(v: Visit) -> bytes:
     return v.upstream.upload(_path("lib-file", v.uid, type_, file), _pieces(v, length), length)
 
 
-def delete_lib_file(v: Visit) -> bytes:
+def delete_lib_file(v: RequestContext) -> bytes:
     type_, file = simulation_type(v), name(v)
     v.log(None, {"simulationType": type_, "name": file})
     return v.upstream.exchange("DELETE", _path("lib-file", v.uid, type_, file))
 
 
-def _pieces(v: Visit, length: int) -> Iterator[bytes]:
+def _pieces(v: RequestContext, length: int) -> Iterator[bytes]:
     left = length
     while left > 0:
         try:
@@ -52,12 +52,12 @@ def _pieces(v: Visit, length: int) -> Iterator[bytes]:
         yield piece
 
 
-def _listed(v: Visit, simulation_type: str) -> schemas.LibFilesReply:
+def _listed(v: RequestContext, simulation_type: str) -> schemas.LibFilesReply:
     raw = v.upstream.exchange("GET", _path("lib-files", v.uid, simulation_type))
     return msgspec.json.decode(raw, type=schemas.LibFilesReply)
 
 
-def simulation_type(v: Visit) -> str:
+def simulation_type(v: RequestContext) -> str:
     """The app in the address, if there is one of this name and this user may use it."""
     type_ = v.id("simulationType")
     v.allowed(type_)
@@ -65,7 +65,7 @@ def simulation_type(v: Visit) -> str:
     return type_
 
 
-def name(v: Visit) -> str:
+def name(v: RequestContext) -> str:
     """The file's name in the address."""
     return v.id("name")
 

@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 
 from ...apps.app import Model
-from ...client.api import random_ids as fresh
+from ...client.api import random_ids
 from ...client.api.errors import ClientError
 from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
 from ...protocol.jobs.status import ACTIVE, CANCELED, COMPLETED, MISSING, PENDING
-from ..request import error_responses as errors
-from ..request import schemas
+from ..request import error_responses, schemas
 from ..request.app_catalog import Slot
-from ..request.context import Visit
+from ..request.context import RequestContext
 from . import library
 from .cluster_fields import Where, where
 
@@ -51,7 +50,7 @@ _TOLD = (
 SR_EXCEPTION = "srException"
 
 
-def run_simulation(v: Visit) -> Reply:
+def run_simulation(v: RequestContext) -> Reply:
     """Answered as soon as the run is durable."""
     body = v.body(schemas.RunSimulation)
     v.allowed(body.simulation_type)
@@ -68,7 +67,7 @@ def run_simulation(v: Visit) -> Reply:
     )
     jid = compute_jid(v.uid, body.simulation_id, model.name)
     request = requests.RunSimulation(
-        req_id=body.req_id or fresh.req_id(),
+        req_id=body.req_id or random_ids.req_id(),
         force_run=body.force_run,
         compute_job_serial=body.compute_job_serial,
         run=there.of(
@@ -115,7 +114,7 @@ def run_simulation(v: Visit) -> Reply:
     return told
 
 
-def run_status(v: Visit) -> Reply:
+def run_status(v: RequestContext) -> Reply:
     """Of the run with this hash and serial, where they are given."""
     body = v.body(schemas.RunStatus)
     v.allowed(body.simulation_type)
@@ -135,7 +134,7 @@ def run_status(v: Visit) -> Reply:
     return page.told(page.status(hash_, body.compute_job_serial))
 
 
-def run_cancel(v: Visit) -> Reply:
+def run_cancel(v: RequestContext) -> Reply:
     """Of exactly the run that is meant; whatever else is in the slot stays as it is, and that is
     said.
     """
@@ -145,7 +144,7 @@ def run_cancel(v: Visit) -> Reply:
     reply = page.status(body.compute_job_hash, body.compute_job_serial)
     if reply["state"] in ACTIVE and not reply.get("superseded"):
         request = requests.RunCancel(
-            req_id=body.req_id or fresh.req_id(),
+            req_id=body.req_id or random_ids.req_id(),
             uid=v.uid,
             compute_jid=page.jid,
             compute_job_serial=reply["computeJobSerial"],
@@ -163,7 +162,7 @@ def run_cancel(v: Visit) -> Reply:
     return page.told(reply, result=False)
 
 
-def _page(v: Visit, simulation_type: str, simulation_id: str, report: str) -> "_Page":
+def _page(v: RequestContext, simulation_type: str, simulation_id: str, report: str) -> "_Page":
     return _Page(
         v, v.site.simulations.slot(simulation_type, report), simulation_type, simulation_id, report
     )
@@ -173,7 +172,7 @@ class _Page:
     """The simulation and report that a page shows, and the job behind them."""
 
     def __init__(
-        self, v: Visit, model: Slot, simulation_type: str, simulation_id: str, report: str
+        self, v: RequestContext, model: Slot, simulation_type: str, simulation_id: str, report: str
     ) -> None:
         self._v, self._model = v, model
         self._type, self._sid, self._report = simulation_type, simulation_id, report
@@ -264,10 +263,14 @@ class _Page:
             if e.code == "notFound":
                 self._v.log(self.jid, {**about, "result": f"notFound: {e.sentence}"})
                 return None
-            refusal = errors.from_supervisor(e)
+            refusal = error_responses.from_supervisor(e)
             self._v.site.counts.add("result." + refusal.code)
             self._v.log(self.jid, {**about, "result": f"{refusal.code}: {refusal.sentence}"})
-            return {"resultError": {k: v for k, v in errors.body(refusal).items() if k != "state"}}
+            return {
+                "resultError": {
+                    k: v for k, v in error_responses.body(refusal).items() if k != "state"
+                }
+            }
         self._v.log(self.jid, {**about, "result": f"ok bytes={len(raw)}"})
         found = msgspec.json.decode(
             raw, type=dict[str, msgspec.Raw] | list[msgspec.Raw] | str | float | bool | None
@@ -315,7 +318,7 @@ def _missing(jid: str, reason: str) -> Reply:
     return {"state": MISSING, "computeJid": jid, "reason": reason, "known": True, "over": True}
 
 
-def _current(v: Visit, jid: str, hash_: str) -> Reply | None:
+def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
     """The run that is in the slot now, if it has the same inputs: the answer to a request whose own
     run has been repeated since.
     """
@@ -329,7 +332,9 @@ def _again(req_id: str) -> str:
     return hashlib.blake2b(req_id.encode(), digest_size=16, key=b"again").hexdigest()
 
 
-def serial(v: Visit, simulation_type: str, simulation_id: str, model: str, wanted: int) -> int:
+def serial(
+    v: RequestContext, simulation_type: str, simulation_id: str, model: str, wanted: int
+) -> int:
     """The serial of the run that is to be read, if it is this user's and of this app. Raises
     Refusal("notFound").
     """

@@ -27,7 +27,7 @@ class Slot(msgspec.Struct, frozen=True):
     kind: Kind | None = None
 
 
-class Simulations:
+class AppCatalog:
     """also: `name=module:attribute`, besides the apps that are installed."""
 
     def __init__(self, also: Sequence[str] = ()) -> None:

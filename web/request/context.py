@@ -13,10 +13,10 @@ import werkzeug.exceptions
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...runtime.log.logger import Log
-from .app_catalog import Simulations
-from .refusal_counts import Counts
-from .supervisor_client import Upstream
-from .worker_quota import Places
+from .app_catalog import AppCatalog
+from .refusal_counts import RefusalCounts
+from .supervisor_client import SupervisorClient
+from .worker_quota import WorkerQuota
 
 #: A body of JSON may be so long; files have a limit of their own, which the supervisor keeps.
 MAX_BODY = 2 * 1024 * 1024
@@ -29,42 +29,47 @@ Admin = Callable[[str], bool]
 Plan = Callable[[str], str | None]
 
 
-class Site:
+class FrontEndContext:
     """What the routes of one blueprint share."""
 
     def __init__(
         self,
-        upstream: Upstream,
-        simulations: Simulations,
+        upstream: SupervisorClient,
+        simulations: AppCatalog,
         log: Log,
         *,
         user: User,
         may: May | None,
         admin: Admin | None,
         plan: Plan | None,
-        places: Places,
+        places: WorkerQuota,
     ) -> None:
         self.upstream, self.simulations, self.log = upstream, simulations, log
         self.user, self.may, self.admin, self.plan = user, may, admin, plan
-        self.counts = Counts()
+        self.counts = RefusalCounts()
         self.places = places
 
     def close(self) -> None:
         self.upstream.close()
 
 
-class Visit:
+class RequestContext:
     """uid: "" for a visitor, where those are let in. args: the variables of the address, not
     checked yet.
     """
 
     def __init__(
-        self, site: Site, api: str, request: flask.Request, uid: str, args: Mapping[str, str]
+        self,
+        site: FrontEndContext,
+        api: str,
+        request: flask.Request,
+        uid: str,
+        args: Mapping[str, str],
     ) -> None:
         self.site, self.api, self.request, self.uid, self._args = site, api, request, uid, args
 
     @property
-    def upstream(self) -> Upstream:
+    def upstream(self) -> SupervisorClient:
         return self.site.upstream
 
     def secret_body(self, type_: type[T], limit: int) -> T:

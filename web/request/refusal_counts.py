@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 
 
-class Counts:
+class RefusalCounts:
     """Names are `refused.<code>` and `internal`: a closed set."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ LONGEST_SECS = 600.0
 T = TypeVar("T")
 
 
-class Upstream:
+class SupervisorClient:
     """The supervisor, for all threads. Raises ClientError."""
 
     def __init__(self, source: Source, redactor: Redactor) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from ...protocol.errors import Refusal
 
 
-class Places:
+class WorkerQuota:
     """For all threads. streams: downloads at once, of which one user may have three quarters. each:
     requests and downloads of one user.
     """
@@ -38,13 +38,13 @@ class Places:
             with self._lock:
                 _one_less(self._requests, uid)
 
-    def stream(self, uid: str) -> "Place":
+    def stream(self, uid: str) -> "WorkerSlot":
         """For a download, until it is closed. Raises Refusal("tooManyRequests")."""
         with self._lock:
             if self._reading.total() >= self._streams or self._reading[uid] >= self._streams_each:
                 raise Refusal("tooManyRequests", "too many downloads are under way")
             self._reading[uid] += 1
-        return Place(self, uid)
+        return WorkerSlot(self, uid)
 
     def left(self, uid: str) -> None:
         """A download of this user has ended."""
@@ -52,10 +52,10 @@ class Places:
             _one_less(self._reading, uid)
 
 
-class Place:
+class WorkerSlot:
     """One among the downloads; closing it again does nothing."""
 
-    def __init__(self, places: Places, uid: str) -> None:
+    def __init__(self, places: WorkerQuota, uid: str) -> None:
         self._places, self._uid = places, uid
         self._open = True
 

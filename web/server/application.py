@@ -17,11 +17,11 @@ from ...runtime.log.logger import Log
 from ...service.settings.settings import Settings
 from ...service.site.startup_checks import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
-from ..request import error_responses as errors
+from ..request import error_responses
 from ..request.context import as_json
 from .development_login import SignIn
 from .login_sessions import SESSION_SECS, Sessions, key_of
-from .user_ids import Uids
+from .user_ids import UserIds
 
 STATIC = Path(__file__).parents[1] / "static"
 #: Scripts, pictures and styles come from here and from nowhere else, and no other site may show our
@@ -50,7 +50,7 @@ def create_app(
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
     user = _required(server.user_hook) if sign_in is None else sign_in.user
     if sign_in is None and server.uid_file is not None:
-        user = Uids(server.uid_file).user(user)
+        user = UserIds(server.uid_file).user(user)
     app.extensions[USER] = user
     half = max(1, server.threads // 2)
     app.register_blueprint(
@@ -150,7 +150,7 @@ def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
             case _:
                 log.exception("{} {} failed", flask.request.method, flask.request.path, error=error)
                 refusal = Refusal("internal", "something went wrong inside; the log has it")
-        response = as_json(errors.body(refusal), refusal.http)
+        response = as_json(error_responses.body(refusal), refusal.http)
         response.headers["Cache-Control"] = "no-store"
         if isinstance(error, werkzeug.exceptions.MethodNotAllowed):
             response.headers["Allow"] = ", ".join(sorted(error.valid_methods or METHODS))

@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Callable
 
 from ...protocol.errors import Refusal
-from ...runtime.connections import socket_owner as peers
+from ...runtime.connections import socket_owner
 from ...runtime.connections.socket_owner import Address
 from ...runtime.log.logger import Log
 
 
-class Gate:
+class PeerGate:
     """Lets in this process's unix user, and root. owner: the unix user of a peer (default: the
     kernel's word).
     """
@@ -19,7 +19,7 @@ class Gate:
     def __init__(
         self, log: Log, owner: Callable[[Address, Address], int | None] | None = None
     ) -> None:
-        self._log, self.owner = log, owner or peers.owner
+        self._log, self.owner = log, owner or socket_owner.owner
         #: Connections that were let in: a socket does not change its owner.
         self._let_in: weakref.WeakSet[object] = weakref.WeakSet()
 

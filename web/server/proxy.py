@@ -27,12 +27,12 @@ from ...client.api.errors import ClientError
 from ...client.transport.address import Source
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits
-from ...runtime.connections.http_server import MAX_HEADERS, Guard, Guarded, Peers
+from ...runtime.connections.http_server import MAX_HEADERS, Guard, GuardedServer, Peers
 from ...runtime.connections.http_server import server as http_server
-from ...runtime.log.aggregation import Sums
+from ...runtime.log.aggregation import AggregatedLines
 from ...runtime.log.logger import Log
-from ..request import error_responses as errors
-from .peer_gate import Gate
+from ..request import error_responses
+from .peer_gate import PeerGate
 
 CONNECT_SECS = 5.0
 #: Browsers may leave a connection idle for so long.
@@ -92,7 +92,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         log: Log,
     ) -> None:
         self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
-        self.gate = Gate(log)
+        self.gate = PeerGate(log)
         self._streams: dict[str, set[_Passage]] = {}
         self.under_way = self.live = 0
         self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
@@ -375,7 +375,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         self._over()
         if self._said or self._browser.stream.closed():
             return
-        body = msgspec.json.encode(errors.body(refusal))
+        body = msgspec.json.encode(error_responses.body(refusal))
         headers = HTTPHeaders(
             {
                 "Content-Type": "application/json",
@@ -465,13 +465,13 @@ def serve(
     proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS
 ) -> tornado.httpserver.HTTPServer:
     """Requests from this socket go through the proxy from now on; needs a running loop."""
-    said = Sums(proxy.log)
+    said = AggregatedLines(proxy.log)
     admission = Admission(
         limits,
         time.monotonic(),
         lambda reason, sentence: None if reason == "idle" else said.add(sentence),
     )
-    server = http_server(Guarded(Guard(admission, Peers()), proxy, None))
+    server = http_server(GuardedServer(Guard(admission, Peers()), proxy, None))
     listening.setblocking(False)
     server.add_sockets([listening])
     return server

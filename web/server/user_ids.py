@@ -26,7 +26,7 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uids: dict[str, str]
 
 
-class Uids:
+class UserIds:
     """Use it from any thread, and any number of them on one file. A name is what it is, letter by
     letter: `Bob` is not `bob`.
 

@@ -18,10 +18,10 @@ from waitress.parser import HTTPRequestParser
 from waitress.utilities import Error
 
 from ...protocol.errors import Refusal
-from ...runtime.connections.admission import Admission, Entry, Limits, Reason, is_scarce
+from ...runtime.connections.admission import Admission, Limits, Reason, TrackedConnection, is_scarce
 from ...runtime.connections.http_server import Peers
 from ...runtime.log.logger import Log
-from ..request import error_responses as errors
+from ..request import error_responses
 from .proxy import LARGEST_OF_STRANGERS
 
 #: Of waitress's connections, so many are left to the owner of the site and to the site's own
@@ -65,10 +65,10 @@ class _Door:
     def __init__(self, limits: Limits, peers: Peers, is_user: IsUser, log: Log, most: int) -> None:
         self.peers, self.is_user, self._log, self._most = peers, is_user, log, most
         self.admission = Admission(limits, time.monotonic(), self._ended)
-        self.channels: dict[_Channel, Entry] = {}
+        self.channels: dict[_Channel, TrackedConnection] = {}
         self._said: dict[str, float] = {}
 
-    def enter(self, channel: "_Channel", sock: socket.socket) -> Entry | None:
+    def enter(self, channel: "_Channel", sock: socket.socket) -> TrackedConnection | None:
         scarce = len(self.admission) >= self._most - SPARE or is_scarce(
             sock.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         )
@@ -153,5 +153,5 @@ class _Unread(Error):
         return (
             f"{self.code} {self.reason}",
             [("Content-Type", "application/json")],
-            msgspec.json.encode(errors.body(refusal)),
+            msgspec.json.encode(error_responses.body(refusal)),
         )

@@ -8,19 +8,18 @@ import os
 import selectors
 import time
 
-from ....runtime import failpoints as crashpoints
-from ....runtime import processes
+from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT
-from ..linux.kernel_log import AT_FIRST_SECS, Kernel
+from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
 from ..loop.log import say
-from ..loop.write_retry import Owed
-from . import exit_info as verdict
-from .ledger import Layout, is_name
+from ..loop.write_retry import WriteRetryQueue
+from . import exit_info
+from .ledger import KeeperLedger, is_name
 from .process_sampler import look_around
 from .recovery import recovered, stop_under_way
 from .start import Launcher, StartFailed
 from .state import Execution
-from .stop import Ending
+from .stop import Terminator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ....runtime.execution.output_limit import OutputCap
     from ..linux.cgroups import Cgroups
     from ..loop.event_loop import Loop
-    from .process_tracker import Kin
+    from .process_tracker import ProcessTracker
 
 #: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while
 #: output pours.
@@ -39,7 +38,7 @@ _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
 _REFUSED_KEPT = 10_000
 
 
-class Jobs:
+class ExecutionController:
     """`known` is every execution that the agent has not forgotten, `running` those that are not
     over.
 
@@ -49,9 +48,9 @@ class Jobs:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: KeeperLedger,
         loop: Loop,
-        kin: Kin,
+        kin: ProcessTracker,
         cap: OutputCap,
         cgroups: Cgroups,
         tell: Callable[[str, Execution], None],
@@ -64,13 +63,13 @@ class Jobs:
             tell,
         )
         self._boot_id = processes.boot_id()
-        self.owed = Owed(loop)
+        self.owed = WriteRetryQueue(loop)
         self._life = processes.life_id()
         self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.owed)
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
-        self._kernel = Kernel()
-        self.ending = Ending(
+        self._kernel = KernelLogReader()
+        self.ending = Terminator(
             loop,
             kin,
             cap,
@@ -119,9 +118,9 @@ class Jobs:
             try:
                 self._launcher.consume(e)
             except StartFailed as error:
-                self._never(e, f"{verdict.NEVER_TO_START}, but {error}", consumed=False)
+                self._never(e, f"{exit_info.NEVER_TO_START}, but {error}", consumed=False)
             else:
-                self._never(e, verdict.NEVER_TO_START, consumed=True)
+                self._never(e, exit_info.NEVER_TO_START, consumed=True)
         elif e.ended:
             self._tell_state(e)
         else:
@@ -133,7 +132,7 @@ class Jobs:
             e = self.known.get(name)
             if e is not None and e.ended:
                 self._layout.strike(name)
-                crashpoints.reached("keeper.struck")
+                failpoints.reached("keeper.struck")
                 del self.known[name]
 
     def stop_all(self, reason: str, grace: float) -> None:
@@ -166,7 +165,7 @@ class Jobs:
             return self._take_over(name, str(order.get("token") or name))
         if name in self._refused:
             e = Execution(name, str(order.get("token") or name), self._layout.evidence(name))
-            e.over(verdict.never("its start failed before and is not tried again"))
+            e.over(exit_info.never("its start failed before and is not tried again"))
             self.known[name] = e
             return e
         return None
@@ -211,7 +210,7 @@ class Jobs:
         self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
     ) -> None:
         """It did not start, and will not."""
-        exit_ = verdict.never(detail, e.stop_reason, fault)
+        exit_ = exit_info.never(detail, e.stop_reason, fault)
         if consumed:
             self.owed.write(f"{e.folder}/{EXIT}", exit_)
         else:

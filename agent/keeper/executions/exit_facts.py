@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..linux.kernel_log import Kernel
+    from ..linux.kernel_log import KernelLogReader
     from .state import Execution
 
 #: As protocol.exits.OF_THE_KERNEL, which needs more than the standard library.
@@ -29,7 +29,7 @@ _WORDS_BYTES = 2048
 
 
 def found(
-    e: Execution, exit_: dict[str, Any], around: str | None, kernel: Kernel
+    e: Execution, exit_: dict[str, Any], around: str | None, kernel: KernelLogReader
 ) -> dict[str, Any]:
     """around: the cgroup that everything of the keeper's is in."""
     out: dict[str, Any] = {

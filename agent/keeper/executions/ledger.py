@@ -22,7 +22,7 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.match(name) is not None
 
 
-class Layout:
+class KeeperLedger:
     """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc
     shows the same ones.
     """

@@ -32,7 +32,7 @@ _PASSES = 100
 AGENT = "/agent"
 
 
-class Kin:
+class ProcessTracker:
     """`adopted`: the keeper's adopted children by pid, each with its start time and the execution's
     name (None: nobody knows).
     """

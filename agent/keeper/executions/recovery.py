@@ -13,7 +13,7 @@ import time
 
 from ....runtime import processes
 from ....runtime.execution.folder import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
-from . import exit_info as verdict
+from . import exit_info
 from .container_log import sentence
 from .process_tracker import marked
 from .state import Execution
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ....runtime.processes import Process
     from ..linux.cgroups import Cgroups
-    from .ledger import Layout
+    from .ledger import KeeperLedger
 
 #: How long a locked execution without a known process is searched for: a child between fork and
 #: exec shows no mark yet.
@@ -32,7 +32,7 @@ _SEARCH_SECS = 0.5
 
 
 def recovered(
-    name: str, token: str, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups
+    name: str, token: str, layout: KeeperLedger, boot_id: str, life_id: str, cgroups: Cgroups
 ) -> Execution:
     """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with
     perhaps something left.
@@ -64,11 +64,11 @@ def recovered(
             None,
         )  # that clock counted from the start of another boot, or ran on when it was over
         why = (
-            verdict.RESTARTED
+            exit_info.RESTARTED
             if start.get("bootId") != boot_id
-            else verdict.container_ended(sentence(layout.container_log, e.started_at))
+            else exit_info.container_ended(sentence(layout.container_log, e.started_at))
         )
-        e.over(verdict.with_evidence(e, verdict.from_evidence(e, why), 0))
+        e.over(exit_info.with_evidence(e, exit_info.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
     return e
@@ -109,7 +109,7 @@ def _search(e: Execution) -> None:
     if not found and not os.path.exists(
         f"{e.folder}/{STDERR}"
     ):  # the last thing that is made before the script runs
-        e.over(verdict.never(verdict.NEVER_SPAWNED, e.stop_reason))
+        e.over(exit_info.never(exit_info.NEVER_SPAWNED, e.stop_reason))
 
 
 def _seen(e: Execution) -> list[Process]:

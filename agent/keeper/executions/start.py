@@ -13,8 +13,7 @@ import os
 import signal
 import time
 
-from ....runtime import failpoints as crashpoints
-from ....runtime import processes
+from ....runtime import failpoints, processes
 from ....runtime.execution.folder import (
     INPUT,
     JOB,
@@ -30,7 +29,7 @@ from ....runtime.execution.folder import (
 from ..linux.oom_detection import counted, fault
 from ..linux.spawn import NotInside, spawned, spawned_inside
 from ..loop.log import say
-from .ledger import Layout
+from .ledger import KeeperLedger
 from .state import Execution
 
 TYPE_CHECKING = False
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..linux.cgroups import Cgroup, Cgroups
-    from ..loop.write_retry import Owed
+    from ..loop.write_retry import WriteRetryQueue
 
 SHELL = "/bin/sh"
 #: What the script finds open besides 0, 1 and 2: the command's stderr (its own stderr goes to the
@@ -65,7 +64,12 @@ class Launcher:
     """Made once; knows which signals this process ignores, because a child would inherit that."""
 
     def __init__(
-        self, layout: Layout, boot_id: str, life_id: str, cgroups: Cgroups, owed: Owed
+        self,
+        layout: KeeperLedger,
+        boot_id: str,
+        life_id: str,
+        cgroups: Cgroups,
+        owed: WriteRetryQueue,
     ) -> None:
         self._layout, self._cgroups, self._owed = layout, cgroups, owed
         self._boot_id, self._life_id = boot_id, life_id
@@ -91,13 +95,13 @@ class Launcher:
     def start(self, e: Execution, order: dict[str, Any]) -> None:
         """Consume the token and start the process. Raises StartFailed; then nothing runs."""
         self.consume(e)
-        crashpoints.reached("keeper.consumed")
+        failpoints.reached("keeper.consumed")
         spawning = False
         try:
             self._prepare(e, order)
             spawning = True
             self._spawn(e, order["script"])
-            crashpoints.reached("keeper.spawned")
+            failpoints.reached("keeper.spawned")
         except (
             OSError,
             ValueError,
@@ -112,7 +116,7 @@ class Launcher:
             )
             raise StartFailed(sentence, consumed=True, fault=word) from None
         self.note(e)
-        crashpoints.reached("keeper.noted")
+        failpoints.reached("keeper.noted")
 
     def note(self, e: Execution) -> None:
         """Write down who its main process is. A failure costs the next keeper a search."""
@@ -140,7 +144,7 @@ class Launcher:
         if order.get("input") is not None:
             write(f"{e.folder}/{INPUT}", order["input"].encode())
             write(f"{e.folder}/{REPORT}", b"")  # who waits for reports has something to look at
-            crashpoints.reached("keeper.given")
+            failpoints.reached("keeper.given")
         e.lock_fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert e.run_dir is not None

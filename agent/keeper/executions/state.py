@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..linux.cgroups import Cgroup
 
 
-class Sight:
+class ProcessSamples:
     """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes.
     again: when to look again (monotonic).
 
@@ -118,7 +118,7 @@ class Execution:
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         #: what was seen of it while it ran
-        self.sight = Sight()
+        self.sight = ProcessSamples()
 
     @property
     def ended(self) -> bool:
@@ -144,7 +144,7 @@ class Execution:
             set(),
             {},
             {},
-            Sight(),
+            ProcessSamples(),
         )
 
     def said(self) -> dict[str, Any]:

@@ -13,13 +13,11 @@ import resource
 import signal
 import time
 
-from ....runtime import failpoints as crashpoints
-from ....runtime import processes
+from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT, STOP, written_code
 from ..linux.oom_detection import counted, died_killed, out_of_memory, rose
 from ..loop.log import say
-from . import exit_facts as facts
-from . import exit_info as verdict
+from . import exit_facts, exit_info
 from .start import close_lock
 
 TYPE_CHECKING = False
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
     from ....runtime.execution.output_limit import OutputCap
     from ....runtime.processes import Process
     from ..linux.cgroups import Cgroup, Cgroups
-    from ..linux.kernel_log import Kernel
+    from ..linux.kernel_log import KernelLogReader
     from ..loop.event_loop import Loop
-    from ..loop.write_retry import Owed
-    from .process_tracker import Kin
+    from ..loop.write_retry import WriteRetryQueue
+    from .process_tracker import ProcessTracker
     from .state import Execution
 
 assert (
@@ -55,7 +53,7 @@ _QUICK_ROUNDS = 50
 _SAY_AFTER = 50
 
 
-class Ending:
+class Terminator:
     """`running`: executions that are not over, by name; this is who takes them out. `finished` is
     told of each.
 
@@ -65,14 +63,14 @@ class Ending:
     def __init__(
         self,
         loop: Loop,
-        kin: Kin,
+        kin: ProcessTracker,
         cap: OutputCap,
         cgroups: Cgroups,
-        owed: Owed,
+        owed: WriteRetryQueue,
         running: dict[str, Execution],
         finished: Callable[[Execution], None],
         exited: Callable[[Execution], None],
-        kernel: Kernel,
+        kernel: KernelLogReader,
     ) -> None:
         self._kernel, self._exited = kernel, exited
         self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
@@ -102,7 +100,7 @@ class Ending:
         """Its main process has ended: noticed just now. Its time limit does not count any more."""
         self._loop.cancel(("limit", e.name))
         e.main_over = True
-        e.ended_mono = verdict.ended_mono(e, self._loop.since)
+        e.ended_mono = exit_info.ended_mono(e, self._loop.since)
 
     def look(self) -> None:
         """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
@@ -134,7 +132,7 @@ class Ending:
         """
         path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
         self._owed.write(path, {**note, "signaled": False})
-        crashpoints.reached("keeper.stopping")
+        failpoints.reached("keeper.stopping")
         self._notice(e)
         if e.main_over or written_code(e.folder) is not None:
             self._owed.withdraw(path)
@@ -153,7 +151,7 @@ class Ending:
             return
         now = time.monotonic()
         if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
-            e.exited = verdict.while_ending(e)
+            e.exited = exit_info.while_ending(e)
             if e.exited is not None:
                 self._exited(e)
         if e.kill_at is None or now >= e.kill_at:
@@ -290,7 +288,7 @@ class Ending:
             alone=_enclosed() and e.alone,
         )
         if found is None and _enclosed() and rose(e.counted, after, "around"):
-            return {"detail": verdict.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
+            return {"detail": exit_info.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
         return {"outOfMemory": found}
 
     def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +296,7 @@ class Ending:
         if exit_.get("code") == 0:
             return {}
         try:
-            return {"facts": facts.found(e, exit_, self._cgroups.around, self._kernel)}
+            return {"facts": exit_facts.found(e, exit_, self._cgroups.around, self._kernel)}
         except (OSError, ValueError) as error:
             say(f"what was around the end of {e.token} could not be found out: {error}")
             return {}
@@ -309,10 +307,10 @@ class Ending:
             if e.main_status is None:  # it may be, where what follows failed once
                 _, status, usage = os.wait4(_pid(e), 0)
                 e.main_status = (status, usage)
-            exit_ = verdict.from_parent(e)
+            exit_ = exit_info.from_parent(e)
         else:
-            exit_ = verdict.from_evidence(
-                e, verdict.KILLED_UNSEEN if e.pid is not None else verdict.NOTHING_LEFT
+            exit_ = exit_info.from_evidence(
+                e, exit_info.KILLED_UNSEEN if e.pid is not None else exit_info.NOTHING_LEFT
             )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {
@@ -320,17 +318,17 @@ class Ending:
                     "startedAt": e.started_at,
                     "signal": int(signal.SIGKILL),
                 }
-        crashpoints.reached("keeper.reaped")
+        failpoints.reached("keeper.reaped")
         self._cap.apply(e, last=True)
         exit_ |= self._out_of_memory(e, exit_)
         exit_ |= self._facts(e, exit_)
-        exit_ = verdict.with_evidence(e, exit_, self._cap.dropped_bytes(e))
+        exit_ = exit_info.with_evidence(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
             say(
                 f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
             )
         self._owed.write(f"{e.folder}/{EXIT}", exit_)
-        crashpoints.reached("keeper.ended")
+        failpoints.reached("keeper.ended")
         e.over(exit_)
         close_lock(e)
         self._leave(e)

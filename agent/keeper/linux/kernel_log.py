@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from ....runtime import processes
-from . import kernel_log_parser as kernel_log
+from . import kernel_log_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ ABSENT = "there is no kernel log to be seen here"
 TOO_LONG = "the kernel log is too long to be read in time"
 
 
-class Kernel:
+class KernelLogReader:
     """unread: why it cannot be read; None where it can."""
 
     def __init__(self, path: str = PATH, device: int = _DEVICE) -> None:
         self._fd = -1
         self.unread: str | None = None
-        self._records: deque[kernel_log.Record] = deque(maxlen=_KEPT)
+        self._records: deque[kernel_log_parser.Record] = deque(maxlen=_KEPT)
         #: do its numbers of processes mean here what they mean to the kernel?
         self._same_pids = processes.in_first_namespace()
         try:
@@ -63,7 +63,7 @@ class Kernel:
         until = time.monotonic() + secs
         while self._fd >= 0:
             try:
-                found = kernel_log.record(os.read(self._fd, _RECORD_BYTES))
+                found = kernel_log_parser.record(os.read(self._fd, _RECORD_BYTES))
             except BlockingIOError:
                 return True
             except OSError as error:
@@ -98,7 +98,7 @@ class Kernel:
         return lines, None if complete else self.unread or TOO_LONG
 
     def _lines(self, pids: Collection[int], cgroup: str | None, since: float) -> tuple[str, ...]:
-        return kernel_log.about(
+        return kernel_log_parser.about(
             self._records, pids if self._same_pids else (), cgroup, since, time.monotonic()
         )
 

@@ -24,7 +24,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _MOST = 10_000
 
 
-class Owed:
+class WriteRetryQueue:
     """`write` is tried at once, and again until it works. A newer value for the same path takes the
     older one's place.
     """

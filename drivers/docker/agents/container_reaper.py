@@ -12,9 +12,8 @@ from typing import Any
 from ....protocol.ids import AgentKey, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
-from ... import untrusted_files as evidence_files
-from ..containers import exit_status as endings
-from ..containers import names
+from ... import untrusted_files
+from ..containers import exit_status, names
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 
@@ -29,7 +28,7 @@ _LINE_CHARS = 500
 _DYING_LOOKS, _DYING_SECS = 10, 0.1
 
 
-class Remains:
+class ContainerReaper:
     """Of agents of one deployment, on all hosts. Nothing of another deployment's is looked at or
     removed.
     """
@@ -94,7 +93,7 @@ class Remains:
                 or await asyncio.to_thread(self._written, id_, key)
                 or self._unseen(id_)
             )
-        if endings.running(said["State"]):
+        if exit_status.running(said["State"]):
             return None
         if id_ not in self._told:
             self._told[id_] = await self._keep(engine, id_, said)
@@ -108,7 +107,7 @@ class Remains:
                 engine.name,
                 e.sentence,
             )
-        return self._told.get(id_) or endings.REMOVED
+        return self._told.get(id_) or exit_status.REMOVED
 
     async def _keep(self, engine: HostEngine, id_: str, said: dict[str, Any]) -> str:
         """The evidence: all that an engine knows of the end."""
@@ -118,10 +117,10 @@ class Remains:
             str(said["Config"]["Labels"].get(names.KEY, "")),
         )
         lines, unread = (
-            ([], None) if endings.never_started(state) else await self._last_lines(engine, id_)
+            ([], None) if exit_status.never_started(state) else await self._last_lines(engine, id_)
         )
         stopped, ooms = id_ in self._stopped, self._ooms.get(id_, 0)
-        sentence = endings.of_agent(
+        sentence = exit_status.of_agent(
             state, ooms=ooms, stopped=stopped, last_line=lines[-1] if lines else ""
         )
         record = {
@@ -132,7 +131,7 @@ class Remains:
             "sentence": sentence,
             "stopped": stopped,
             "exitCode": state.get("ExitCode"),
-            "signal": endings.signal_of(state),
+            "signal": exit_status.signal_of(state),
             "oomKilled": bool(state.get("OOMKilled")),
             "oomEvents": ooms,
             "error": state.get("Error") or None,
@@ -176,15 +175,15 @@ class Remains:
 
     def _write(self, key: str, record: dict[str, Any]) -> None:
         folder = self._root / "agent" / str(parse_agent_key(key))
-        evidence_files.append(folder, FILE, json.dumps(record).encode() + b"\n")
+        untrusted_files.append(folder, FILE, json.dumps(record).encode() + b"\n")
 
     def _written(self, id_: str, key: AgentKey | None) -> str | None:
         """What an earlier process of ours wrote of it."""
         if key is None:
             return None
         folder = self._root / "agent" / str(key)
-        size = evidence_files.read(folder, (FILE,), 0, 0)[1]
-        data = evidence_files.read(folder, (FILE,), max(0, size - _READ_BYTES), _READ_BYTES)[0]
+        size = untrusted_files.read(folder, (FILE,), 0, 0)[1]
+        data = untrusted_files.read(folder, (FILE,), max(0, size - _READ_BYTES), _READ_BYTES)[0]
         for line in reversed(data.splitlines()):
             try:
                 record = json.loads(line)
@@ -195,7 +194,7 @@ class Remains:
         return None
 
     def _unseen(self, id_: str) -> str:
-        return endings.of_agent(None, ooms=self._ooms.get(id_, 0), stopped=id_ in self._stopped)
+        return exit_status.of_agent(None, ooms=self._ooms.get(id_, 0), stopped=id_ in self._stopped)
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

@@ -16,32 +16,31 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, short_agent, short_uid
 from ....runtime.log.logger import Log
 from ...contracts import AgentSpec, Handle
-from ..containers import names
-from ..containers import specifications as containers
+from ..containers import names, specifications
 from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..host.errors import FOREIGN
 from ..host.log_drivers import LogDrivers
-from ..images.image_store import Images
-from .container_reaper import Remains
+from ..images.image_store import ImageStore
+from .container_reaper import ContainerReaper
 from .relay_container import Relay
 
 #: Where agents in containers read the supervisor's address; their relay writes it.
-ADDRESS_FILE = f"{containers.LINKS}/agents.json"
+ADDRESS_FILE = f"{specifications.LINKS}/agents.json"
 #: A container that somebody removes just now has its name for a moment longer.
 _NAME_TRIES, _NAME_PAUSE = 50, 0.1
 #: A connection to the host takes at most so long here; whoever needs it tries longer.
 _AGAIN_SECS = 1.0
 
 
-class AgentStarts:
+class ContainerStarter:
     """Of one host."""
 
     def __init__(
         self,
         engine: HostEngine,
-        images: Images,
+        images: ImageStore,
         relay: Relay,
         pool: Pool,
         root: Path,
@@ -50,7 +49,7 @@ class AgentStarts:
         deployment: str,
         unix_users: UnixUsers,
         log_drivers: LogDrivers,
-        remains: Remains,
+        remains: ContainerReaper,
         agent_settings: dict[str, Any],
         keeper_settings: dict[str, Any],
         log: Log,
@@ -121,19 +120,19 @@ class AgentStarts:
             )
         return sentence
 
-    def _folders(self, key: AgentKey) -> containers.User:
+    def _folders(self, key: AgentKey) -> specifications.User:
         for path in (self._folder(key), self._user_dir(key)):
             self._unix_users.own_folder(path, key.uid)
         return self._unix_users.of(key.uid)
 
-    async def _made(self, spec: AgentSpec, image: str, user: containers.User) -> Handle:
+    async def _made(self, spec: AgentSpec, image: str, user: specifications.User) -> Handle:
         started = time.time()
         creation, made = await self._create(spec, image, user, started)
         driver = f"DockerDriver(a={short_agent(spec.agent_id)} k={spec.key.kind} u={short_uid(spec.key.uid)} [])"
         self._log(
             "{} running: {}",
             driver,
-            containers.docker_run(creation, self._engine.host),
+            specifications.docker_run(creation, self._engine.host),
             uid=spec.key.uid,
             agent=spec.agent_id,
         )
@@ -148,8 +147,8 @@ class AgentStarts:
         return _handle(spec.key, made, creation.name, int(started))
 
     async def _create(
-        self, spec: AgentSpec, image: str, user: containers.User, started: float
-    ) -> tuple[containers.Creation, str]:
+        self, spec: AgentSpec, image: str, user: specifications.User, started: float
+    ) -> tuple[specifications.Creation, str]:
         """With the plain name, or, where another deployment has it, with ours behind it."""
         suffix: str | None = None
         for n in range(_NAME_TRIES):
@@ -194,10 +193,15 @@ class AgentStarts:
         return self._deployment
 
     def _creation(
-        self, spec: AgentSpec, image: str, user: containers.User, started: float, suffix: str | None
-    ) -> containers.Creation:
+        self,
+        spec: AgentSpec,
+        image: str,
+        user: specifications.User,
+        started: float,
+        suffix: str | None,
+    ) -> specifications.Creation:
         key = spec.key
-        return containers.agent_container(
+        return specifications.agent_container(
             name=names.agent(key, suffix),
             image=image,
             command=["keeper", "--root", str(self._root), "--folder", self._folder(key)],
@@ -236,7 +240,7 @@ class AgentStarts:
         return os.path.join(self._user_root, key.uid)
 
 
-async def make(engine: HostEngine, creation: containers.Creation) -> str:
+async def make(engine: HostEngine, creation: specifications.Creation) -> str:
     """The id of the new container. Raises EngineError, with code `conflict` where the name is
     taken.
     """

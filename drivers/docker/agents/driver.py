@@ -18,17 +18,16 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
-from ... import untrusted_files as evidence_files
-from ...contracts import AgentSpec, Capabilities, Capacity, Found, Handle, Spokesman
-from ..containers import exit_status as endings
-from ..containers import names
+from ... import untrusted_files
+from ...contracts import AgentSpec, Capabilities, Capacity, Found, Handle, PlaceReporter
+from ..containers import exit_status, names
 from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect
 from ..host.engine import EngineError, HostEngine
 from ..host.log_drivers import LogDrivers
-from ..images.image_store import ImageFault, Images
-from .container_reaper import Remains
-from .container_start import AgentStarts
+from ..images.image_store import ImageFault, ImageStore
+from .container_reaper import ContainerReaper
+from .container_start import ContainerStarter
 from .relay_container import Relay
 from .subnet_check import in_the_way
 
@@ -45,7 +44,7 @@ UNIX_USERS = "unix-users.json"
 STARTS_AT_ONCE = 4
 
 
-class Places(Protocol):
+class PlaceProvider(Protocol):
     """Who answers for places of kind `container`."""
 
     async def open(self, key: AgentKey) -> Handle: ...
@@ -82,7 +81,7 @@ class DockerDriver:
         address: Callable[[], Mapping[str, Any]],
         log: Log,
         redactor: Redactor,
-        spokesman: Spokesman,
+        spokesman: PlaceReporter,
         agent_settings: dict[str, Any] | None = None,
         keeper_settings: dict[str, Any] | None = None,
     ) -> None:
@@ -100,13 +99,13 @@ class DockerDriver:
         )
         self.unix_users = UnixUsers(root / UNIX_USERS, pool.unix_users)
         self.log_drivers = LogDrivers(pool.log_driver, log)
-        self.remains = Remains(root, deployment, log, redactor)
+        self.remains = ContainerReaper(root, deployment, log, redactor)
         self.engines: dict[str, HostEngine] = {}
-        self.images: dict[str, Images] = {}
+        self.images: dict[str, ImageStore] = {}
         self.relays: dict[str, Relay] = {}
-        self.places: Places | None = None
+        self.places: PlaceProvider | None = None
         self._listeners: list[Listener] = []
-        self._starts: dict[str, AgentStarts] = {}
+        self._starts: dict[str, ContainerStarter] = {}
         self._known = {h.name: asyncio.Event() for h in pool.hosts}
         self._starting: dict[AgentKey, list[asyncio.Lock]] = {}
         self._at_once = {h.name: asyncio.Semaphore(STARTS_AT_ONCE) for h in pool.hosts}
@@ -123,11 +122,11 @@ class DockerDriver:
                 on_event=self._event,
                 on_sync=self._sync,
             )
-            images = self.images[host.name] = Images(engine, pool, log)
+            images = self.images[host.name] = ImageStore(engine, pool, log)
             relay = self.relays[host.name] = Relay(
                 engine, images, pool, deployment, address, self.log_drivers, log
             )
-            self._starts[host.name] = AgentStarts(
+            self._starts[host.name] = ContainerStarter(
                 engine,
                 images,
                 relay,
@@ -226,7 +225,7 @@ class DockerDriver:
         self, key: AgentKey, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
         return await asyncio.to_thread(
-            evidence_files.read,
+            untrusted_files.read,
             self.root / "agent" / str(key),
             ("run", *name.split("/")),
             offset,
@@ -284,7 +283,7 @@ class DockerDriver:
         said = await inspect(engine, id_)
         if said is not None and not names.is_ours(said["Config"]["Labels"], self.deployment):
             return
-        if said is not None and endings.running(said["State"]):
+        if said is not None and exit_status.running(said["State"]):
             self.remains.stops(id_)
             ended = self._ended.setdefault(id_, asyncio.Event())
             try:
@@ -437,7 +436,7 @@ async def _over(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float)
     deadline, pause = loop.time() + secs, _LOOK_FIRST
     while True:
         said = await inspect(engine, id_)
-        if said is None or not endings.running(said["State"]):
+        if said is None or not exit_status.running(said["State"]):
             return True
         if loop.time() > deadline:
             return False

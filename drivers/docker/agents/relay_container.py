@@ -14,13 +14,11 @@ from urllib.parse import urlsplit
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
 from ....runtime.log.logger import Log
-from ..containers import exit_status as endings
-from ..containers import names
-from ..containers import specifications as containers
+from ..containers import exit_status, names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..host.log_drivers import LogDrivers
-from ..images.image_store import Images
+from ..images.image_store import ImageStore
 
 Address = Callable[[], Mapping[str, Any]]
 _PORTS = {"ws": 80, "wss": 443}
@@ -32,7 +30,7 @@ class Relay:
     def __init__(
         self,
         engine: HostEngine,
-        images: Images,
+        images: ImageStore,
         pool: Pool,
         deployment: str,
         address: Address,
@@ -89,9 +87,9 @@ class Relay:
         if (
             there["Image"] == image
             and there["Config"]["Cmd"] == wanted["Cmd"]
-            and not endings.never_started(there["State"])
+            and not exit_status.never_started(there["State"])
         ):
-            if endings.running(there["State"]) or await self._started_again(there["Id"]):
+            if exit_status.running(there["State"]) or await self._started_again(there["Id"]):
                 return True
         else:
             self._log(
@@ -129,14 +127,14 @@ class Relay:
             lambda c: c.create_container_from_config(creation.config, creation.name),
         )
         try:
-            self._log("running: {}", containers.docker_run(creation, self._engine.host))
+            self._log("running: {}", specifications.docker_run(creation, self._engine.host))
             await self._engine.call(f"start {creation.name}", lambda c: c.start(made["Id"]))
         except EngineError:
             await remove(self._engine, made["Id"], force=True)
             raise
 
-    def _creation(self, image: str, said: Mapping[str, Any]) -> containers.Creation:
-        return containers.relay_container(
+    def _creation(self, image: str, said: Mapping[str, Any]) -> specifications.Creation:
+        return specifications.relay_container(
             name=names.relay(self._deployment),
             image=image,
             said=said,

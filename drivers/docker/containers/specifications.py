@@ -19,7 +19,7 @@ import msgspec
 from ....protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
-from ....protocol.wire.messages import Box
+from ....protocol.wire.messages import ContainerSpec
 from . import names
 
 #: Where the socket to the relay is, in relays and agents.
@@ -119,7 +119,7 @@ def task_container(
     *,
     name: str,
     image: str,
-    box: Box,
+    box: ContainerSpec,
     token: Token,
     labels: Mapping[str, str],
     user: User,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ....protocol.clusters.container_pool import PoolHost
-from ....runtime.latency_histogram import Timings
+from ....runtime.latency_histogram import LatencyHistogram
 from ....runtime.log.logger import Log
 from ....runtime.thread_pool import Closed, Stuck, Threads
 from .client import address_of, certificate_problems, knock, missing_files, new_client, probe
@@ -62,7 +62,7 @@ class HostEngine:
         #: wall time since when it is up or down; of the daemon, once it was asked
         self.since: float | None = None
         self.version: str | None = None
-        self.timings = Timings()
+        self.timings = LatencyHistogram()
         self._known = False
         self._deployment, self._log, self._call_secs = deployment, log, call_secs
         self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync

@@ -13,7 +13,7 @@ from ....runtime.log.logger import Log
 from ..host.engine import HostEngine
 from ..host.errors import EngineError, words
 from ..host.event_stream import Stream, api_error
-from . import registry_credentials as registries
+from . import registry_credentials
 
 Fault = Literal["imageMissing", "pullDenied", "registryUnreachable", "pullTimeout"]
 #: what daemons say when a pull fails, in the order in which they are looked for
@@ -56,7 +56,7 @@ class ImageFault(Exception):
         self.sentence = sentence
 
 
-class Images:
+class ImageStore:
     """Of one host."""
 
     def __init__(self, engine: HostEngine, pool: Pool, log: Log) -> None:
@@ -113,17 +113,17 @@ class Images:
         return str(said["Id"])
 
     async def _pull(self, image: str) -> str:
-        name, began = registries.parse_image(image), time.monotonic()
+        name, began = registry_credentials.parse_image(image), time.monotonic()
         if name is None:
             raise ImageFault(
                 "imageMissing",
                 f"image {image} is not on host {self._engine.name}, and no name in a registry; correct it",
             )
         try:
-            auth = registries.auth_header(
+            auth = registry_credentials.auth_header(
                 self._pool.registries, name.registry, self._log.redactor.add
             )
-        except registries.BadCredentials as e:
+        except registry_credentials.BadCredentials as e:
             raise ImageFault("pullDenied", e.sentence) from None
         self._log("docker host {}: pulling {}", self._engine.name, image)
         await self._ask_for(image, name, auth)
@@ -141,7 +141,9 @@ class Images:
         )
         return known
 
-    async def _ask_for(self, image: str, name: registries.ImageName, auth: str | None) -> None:
+    async def _ask_for(
+        self, image: str, name: registry_credentials.ImageName, auth: str | None
+    ) -> None:
         stream, secs = Stream(), self._pool.pull_secs
         headers = {"X-Registry-Auth": auth} if auth else {}
 
@@ -174,14 +176,14 @@ class Images:
         if error is not None:
             raise self._fault(image, name, error)
 
-    def _too_slow(self, image: str, name: registries.ImageName) -> ImageFault:
+    def _too_slow(self, image: str, name: registry_credentials.ImageName) -> ImageFault:
         return ImageFault(
             "pullTimeout",
             f"image {image} did not come from {name.registry} to host {self._engine.name} in {self._pool.pull_secs:g} s; "
             "look at the network between, pull it there by hand, or set `pullSecs` higher",
         )
 
-    def _fault(self, image: str, name: registries.ImageName, said: str) -> Exception:
+    def _fault(self, image: str, name: registry_credentials.ImageName, said: str) -> Exception:
         fault = next((f for f, pattern in _SAID if pattern.search(said)), None)
         host, quoted = self._engine.name, words(self._log.redactor.text(said))
         match fault:

@@ -25,25 +25,25 @@ from ....protocol.wire.messages import (
 )
 from ....runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ....runtime.log.logger import Log
-from ... import untrusted_files as evidence_files
+from ... import untrusted_files
 from ...contracts import Found, Handle
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.engine import EngineError, HostEngine
-from .ledger import PlaceFiles, Stop
-from .networks import Networks
-from .observer import Looking
-from .poll_loop import Upkeep
+from .ledger import ContainerLedger, Stop
+from .networks import GangNetworks
+from .observer import ContainerObserver
+from .poll_loop import TaskPollLoop
 from .recovery import Recovery
-from .start import Launching, Refused
-from .state import Place, TaskState
-from .stop import Stopping
+from .start import Refused, TaskStarter
+from .state import ContainerPlace, TaskState
+from .stop import ContainerStopper
 
 #: A place that is closed: what runs there has so long.
 CLOSE_GRACE_SECS, CLOSE_SECS = 3.0, 30.0
 
 
-class DockerTasks:
+class ContainerTaskController:
     """A TaskDriver, and who answers for the driver's places; see drivers.driver for what its
     methods promise. Made on the loop.
     """
@@ -53,16 +53,16 @@ class DockerTasks:
     ) -> None:
         """head, tail: bytes of a task's output that stay."""
         self._driver, self._log = driver, log
-        self._places: dict[AgentKey, Place] = {}
+        self._places: dict[AgentKey, ContainerPlace] = {}
         self._work: set[asyncio.Task[None]] = set()
-        self._looking = Looking(
+        self._looking = ContainerObserver(
             OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs
         )
-        networks = Networks(driver.deployment, log)
-        self._launching = Launching(driver, log, networks, self._ended, self._began)
-        self._stopping = Stopping(driver, self._look)
+        networks = GangNetworks(driver.deployment, log)
+        self._launching = TaskStarter(driver, log, networks, self._ended, self._began)
+        self._stopping = ContainerStopper(driver, self._look)
         self._recovery = Recovery(driver, log)
-        self._upkeep = Upkeep(
+        self._upkeep = TaskPollLoop(
             driver,
             log,
             networks,
@@ -72,7 +72,7 @@ class DockerTasks:
             lambda t: self._stop(t, "timeLimit", t.grace),
             lambda t: self._spawn(self._stopping.clear(t)),
         )
-        driver.places = _Doors(self)
+        driver.places = _PlaceAdapter(self)
         driver.listen(self)
 
     # ---- a TaskDriver
@@ -130,7 +130,7 @@ class DockerTasks:
     ) -> tuple[bytes, int]:
         folder = self._driver.root / "agent" / str(place)
         return await asyncio.to_thread(
-            evidence_files.read, folder, ("run", token.name, *name.split("/")), offset, limit
+            untrusted_files.read, folder, ("run", token.name, *name.split("/")), offset, limit
         )
 
     # ---- the driver's Places
@@ -211,22 +211,22 @@ class DockerTasks:
 
     # ---- inside: places
 
-    def _place(self, key: AgentKey) -> Place:
+    def _place(self, key: AgentKey) -> ContainerPlace:
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = Place(
-                key, PlaceFiles(str(self._driver.root / "agent" / str(key)))
+            place = self._places[key] = ContainerPlace(
+                key, ContainerLedger(str(self._driver.root / "agent" / str(key)))
             )
         return place
 
-    def _up(self, key: AgentKey) -> Place | None:
+    def _up(self, key: AgentKey) -> ContainerPlace | None:
         place = self._places.get(key)
         return place if place is not None and place.up else None
 
-    def _of_host(self, host: str) -> list[Place]:
+    def _of_host(self, host: str) -> list[ContainerPlace]:
         return [p for p in self._places.values() if p.key.host == host]
 
-    async def _answer_for(self, place: Place) -> None:
+    async def _answer_for(self, place: ContainerPlace) -> None:
         """Find out what is there, unless it is known, and say so."""
         async with place.opening:
             if place.up:
@@ -242,7 +242,7 @@ class DockerTasks:
                 self._go_on(task)
             self._upkeep.start()
 
-    def _is_down(self, place: Place) -> None:
+    def _is_down(self, place: ContainerPlace) -> None:
         if place.up:
             place.up = False
             self._driver.spokesman.down(place.key)
@@ -294,7 +294,9 @@ class DockerTasks:
         if new:
             self._spawn(self._begin(place, new, shared))
 
-    async def _begin(self, place: Place, tasks: list[TaskState], shared: Shared | None) -> None:
+    async def _begin(
+        self, place: ContainerPlace, tasks: list[TaskState], shared: Shared | None
+    ) -> None:
         try:
             await self._launching.begin(place, tasks, shared)
         except Exception as e:
@@ -374,7 +376,7 @@ class DockerTasks:
 
     # ---- inside: saying
 
-    def _snapshot(self, place: Place) -> None:
+    def _snapshot(self, place: ContainerPlace) -> None:
         for page in place.snapshot() if place.up else ():
             self._driver.spokesman.said(place.key, page)
 
@@ -400,10 +402,10 @@ class DockerTasks:
             self._log.exception("work for tasks in containers failed", error=task.exception())
 
 
-class _Doors:
+class _PlaceAdapter:
     """The driver's `Places`; `find` is another verb there."""
 
-    def __init__(self, tasks: DockerTasks) -> None:
+    def __init__(self, tasks: ContainerTaskController) -> None:
         self._tasks = tasks
 
     async def open(self, key: AgentKey) -> Handle:

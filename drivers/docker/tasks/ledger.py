@@ -48,7 +48,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
     signaled: bool = True
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One folder of the ledger. settled: the container may go at that time (unix seconds); None: it
     is not settled.
     """
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     settled: float | None = None
 
 
-class PlaceFiles:
+class ContainerLedger:
     """Of one place. Its folder is the supervisor's; nothing in it but a task's own evidence is seen
     by a container.
     """
@@ -141,7 +141,7 @@ class PlaceFiles:
         shutil.rmtree(self.evidence(token), ignore_errors=True)
         self.strike(token)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """All of the ledger, in order of names. One that was not finished was never launched: it is
         taken away.
         """
@@ -152,7 +152,7 @@ class PlaceFiles:
                 out.append(entry)
         return out
 
-    def _entry(self, name: str) -> Entry | None:
+    def _entry(self, name: str) -> LedgerEntry | None:
         folder = f"{self.ledger}/{name}"
         try:
             asked = msgspec.convert(read_json(f"{folder}/{TASK}"), Asked)
@@ -164,7 +164,7 @@ class PlaceFiles:
             self.evidence(token), mode=0o700, exist_ok=True
         )  # it is used, whatever became of it
         stop, exit_, settled = (read_json(f"{folder}/{n}") for n in (STOP, EXIT, SETTLED))
-        return Entry(
+        return LedgerEntry(
             token=token,
             asked=asked,
             container=(read_json(f"{folder}/{CONTAINER}") or {}).get("id"),

@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 
 from ....runtime.log.logger import Log
 from ..agents.subnet_check import subnet_configs
-from ..containers import names
-from ..containers import specifications as containers
+from ..containers import names, specifications
 from ..host.container_calls import inspect
 from ..host.engine import EngineError, HostEngine
 from .state import TaskState
@@ -35,7 +34,7 @@ class SubnetTaken(Exception):
         )
 
 
-class Networks:
+class GangNetworks:
     """Of one deployment, on all hosts."""
 
     def __init__(self, deployment: str, log: Log) -> None:
@@ -55,7 +54,7 @@ class Networks:
             ):
                 return
             labels = names.network_labels(self._deployment, task.place.key, task.token, time.time())
-            body = containers.network_body(name=name, subnet=subnet, labels=labels)
+            body = specifications.network_body(name=name, subnet=subnet, labels=labels)
             try:
                 await self._make(name, body, engine)
             except SubnetTaken:

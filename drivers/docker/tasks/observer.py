@@ -22,7 +22,7 @@ from ....runtime.execution.folder import (
     written_code,
 )
 from ....runtime.execution.output_limit import OutputCap
-from ..containers import exit_status as endings
+from ..containers import exit_status
 from ..host.container_calls import inspect
 from ..host.engine import HostEngine
 from .init_script import LIMIT_MARK, SURVIVORS
@@ -37,7 +37,7 @@ _MOST = 2**22
 _UNSEEN_PID = 1
 
 
-class Looking:
+class ContainerObserver:
     """ended(task, exit), runs(task): what is new."""
 
     def __init__(
@@ -57,9 +57,9 @@ class Looking:
                 return
             there = await inspect(engine, task.container)
             state: dict[str, Any] | None = None if there is None else there["State"]
-            if state is not None and endings.running(state):
+            if state is not None and exit_status.running(state):
                 if task.pid is None:
-                    task.runs(int(state.get("Pid") or 0), endings.started_at(state))
+                    task.runs(int(state.get("Pid") or 0), exit_status.started_at(state))
                     self._runs(task)
                 return
             limit = None if there is None else (there.get("HostConfig") or {}).get("Memory")
@@ -78,7 +78,7 @@ class Looking:
     ) -> ExitInfo:
         """Blocks. Raises OSError."""
         folder = task.folder
-        exit_ = endings.of_task(
+        exit_ = exit_status.of_task(
             state, ooms=task.ooms, written=_written(folder), stop_reason=_stop_reason(task)
         )
         self._cap.remember(task)
@@ -89,7 +89,7 @@ class Looking:
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
             exit_,
-            facts=endings.facts_of(
+            facts=exit_status.facts_of(
                 exit_,
                 peak=task.memory_peak,
                 limit=limit or None,
@@ -131,18 +131,18 @@ def exits(tasks: list[TaskState], now: float) -> list[TaskState]:
                     started_at=task.began,
                     ended_at=max(ended, task.began or 0.0),
                 )
-                task.exited = endings.as_written(known, written)
+                task.exited = exit_status.as_written(known, written)
                 out.append(task)
     return out
 
 
-def _written(folder: str) -> endings.Written | None:
+def _written(folder: str) -> exit_status.Written | None:
     """What the wrapper wrote of the end. Raises OSError."""
     code = written_code(folder)
     if code is None:
         return None
     said = from_code(folder, code)
-    return endings.Written(
+    return exit_status.Written(
         code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False)
     )
 

@@ -14,11 +14,11 @@ from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.container_calls import remove
 from ..host.engine import EngineError, HostEngine
-from .ledger import PlaceFiles
-from .networks import Networks
-from .observer import Looking, exits
+from .ledger import ContainerLedger
+from .networks import GangNetworks
+from .observer import ContainerObserver, exits
 from .sampler import EVERY_SECS, Sampling
-from .state import Place, TaskState
+from .state import ContainerPlace, TaskState
 
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
 #: What starts is told so often, and an end as long as it is not settled.
@@ -31,7 +31,7 @@ KEEP_SECS = 604_800.0
 _TOLD_AT_ONCE = 200
 
 
-class Upkeep:
+class TaskPollLoop:
     """say: a task again. late: it is over its time limit. clear: its command has ended, and its
     container runs on.
     """
@@ -40,9 +40,9 @@ class Upkeep:
         self,
         driver: DockerDriver,
         log: Log,
-        networks: Networks,
-        places: Mapping[AgentKey, Place],
-        looking: Looking,
+        networks: GangNetworks,
+        places: Mapping[AgentKey, ContainerPlace],
+        looking: ContainerObserver,
         say: Callable[[TaskState], None],
         late: Callable[[TaskState], None],
         clear: Callable[[TaskState], None],
@@ -99,7 +99,7 @@ class Upkeep:
         """
         place, files = (
             self._places.get(key),
-            PlaceFiles(str(self._driver.root / "agent" / str(key))),
+            ContainerLedger(str(self._driver.root / "agent" / str(key))),
         )
         until = await asyncio.to_thread(files.settled_until, token)
         if until:
@@ -222,7 +222,7 @@ class Upkeep:
             secs = KEEP_SECS
         return 0.0 if secs == 0 else (exit_.ended_at or time.time()) + secs
 
-    async def _drop(self, place: Place, token: Token) -> None:
+    async def _drop(self, place: ContainerPlace, token: Token) -> None:
         """Container first: what is not in the ledger any more is nobody's."""
         if token not in place.kept:
             return  # somebody else dropped it meanwhile
@@ -249,7 +249,7 @@ class Upkeep:
                 or summary.get("State") not in ("exited", "created", "dead")
             ):
                 continue
-            files = PlaceFiles(str(self._driver.root / "agent" / str(key)))
+            files = ContainerLedger(str(self._driver.root / "agent" / str(key)))
             until = await asyncio.to_thread(files.settled_until, token)
             if until is not None and until <= time.time() and key not in self._places:
                 await remove(engine, summary["Id"], force=True)

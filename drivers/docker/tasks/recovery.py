@@ -12,8 +12,8 @@ from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.container_calls import remove
 from ..host.engine import HostEngine
-from .ledger import Entry
-from .state import Place, TaskState
+from .ledger import LedgerEntry
+from .state import ContainerPlace, TaskState
 
 NEVER_MADE = "the supervisor was restarted before its container was made"
 
@@ -22,7 +22,7 @@ class Recovery:
     def __init__(self, driver: DockerDriver, log: Log) -> None:
         self._driver, self._log = driver, log
 
-    async def known(self, place: Place, engine: HostEngine) -> str:
+    async def known(self, place: ContainerPlace, engine: HostEngine) -> str:
         """Everything of this place is in it afterwards. What names the life of its host. Raises
         EngineError, and OSError.
         """
@@ -65,7 +65,9 @@ class Recovery:
                 place.tasks[entry.token] = await self._task(place, entry, there.get(entry.token))
         return str(info.get("ID") or place.key.host)
 
-    async def _task(self, place: Place, entry: Entry, summary: dict[str, Any] | None) -> TaskState:
+    async def _task(
+        self, place: ContainerPlace, entry: LedgerEntry, summary: dict[str, Any] | None
+    ) -> TaskState:
         task = TaskState(place, entry.token)
         task.asked, task.stop, task.exit = entry.asked, entry.stop, entry.exit
         task.container = entry.container or (summary["Id"] if summary is not None else None)
@@ -89,6 +91,6 @@ class Recovery:
         return task
 
 
-def _entries(place: Place) -> list[Entry]:
+def _entries(place: ContainerPlace) -> list[LedgerEntry]:
     place.files.make()
     return place.files.entries()

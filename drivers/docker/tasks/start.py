@@ -19,16 +19,14 @@ from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
 from ....runtime.log.logger import Log
 from ..agents.driver import DockerDriver
-from ..containers import exit_status as endings
-from ..containers import names
-from ..containers import specifications as containers
+from ..containers import exit_status, names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..images.image_store import ImageFault
 from .init_script import STOP_MARK, WRAPPER, wrapper
 from .ledger import Asked, make_below, put
-from .networks import Networks, SubnetTaken
-from .state import Place, TaskState
+from .networks import GangNetworks, SubnetTaken
+from .state import ContainerPlace, TaskState
 
 BEFORE = "it was started before"
 STOPPED_BEFORE = "stopped before it started"
@@ -49,14 +47,14 @@ class Refused(Exception):
         self.sentence, self.fault = sentence, fault
 
 
-class Launching:
+class TaskStarter:
     """ended(task, exit): it never began. began(task): its container was started; look at it."""
 
     def __init__(
         self,
         driver: DockerDriver,
         log: Log,
-        networks: Networks,
+        networks: GangNetworks,
         ended: Callable[[TaskState, ExitInfo], Any],
         began: Callable[[TaskState], Any],
     ) -> None:
@@ -69,7 +67,9 @@ class Launching:
         )
         self._turns = {name: asyncio.Semaphore(AT_ONCE) for name in driver.engines}
 
-    async def begin(self, place: Place, tasks: Sequence[TaskState], shared: Shared | None) -> None:
+    async def begin(
+        self, place: ContainerPlace, tasks: Sequence[TaskState], shared: Shared | None
+    ) -> None:
         """All of one attempt: every image is there before the first container is made."""
         wanted = {self._image(t) for t in tasks}
         found = dict(
@@ -157,14 +157,14 @@ class Launching:
     def _image(self, task: TaskState) -> str:
         return task.box.image or self._driver.pool.image
 
-    async def _have(self, place: Place, image: str) -> str | ImageFault | EngineError:
+    async def _have(self, place: ContainerPlace, image: str) -> str | ImageFault | EngineError:
         try:
             return await self._driver.images[place.key.host].have(image)
         except (ImageFault, EngineError) as e:
             return e
 
     async def _prepare(
-        self, place: Place, tasks: Iterable[TaskState], shared: Shared | None
+        self, place: ContainerPlace, tasks: Iterable[TaskState], shared: Shared | None
     ) -> None:
         """Use the tokens and lay out the evidence. Who was stopped meanwhile is left out."""
         lines = exports(shared.env) if shared is not None else ""
@@ -273,7 +273,7 @@ class Launching:
         key, driver = task.place.key, self._driver
         assert task.asked is not None
         try:
-            creation = containers.task_container(
+            creation = specifications.task_container(
                 driver.pool,
                 name=names.task(key.uid, task.token, driver.deployment),
                 image=image,
@@ -306,7 +306,7 @@ class Launching:
         self._log(
             "{} running: {}",
             str(task.token),
-            containers.docker_run(creation, engine.host),
+            specifications.docker_run(creation, engine.host),
             jid=task.token.jid,
         )
 
@@ -330,7 +330,7 @@ class Launching:
         assert id_ is not None
         for left in reversed(range(_STARTS)):
             there = await inspect(engine, id_)
-            if there is None or not endings.never_started(there["State"]):
+            if there is None or not exit_status.never_started(there["State"]):
                 return True  # what became of it is seen by who looks
             try:
                 await engine.call(
@@ -347,11 +347,11 @@ class Launching:
                 if e.code in _AWAY:
                     raise
                 after = await inspect(engine, id_)
-                if after is None or not endings.never_started(after["State"]):
+                if after is None or not exit_status.never_started(after["State"]):
                     return True
                 state = after["State"] | {"Error": after["State"].get("Error") or e.sentence}
-                if not left or task.stop is not None or not endings.runtime_failed(state):
-                    exit_ = endings.of_task(state)
+                if not left or task.stop is not None or not exit_status.runtime_failed(state):
+                    exit_ = exit_status.of_task(state)
                     raise Refused(
                         exit_.detail or e.sentence, exit_.fault or "engineRefused"
                     ) from None

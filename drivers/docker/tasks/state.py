@@ -7,8 +7,8 @@ import time
 
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.jobs.exit_info import ExitInfo
-from ....protocol.wire.messages import SNAPSHOT_PAGE, Box, Execution, Snapshot, TaskSpec
-from .ledger import Asked, PlaceFiles, Stop
+from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
+from .ledger import Asked, ContainerLedger, Stop
 
 
 class TaskState:
@@ -19,7 +19,7 @@ class TaskState:
     what OutputCap needs.
     """
 
-    def __init__(self, place: "Place", token: Token, spec: TaskSpec | None = None) -> None:
+    def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
         self.folder = place.files.evidence(token)
         self.asked: Asked | None = None
@@ -50,9 +50,9 @@ class TaskState:
         self.changed, self.over = asyncio.Event(), asyncio.Event()
 
     @property
-    def box(self) -> Box:
+    def box(self) -> ContainerSpec:
         box = self.spec.box if self.spec is not None else None
-        return box if isinstance(box, Box) else Box()
+        return box if isinstance(box, ContainerSpec) else ContainerSpec()
 
     @property
     def grace(self) -> float:
@@ -102,12 +102,12 @@ class TaskState:
         )
 
 
-class Place:
+class ContainerPlace:
     """A user's tasks on one host. up: its host is there, and what is there is known. kept:
     containers of settled tasks, until when.
     """
 
-    def __init__(self, key: AgentKey, files: PlaceFiles) -> None:
+    def __init__(self, key: AgentKey, files: ContainerLedger) -> None:
         self.key, self.files = key, files
         self.up = False
         self.tasks: dict[Token, TaskState] = {}

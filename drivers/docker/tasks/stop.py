@@ -20,7 +20,7 @@ from .state import TaskState
 AGAIN_SECS = 2.0
 
 
-class Stopping:
+class ContainerStopper:
     def __init__(self, driver: DockerDriver, look: Callable[[TaskState], Awaitable[None]]) -> None:
         self._driver, self._look = driver, look
 

@@ -112,7 +112,7 @@ class LocalChannel:
         try:
             async with asyncio.timeout(secs):
                 out, err = await _spoken(process, stdin)
-                while process.returncode is None:
+                while process.returncode is None:  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_SECS)
                 return Ran(process.returncode, out, err)
         except TimeoutError:

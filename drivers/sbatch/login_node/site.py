@@ -84,7 +84,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     size: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
+class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
     """base: our folder there. code: the digest of what was sent; None: the supervisor's own
     installation is used.
     """
@@ -98,7 +98,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.base}/agent/{key}"
 
 
-class Codes:
+class CodeCache:
     """What is sent, by the Python that it is for: made once. tried: where it was seen to work; one
     user's try shows that for all.
     """
@@ -114,18 +114,18 @@ class Codes:
         return self._made[key]
 
 
-async def look(channel: Channel, cluster: Cluster, deployment: str, codes: Codes) -> Site:
+async def look(channel: Channel, cluster: Cluster, deployment: str, codes: CodeCache) -> LoginNode:
     """Raises Refusal("agentUnavailable"), ChannelError."""
     login = await _login(channel, cluster)
     base = f"{expanded(cluster, login).rstrip('/')}/jobscribe-{deployment}"
     environment = {k: login[k] for k in _KEPT if k in login} | cluster.environment
     if cluster.access == "account":
         own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-        return Site(base=base, python=sys.executable, environment=environment | own)
+        return LoginNode(base=base, python=sys.executable, environment=environment | own)
     python = await _python(channel, cluster, environment)
     code = await _sent(channel, cluster, python, base, await codes.code(python, cluster))
     own = {"PYTHONPATH": f"{base}/code/{code}"}
-    site = Site(base=base, python=python.executable, environment=environment | own, code=code)
+    site = LoginNode(base=base, python=python.executable, environment=environment | own, code=code)
     if (way := (cluster.name, channel.host, python.executable, code)) not in codes.tried:
         there = await ask(channel, cluster, site, "probe", {"base": base})
         if there["missing"] is not None:
@@ -158,7 +158,7 @@ def expanded(cluster: Cluster, login: Mapping[str, str]) -> str:
 async def ask(
     channel: Channel,
     cluster: Cluster,
-    site: Site,
+    site: LoginNode,
     verb: str,
     request: dict[str, Any],
     secs: float | None = None,

@@ -28,7 +28,7 @@ _CANCELLED = 13  # SSH_DISCONNECT_AUTH_CANCELLED_BY_USER, RFC 4253 11.1
 Step = Literal["connect", "handshake", "methods", "question", "answer", "in"]
 
 
-class Secrets:
+class SecretRegistry:
     """What a person typed, for as long as a sign-in lasts. A code is given to one host only, a
     password to each host once.
     """
@@ -56,7 +56,7 @@ class Secrets:
         self._shown = ()
 
 
-class Conversation(asyncssh.SSHClient):
+class AuthDialog(asyncssh.SSHClient):
     """With one host. `refusal`: why we broke it off, if we did. `sent`: what has been answered and
     not been accepted yet, in words.
     """
@@ -66,7 +66,7 @@ class Conversation(asyncssh.SSHClient):
         place: str,
         user: str,
         methods: tuple[str, ...],
-        secrets: Secrets,
+        secrets: SecretRegistry,
         key: asyncssh.SSHKeyPair | None,
         pinned: PinnedKeys,
         moved: Callable[[], None],
@@ -220,7 +220,7 @@ class Conversation(asyncssh.SSHClient):
         attempt = None if self._connection is None else self._connection.auth
         if attempt is not None:
             # a part of several that are needed; asyncssh keeps this to itself
-            setattr(attempt, "auth_succeeded", self._part_accepted)
+            setattr(attempt, "auth_succeeded", self._part_accepted)  # noqa: B010
 
     def _part_accepted(self) -> None:
         self.accepted += self.sent

@@ -16,7 +16,7 @@ from ....protocol.clusters.cluster import Cluster, LoginHost
 from ....protocol.errors import Refusal
 from ....runtime.log.logger import Log
 from ..login_node.channel import ChannelError
-from .auth_dialog import METHODS, Conversation, Secrets, change_first
+from .auth_dialog import METHODS, AuthDialog, SecretRegistry, change_first
 from .host_keys import PinnedKeys, place
 from .prompts import meaning, plain
 from .sign_in import Credentials
@@ -39,7 +39,7 @@ class _Attempt(NamedTuple):
 
     cluster: Cluster
     user: str
-    secrets: Secrets
+    secrets: SecretRegistry
     key: asyncssh.SSHKeyPair | None
     keepalive_secs: float
 
@@ -57,7 +57,7 @@ async def enter(
 ) -> SshChannel | Refusal:
     """Never raises, but where it is cancelled."""
     _silence()
-    secrets = Secrets(credentials.password, credentials.code)
+    secrets = SecretRegistry(credentials.password, credentials.code)
     key = None
     try:
         if (wrong := _incomplete(cluster, credentials)) is not None:
@@ -167,7 +167,7 @@ async def _let_in(
     host: LoginHost,
     tunnel: asyncssh.SSHClientConnection | None,
     attempt: _Attempt,
-) -> tuple[asyncssh.SSHClientConnection, Conversation] | Refusal | _Unreached:
+) -> tuple[asyncssh.SSHClientConnection, AuthDialog] | Refusal | _Unreached:
     """One host: connected and let in, or what kept us out."""
     secs, loop = attempt.cluster.call_secs, asyncio.get_running_loop()
     deadline = asyncio.timeout(secs)
@@ -180,7 +180,7 @@ async def _let_in(
         if deadline.when() is not None and not deadline.expired():
             deadline.reschedule(loop.time() + secs)
 
-    talk = Conversation(
+    talk = AuthDialog(
         place(host),
         attempt.user,
         attempt.cluster.methods,
@@ -200,7 +200,7 @@ async def _let_in(
 
 def _options(
     attempt: _Attempt,
-    talk: Conversation,
+    talk: AuthDialog,
     pinned: PinnedKeys,
     tunnel: asyncssh.SSHClientConnection | None,
 ) -> dict[str, object]:
@@ -246,7 +246,7 @@ def _options(
     }
 
 
-async def _usable(channel: SshChannel, talk: Conversation, secs: float) -> Refusal | None:
+async def _usable(channel: SshChannel, talk: AuthDialog, secs: float) -> Refusal | None:
     """Let in is not yet able to work: an expired password or a shell that is none shows with the
     first command.
     """
@@ -274,7 +274,7 @@ async def _usable(channel: SshChannel, talk: Conversation, secs: float) -> Refus
 
 
 def _why_not(
-    host: LoginHost, talk: Conversation, error: Exception, secs: float
+    host: LoginHost, talk: AuthDialog, error: Exception, secs: float
 ) -> Refusal | _Unreached:
     if talk.refusal is not None:
         return talk.refusal
@@ -293,7 +293,7 @@ def _why_not(
     return _Unreached(_sentence(host, talk, error, secs))
 
 
-def _nothing_fits(talk: Conversation) -> Refusal:
+def _nothing_fits(talk: AuthDialog) -> Refusal:
     """It wants something that was not given, or that the operator does not allow."""
     offered = ", ".join(m for m in talk.offered if m in METHODS) or "nothing that we know"
     so_far = (
@@ -315,7 +315,7 @@ def _how(error: Exception, secs: float) -> str:
     )
 
 
-def _sentence(host: LoginHost, talk: Conversation, error: Exception, secs: float) -> str:
+def _sentence(host: LoginHost, talk: AuthDialog, error: Exception, secs: float) -> str:
     """For a host to which nothing secret was said."""
     if isinstance(error, TimeoutError) and talk.step != "connect":
         hangs = "its ssh server hangs, or is overloaded"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....protocol.api.requests import AgentList, AgentLogs, AgentStop
-from ...agents.logs import AgentBooks
+from ...agents.logs import AgentLogReader
 from ..transport.request_handler import Handler
 
 
@@ -37,5 +37,5 @@ async def agent_logs(h: Handler) -> Any:
     }
 
 
-def _books(h: Handler) -> AgentBooks:
-    return AgentBooks(h.desk, h.desk.outputs.hub)
+def _books(h: Handler) -> AgentLogReader:
+    return AgentLogReader(h.desk, h.desk.outputs.hub)

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ....protocol.ids import AgentKey
-from ...connections.monitored_hosts import HasHosts, Watched
-from ...core.resources import gang_allocator as rooms
+from ...connections.monitored_hosts import HasHosts, MonitoredHosts
+from ...core.resources import gang_allocator
 from ...core.state.host_assignment import cpu_pool
 from ...core.state.world import World
 from ..transport.request_handler import Handler
@@ -34,7 +34,7 @@ async def pool_check(h: Handler) -> Any:
     }
 
 
-def host_row(world: World, driver: str, watched: Watched) -> dict[str, Any]:
+def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, Any]:
     """Pairs are what is used and what there is (None: not counted). runs: in agents; tasks: in
     containers of their own.
     """
@@ -72,7 +72,7 @@ def _held(world: World, driver: str, host: str) -> dict[str, Any]:
     """What tasks hold of it, and what there is for them; nothing where there is nothing for any."""
     room = world.rooms.get(driver)
     return (
-        next((row for row in rooms.usage(room) if row["host"] == host), {})
+        next((row for row in gang_allocator.usage(room) if row["host"] == host), {})
         if room is not None
         else {}
     )

@@ -12,10 +12,10 @@ from ....protocol.api.requests import RunDescription, RunMany, RunSpec
 from ....protocol.errors import CODES, Refusal
 from ....protocol.ids import derived_id
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
-from ....schema.fields import BadDescription, Problem, element, member
-from ....schema.jobs.description import JobDescription, JobRuns, Wait, described, runs
-from ...core.resources import gang_allocator as rooms
-from ...runs.service import Desk
+from ....schema.fields import InvalidDocument, Problem, element, member
+from ....schema.jobs.description import DependencyWait, JobDescription, JobRuns, described, runs
+from ...core.resources import gang_allocator
+from ...runs.service import RunService
 from ..transport.request_handler import Handler
 
 MAX_BYTES = 2**20
@@ -28,7 +28,7 @@ async def run_description(h: Handler) -> Any:
     return await submit(h.desk, request)
 
 
-async def submit(desk: Desk, request: RunDescription) -> dict[str, Any]:
+async def submit(desk: RunService, request: RunDescription) -> dict[str, Any]:
     """What became of the runs of each job, by its name, durable. Raises Refusal: where anything is
     wrong nothing is stored.
     """
@@ -37,7 +37,7 @@ async def submit(desk: Desk, request: RunDescription) -> dict[str, Any]:
         made, warnings = await asyncio.to_thread(_made, request, desk.checked, tuple(desk.drivers))
         if desk.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
             _check_site(desk, request.uid, made)
-    except BadDescription as e:
+    except InvalidDocument as e:
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
@@ -83,7 +83,7 @@ def _made(
                 problems.append(Problem(path=where, problem=e.sentence, right=CODES[e.code].advice))
                 break
     if problems:
-        raise BadDescription(problems, description.warnings)
+        raise InvalidDocument(problems, description.warnings)
     return made, description.warnings
 
 
@@ -101,7 +101,7 @@ def _ids(request: RunDescription) -> Callable[[], str]:
     return fresh
 
 
-def _check_site(desk: Desk, uid: str, made: Sequence[JobRuns]) -> None:
+def _check_site(desk: RunService, uid: str, made: Sequence[JobRuns]) -> None:
     """Has this site what they need: machines, and the jobs of earlier submissions that they wait
     for? Raises BadDescription.
     """
@@ -122,10 +122,10 @@ def _check_site(desk: Desk, uid: str, made: Sequence[JobRuns]) -> None:
             if wait.job not in ours and (p := _never(desk, uid, job, n, wait))
         ]
     if problems:
-        raise BadDescription(problems)
+        raise InvalidDocument(problems)
 
 
-def _too_much(desk: Desk, job: JobDescription, plan: str | None) -> str | None:
+def _too_much(desk: RunService, job: JobDescription, plan: str | None) -> str | None:
     """Why its roles could never have places. What a batch scheduler cannot give was told when its
     runs were checked.
     """
@@ -133,11 +133,13 @@ def _too_much(desk: Desk, job: JobDescription, plan: str | None) -> str | None:
     return (
         None
         if driver in policy.batch
-        else rooms.too_much(policy.nodes.get(driver, ()), job.roles, plan)
+        else gang_allocator.too_much(policy.nodes.get(driver, ()), job.roles, plan)
     )
 
 
-def _never(desk: Desk, uid: str, job: JobDescription, n: int, wait: Wait) -> Problem | None:
+def _never(
+    desk: RunService, uid: str, job: JobDescription, n: int, wait: DependencyWait
+) -> Problem | None:
     """Will what it waits for never come, as far as that is known?"""
     path = element(member(job.path, "after"), n)
     try:

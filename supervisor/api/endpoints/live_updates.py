@@ -11,7 +11,7 @@ import tornado.iostream
 from ....protocol.api import tickets
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse
-from ...streams.live_updates import Wish
+from ...streams.live_updates import Subscription
 from ..transport.request_handler import Handler
 from .event_stream import begin_stream
 
@@ -40,7 +40,7 @@ async def live(h: Handler) -> Any:
     return None
 
 
-def _wish(h: Handler) -> Wish:
+def _wish(h: Handler) -> Subscription:
     uid = tickets.opened(
         h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall
     )
@@ -52,7 +52,7 @@ def _wish(h: Handler) -> Wish:
         raise Refusal(
             "badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}"
         )
-    return Wish(
+    return Subscription(
         uid=uid,
         jids=jids,
         logs=None if logs is None else parse("computeJid", logs),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....protocol.api.requests import GroupCancel, JobGroup, RunArray
-from ...runs import groups as grouping
+from ...runs import groups
 from ..transport.request_handler import Handler
 
 
@@ -14,14 +14,14 @@ async def run_array(h: Handler) -> Any:
         request,
         f"{request.run.uid}-{request.run.simulation_id}-{request.run.compute_model}",
     )
-    return await grouping.submit_array(h.desk, request)
+    return await groups.submit_array(h.desk, request)
 
 
 async def job_group(h: Handler) -> Any:
-    return await grouping.group(h.desk, h.parsed(JobGroup))
+    return await groups.group(h.desk, h.parsed(JobGroup))
 
 
 async def group_cancel(h: Handler) -> Any:
     request: GroupCancel = h.parsed(GroupCancel)
     h.log_request("groupCancel", request, f"{request.uid}-{request.simulation_id}")
-    return await grouping.cancel_group(h.desk, request)
+    return await groups.cancel_group(h.desk, request)

@@ -8,9 +8,9 @@ import msgspec
 from ....protocol.api.requests import RunPlan, RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.ids import compute_jid
-from ....protocol.jobs.roles import Place
-from ...core.state import cluster_assignment as batch
-from ...core.state.configuration import Policy
+from ....protocol.jobs.roles import TaskPlace
+from ...core.state import cluster_assignment
+from ...core.state.configuration import CoreConfig
 from ...runs.plan import plan
 from ..transport.request_handler import Handler
 
@@ -34,11 +34,11 @@ async def run_plan(h: Handler) -> Any:
     )
 
 
-def _on_a_cluster(policy: Policy, spec: RunSpec, seed: str) -> tuple[Place, ...]:
+def _on_a_cluster(policy: CoreConfig, spec: RunSpec, seed: str) -> tuple[TaskPlace, ...]:
     """Nobody knows the nodes yet: addresses are marks. Raises Refusal."""
-    host = batch.cluster(policy, spec)
+    host = cluster_assignment.cluster(policy, spec)
     if host is None:
-        raise Refusal("batchRefused", batch.unknown(policy, spec))
-    if sentence := batch.too_large(spec):
+        raise Refusal("batchRefused", cluster_assignment.unknown(policy, spec))
+    if sentence := cluster_assignment.too_large(spec):
         raise Refusal("resourceExceeded", sentence)
-    return batch.places(policy, spec, host, seed)
+    return cluster_assignment.places(policy, spec, host, seed)

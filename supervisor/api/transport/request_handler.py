@@ -20,25 +20,25 @@ from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import FRONT_END
 from ....runtime.connections.http_server import authenticated
 from ...agents.calls import Calls
-from ...clusters.inventory import ClusterBoard
+from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
 from ...files.uploads import Uploads
-from ...metrics.exporter import Monitoring
+from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
 from ...runs.port_leases import Leases
 from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
-from ...runs.service import Desk
-from ...streams.live_updates import Live
+from ...runs.service import RunService
+from ...streams.live_updates import LiveUpdates
 from ...tracing.id_lookup import Known
-from ...usage.samples import Metering
-from .response_limits import STALL_SECS, Unsent
+from ...usage.samples import UsageSamples
+from .response_limits import STALL_SECS, ResponseLimits
 
 _NO_LIMIT = 2**62
 #: Of a body that is refused, so much is read and thrown away before the connection is ended.
 _DROPPED_AT_MOST = 4 * MAX_BODY
 
 
-class Services(NamedTuple):
+class ApiContext(NamedTuple):
     """What handlers may use. secret: of front ends; it signs their pages' tickets, too. sign_ins:
     where there are clusters.
 
@@ -46,17 +46,17 @@ class Services(NamedTuple):
     logged is in its file (or after a moment).
     """
 
-    desk: Desk
+    desk: RunService
     calls: Calls
-    live: Live
+    live: LiveUpdates
     uploads: Uploads
     leases: Leases
     secret: str
-    unsent: Unsent
-    metering: Metering
-    monitoring: Monitoring
+    unsent: ResponseLimits
+    metering: UsageSamples
+    monitoring: MetricsExporter
     sign_ins: SignIns | None = None
-    clusters: ClusterBoard | None = None
+    clusters: ClusterInventory | None = None
     notifications: Notifications | None = None
     known: Known = Known()
     logs_written: Callable[[], object] = lambda: None
@@ -107,7 +107,7 @@ class Handler(tornado.web.RequestHandler):
     and not beyond the limit.
     """
 
-    def initialize(self, services: Services, route: Route) -> None:
+    def initialize(self, services: ApiContext, route: Route) -> None:
         self.services, self.route = services, route
         self.desk = services.desk
         self.sink: Sink | None = None

@@ -20,7 +20,7 @@ STALL_SECS = 60.0
 _LOOK_SECS = 0.5
 
 
-class Unsent:
+class ResponseLimits:
     """One per process. stalled: told of each client that was cut off."""
 
     def __init__(

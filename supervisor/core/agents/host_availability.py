@@ -8,25 +8,23 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ..interface.effects import ReplyRefusal
 from ..interface.inputs import HostChanged
-from ..resources import gang_allocator as rooms
-from ..resources import host_selection as hosts
-from ..scheduling import gang_placement as gangs
-from ..scheduling import rebalancing as moving
-from ..state.world import AgentView, Turn
-from . import lifecycle as agency
+from ..resources import gang_allocator, host_selection
+from ..scheduling import gang_placement, rebalancing
+from ..state.world import AgentState, Transaction
+from . import lifecycle
 
 
-def changed(turn: Turn, input_: HostChanged) -> None:
+def changed(turn: Transaction, input_: HostChanged) -> None:
     """Told at each change; being told the same again changes nothing but the sentence."""
     where = (input_.driver, input_.host)
-    hosts.note(turn.world.homes.down, where, input_.detail, turn.now.wall, up=input_.up)
+    host_selection.note(turn.world.homes.down, where, input_.detail, turn.now.wall, up=input_.up)
     if input_.up:
         _up(turn, *where)
     else:
         _down(turn, *where, input_.detail)
 
 
-def _down(turn: Turn, driver: str, host: str, detail: str) -> None:
+def _down(turn: Transaction, driver: str, host: str, detail: str) -> None:
     turn.world.room(driver).down.add(host)
     unreachable = Refusal(
         "agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}"
@@ -36,23 +34,23 @@ def _down(turn: Turn, driver: str, host: str, detail: str) -> None:
             for handle in view.wanted:
                 turn.ask(ReplyRefusal(handle, unreachable))
             view.wanted.clear()
-        moving.away(turn, key)
-    gangs.elsewhere(turn, driver, host)
+        rebalancing.away(turn, key)
+    gang_placement.elsewhere(turn, driver, host)
 
 
-def _up(turn: Turn, driver: str, host: str) -> None:
+def _up(turn: Transaction, driver: str, host: str) -> None:
     room = turn.world.room(driver)
     room.down.discard(host)
-    gangs.granted(turn, rooms.look_again(room, turn.now.mono))
+    gang_placement.granted(turn, gang_allocator.look_again(room, turn.now.mono))
     for key, _ in _there(turn, driver, host):
-        agency.retry_at_once(turn, key)
+        lifecycle.retry_at_once(turn, key)
     for key in sorted(k for k in turn.world.agents if k.driver == driver):
         if (driver, key.host) in turn.world.homes.down:
-            moving.away(turn, key)
+            rebalancing.away(turn, key)
     turn.freed[driver, host] = None
 
 
-def _there(turn: Turn, driver: str, host: str) -> list[tuple[AgentKey, AgentView]]:
+def _there(turn: Transaction, driver: str, host: str) -> list[tuple[AgentKey, AgentState]]:
     return sorted(
         ((k, v) for k, v in turn.world.agents.items() if (k.driver, k.host) == (driver, host)),
         key=lambda pair: pair[0],

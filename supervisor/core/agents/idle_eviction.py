@@ -11,15 +11,15 @@ from ....protocol.ids import AgentKey
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
-    DismissAgent,
     EndConnection,
-    FindTasks,
+    EvictAgent,
+    ListTasks,
     SetTimer,
     StopAgent,
 )
-from ..interface.inputs import AgentBusy, AgentConnected, AgentStopRequested
+from ..interface.inputs import AgentConnected, AgentStopRequested, EvictionRefused
 from ..scheduling import placement
-from ..state.world import AgentView, Turn
+from ..state.world import AgentState, Transaction
 
 #: What is left of the time is not waited for.
 _SOON_SECS = 0.001
@@ -32,7 +32,7 @@ NOT_CONNECTED = {
 }
 
 
-def look(turn: Turn) -> None:
+def look(turn: Transaction) -> None:
     """Agents that were looked at in this decision: who is idle from now on, and who is not any
     more.
     """
@@ -55,7 +55,7 @@ def look(turn: Turn) -> None:
             turn.ask(ClearTimer(("agent-idle", key)))
 
 
-def deadline(turn: Turn, key: AgentKey) -> None:
+def deadline(turn: Transaction, key: AgentKey) -> None:
     """It was idle for long; perhaps somebody called it meanwhile."""
     view = turn.world.agent(key)
     if not view.idle or view.phase != "up" or view.needed:
@@ -73,7 +73,7 @@ def deadline(turn: Turn, key: AgentKey) -> None:
         dismiss(turn, view)
 
 
-def stop_requested(turn: Turn, input_: AgentStopRequested) -> None:
+def stop_requested(turn: Transaction, input_: AgentStopRequested) -> None:
     """End an agent that has no runs, as its user or an operator asks; raises Refusal for any other."""
     key = input_.key
     view = turn.world.agents.get(key)
@@ -93,25 +93,25 @@ def stop_requested(turn: Turn, input_: AgentStopRequested) -> None:
     turn.ask(AgentReady(input_.handle, key))
 
 
-def dismiss(turn: Turn, view: AgentView, reason: str = UNNEEDED) -> None:
+def dismiss(turn: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
     """Ask it to go."""
     key = view.record.key
     if view.idle:
         view.idle = False
         turn.ask(ClearTimer(("agent-idle", key)))
     turn.enter(view, "leaving")
-    turn.ask(DismissAgent(key, view.epoch, view.record.handle or {}, reason))
+    turn.ask(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
     turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
 
 
-def back(turn: Turn, view: AgentView, input_: AgentConnected) -> None:
+def back(turn: Transaction, view: AgentState, input_: AgentConnected) -> None:
     """It has connected anew, and may not have heard that it is to go."""
     turn.ask(EndConnection(input_.key, view.epoch, "a newer connection of this agent"))
     view.epoch = input_.epoch
-    turn.ask(DismissAgent(input_.key, view.epoch, view.record.handle or {}))
+    turn.ask(EvictAgent(input_.key, view.epoch, view.record.handle or {}))
 
 
-def busy(turn: Turn, input_: AgentBusy) -> None:
+def busy(turn: Transaction, input_: EvictionRefused) -> None:
     """Somebody waits for an answer of it: it stays, and what it said meanwhile is asked for."""
     view = turn.world.agent(input_.key)
     if view.phase != "leaving" or view.epoch != input_.epoch or not view.synced:
@@ -123,24 +123,24 @@ def busy(turn: Turn, input_: AgentBusy) -> None:
     turn.freed[input_.key.driver, input_.key.host] = (
         None  # nothing was, and another one may have to go
     )
-    turn.ask(FindTasks(input_.key))
+    turn.ask(ListTasks(input_.key))
     placement.up(turn, input_.key)
 
 
-def leave_deadline(turn: Turn, key: AgentKey) -> None:
+def leave_deadline(turn: Transaction, key: AgentKey) -> None:
     """It was asked to go and is still there."""
     view = turn.world.agent(key)
     if view.phase != "leaving":
         return
     turn.ask(
-        DismissAgent(key, view.epoch, {})
+        EvictAgent(key, view.epoch, {})
         if view.record.handle is None
         else StopAgent(key, view.record.handle)
     )
     turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
 
 
-def gone(turn: Turn, key: AgentKey, why: str = "nobody needed it") -> None:
+def gone(turn: Transaction, key: AgentKey, why: str = "nobody needed it") -> None:
     """Nothing is left of an agent that was to leave."""
     view = turn.world.agent(key)
     turn.ask(ClearTimer(("agent-leave", key)))
@@ -153,7 +153,7 @@ def gone(turn: Turn, key: AgentKey, why: str = "nobody needed it") -> None:
         turn.need(key)
 
 
-def make_room(turn: Turn, key: AgentKey) -> bool:
+def make_room(turn: Transaction, key: AgentKey) -> bool:
     """Is there memory for it on its host? If not, as few idle agents as needed are sent home, where
     that helps at all.
     """

@@ -22,9 +22,9 @@ from ....protocol.wire.messages import KeeperReport
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
-    Count,
     EndConnection,
     FindAgent,
+    IncrementCounter,
     ReplyRefusal,
     SetTimer,
     StartAgent,
@@ -35,14 +35,12 @@ from ..interface.inputs import (
     AgentDisconnected,
     DriverFound,
     DriverStarted,
+    RequireAgent,
     SignInNeeded,
-    WantAgent,
 )
-from ..scheduling import gang_placement as gangs
-from ..scheduling import placement
-from ..scheduling import rebalancing as moving
-from ..state.world import AgentView, Turn
-from . import idle_eviction as idling
+from ..scheduling import gang_placement, placement, rebalancing
+from ..state.world import AgentState, Transaction
+from . import idle_eviction
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
 #: Runs that are ended in one decision, when their agent cannot be started.
@@ -51,7 +49,7 @@ GIVEN_UP = 128
 PATIENT_SECS = 60.0
 
 
-def ensure(turn: Turn, key: AgentKey) -> None:
+def ensure(turn: Transaction, key: AgentKey) -> None:
     """Something needs this agent: see to it that it is up or on its way."""
     view = turn.world.agent(key)
     if view.phase != "absent" or (key.driver, key.host) in turn.world.homes.down:
@@ -63,7 +61,7 @@ def ensure(turn: Turn, key: AgentKey) -> None:
         _start(turn, key)
 
 
-def want(turn: Turn, input_: WantAgent) -> None:
+def want(turn: Transaction, input_: RequireAgent) -> None:
     """Somebody needs it for more than a run."""
     view = turn.world.agent(input_.key)
     down = turn.world.homes.down.get((input_.key.driver, input_.key.host))
@@ -86,7 +84,7 @@ def want(turn: Turn, input_: WantAgent) -> None:
         ensure(turn, input_.key)
 
 
-def ready(turn: Turn, key: AgentKey) -> None:
+def ready(turn: Transaction, key: AgentKey) -> None:
     """It is up and believed: whoever waited for it may go on."""
     view = turn.world.agent(key)
     for handle in view.wanted:
@@ -94,11 +92,11 @@ def ready(turn: Turn, key: AgentKey) -> None:
     view.wanted.clear()
 
 
-def _start(turn: Turn, key: AgentKey) -> None:
+def _start(turn: Transaction, key: AgentKey) -> None:
     view = turn.world.agent(key)
-    if not idling.make_room(turn, key):
+    if not idle_eviction.make_room(turn, key):
         turn.enter(view, "crowded")
-        moving.away(turn, key)
+        rebalancing.away(turn, key)
         return
     attempt = view.record.attempt + 1
     token, digest = turn.mint()
@@ -111,7 +109,7 @@ def _start(turn: Turn, key: AgentKey) -> None:
     turn.ask(SetTimer(("agent-start", key, attempt), _secs_to_start(turn, key)))
 
 
-def started(turn: Turn, input_: DriverStarted) -> None:
+def started(turn: Transaction, input_: DriverStarted) -> None:
     view = turn.world.agent(input_.key)
     if view.record.attempt != input_.attempt or view.record.handle is not None:
         return
@@ -128,7 +126,7 @@ def started(turn: Turn, input_: DriverStarted) -> None:
         )
 
 
-def sign_in_needed(turn: Turn, input_: SignInNeeded) -> None:
+def sign_in_needed(turn: Transaction, input_: SignInNeeded) -> None:
     """Its driver can do nothing before its user has signed in. That is no failure, and nothing is
     tried again until then.
     """
@@ -156,7 +154,7 @@ def sign_in_needed(turn: Turn, input_: SignInNeeded) -> None:
     _signed_out(turn, view, input_.sentence)
 
 
-def _signed_out(turn: Turn, view: AgentView, sentence: str) -> None:
+def _signed_out(turn: Transaction, view: AgentState, sentence: str) -> None:
     """Runs wait; whoever waits for an answer is told. Should it connect by itself, it is as good as
     any.
     """
@@ -171,11 +169,11 @@ def _signed_out(turn: Turn, view: AgentView, sentence: str) -> None:
     view.wanted.clear()
 
 
-def _sign_in_first(view: AgentView) -> Refusal:
+def _sign_in_first(view: AgentState) -> Refusal:
     return Refusal("signInNeeded", view.sign_in, {"cluster": view.record.key.host})
 
 
-def signed_in(turn: Turn, key: AgentKey) -> None:
+def signed_in(turn: Transaction, key: AgentKey) -> None:
     """Its user has signed in: what waits for that goes on now."""
     view = turn.world.agent(key)
     view.signed_in = view.phase in ("finding", "starting", "stopping", "leaving")
@@ -189,7 +187,7 @@ def signed_in(turn: Turn, key: AgentKey) -> None:
         retry(turn, key, view.record.attempt)
 
 
-def signed_out(turn: Turn, key: AgentKey) -> None:
+def signed_out(turn: Transaction, key: AgentKey) -> None:
     """Forget the agent, so that its user may sign in as another unix user. While it has runs in the
     cluster, only the same one may.
     """
@@ -197,15 +195,15 @@ def signed_out(turn: Turn, key: AgentKey) -> None:
     if view.record.handle is None or view.placed or view.phase == "up":
         return
     turn.ask(ClearTimer(("agent-return", key)))
-    idling.gone(turn, key, "its user signed out")
+    idle_eviction.gone(turn, key, "its user signed out")
 
 
-def _secs_to_start(turn: Turn, key: AgentKey) -> float:
+def _secs_to_start(turn: Transaction, key: AgentKey) -> float:
     """Of the driver, and of the agent where the driver is not asked separately."""
     return turn.world.policy.driver_start_secs.get(key.driver, turn.world.policy.agent_start_secs)
 
 
-def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
+def failed(turn: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
     """The driver could not start it, or it did not connect in time."""
     view = turn.world.agent(key)
     if view.record.attempt != attempt or view.phase not in ("starting", "stopping"):
@@ -229,7 +227,7 @@ def failed(turn: Turn, key: AgentKey, attempt: int, reason: str) -> None:
         turn.ask(SetTimer(("agent-retry", key, attempt), wait))
 
 
-def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
+def _give_up(turn: Transaction, key: AgentKey, reason: str) -> None:
     """Runs that wait for it end with the reason; executions that may live are not called anything."""
     view = turn.world.agent(key)
     view.failures = 0
@@ -242,12 +240,12 @@ def _give_up(turn: Turn, key: AgentKey, reason: str) -> None:
     view.wanted.clear()
     for ticket in sorted(view.holding - view.queued.keys()):
         if ticket in turn.world.holds:
-            gangs.hold_off(turn, ticket, f"its agent {key} could not be started: {reason}")
+            gang_placement.hold_off(turn, ticket, f"its agent {key} could not be started: {reason}")
     if view.queued:
         give_up_queued(turn, key, turn.world.next_number, reason)
 
 
-def give_up_queued(turn: Turn, key: AgentKey, before: int, reason: str) -> None:
+def give_up_queued(turn: Transaction, key: AgentKey, before: int, reason: str) -> None:
     """Runs that waited before this number of submission end; many of them some at a time, so that
     others are served in between.
     """
@@ -269,7 +267,7 @@ def give_up_queued(turn: Turn, key: AgentKey, before: int, reason: str) -> None:
         turn.ask(SetTimer(("agent-give-up", key, before, reason), 0.0))
 
 
-def retry(turn: Turn, key: AgentKey, attempt: int) -> None:
+def retry(turn: Transaction, key: AgentKey, attempt: int) -> None:
     view = turn.world.agent(key)
     if view.phase == "starting" and view.record.attempt == attempt and not view.record.starting:
         turn.enter(view, "absent")
@@ -277,7 +275,7 @@ def retry(turn: Turn, key: AgentKey, attempt: int) -> None:
             ensure(turn, key)
 
 
-def retry_at_once(turn: Turn, key: AgentKey) -> None:
+def retry_at_once(turn: Transaction, key: AgentKey) -> None:
     """Its host can be asked again: whoever is needed there is looked for now."""
     view = turn.world.agent(key)
     if view.phase == "away":
@@ -292,7 +290,7 @@ def retry_at_once(turn: Turn, key: AgentKey) -> None:
         ensure(turn, key)
 
 
-def crowded(turn: Turn) -> None:
+def crowded(turn: Transaction) -> None:
     """Memory was given back on these hosts, or an agent has become idle: those that wait for it try
     again, who waits longest first.
     """
@@ -305,14 +303,14 @@ def crowded(turn: Turn) -> None:
         if not view.needed:
             turn.enter(view, "absent")
         elif (key.driver, key.host) in freed:
-            if idling.make_room(turn, key):
+            if idle_eviction.make_room(turn, key):
                 turn.enter(view, "absent")
                 ensure(turn, key)
         elif key.driver in drivers:
-            moving.away(turn, key)
+            rebalancing.away(turn, key)
 
 
-def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
+def start_deadline(turn: Transaction, key: AgentKey, attempt: int) -> None:
     """It was started and has not connected: end what is there (nothing of ours runs in it yet),
     then count it as failed.
     """
@@ -330,11 +328,11 @@ def start_deadline(turn: Turn, key: AgentKey, attempt: int) -> None:
         failed(turn, key, attempt, f"no word from it within {_secs_to_start(turn, key):g} s")
 
 
-def stopped(turn: Turn, key: AgentKey) -> None:
+def stopped(turn: Transaction, key: AgentKey) -> None:
     """The driver says nothing of it is left."""
     view = turn.world.agent(key)
     if view.phase == "leaving":
-        idling.gone(turn, key)
+        idle_eviction.gone(turn, key)
         return
     if view.phase != "stopping":
         return
@@ -352,7 +350,7 @@ def stopped(turn: Turn, key: AgentKey) -> None:
     )
 
 
-def connected(turn: Turn, input_: AgentConnected) -> None:
+def connected(turn: Transaction, input_: AgentConnected) -> None:
     """A new connection. The older one, if any, is ended by the shell and never heard again: its
     epoch is lower.
     """
@@ -371,10 +369,12 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
         turn.ask(ClearTimer(("sync", key, view.epoch)))
     view.synced = False
     if view.phase == "leaving":
-        idling.back(turn, view, input_)
+        idle_eviction.back(turn, view, input_)
         return
     if view.phase == "up":
-        turn.ask(Count("agentReplaced", f"a second connection of {key} ended the older one"))
+        turn.ask(
+            IncrementCounter("agentReplaced", f"a second connection of {key} ended the older one")
+        )
         turn.ask(EndConnection(key, view.epoch, "a newer connection of this agent"))
         placement.withdraw_all(turn, key)
     turn.ask(ClearTimer(("agent-start", key, view.record.attempt)))
@@ -390,7 +390,7 @@ def connected(turn: Turn, input_: AgentConnected) -> None:
         view.unknown_since = turn.now.wall
 
 
-def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
+def keeper_said(turn: Transaction, key: AgentKey, said: KeeperReport) -> None:
     """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the
     keeper starts tasks.
 
@@ -402,7 +402,7 @@ def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
     was, view.keeper = view.keeper, None if said.answers else said
     if view.keeper is not None and was is None:
         turn.ask(
-            Count(
+            IncrementCounter(
                 "keeperSilent",
                 f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, does not answer",
             )
@@ -410,7 +410,7 @@ def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
         placement.withdraw_all(turn, key)
     elif view.keeper is None and was is not None and view.synced:
         turn.ask(
-            Count(
+            IncrementCounter(
                 "keeperAnswers",
                 f"the keeper of {key}, pid {view.keeper_pid} on {view.host}, answers again",
             )
@@ -418,7 +418,7 @@ def keeper_said(turn: Turn, key: AgentKey, said: KeeperReport) -> None:
         placement.up(turn, key)
 
 
-def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
+def disconnected(turn: Transaction, input_: AgentDisconnected) -> None:
     """Nothing is ended for it. Is it needed, we ask its driver at once what became of it."""
     key, view = input_.key, turn.world.agent(input_.key)
     if view.phase not in ("up", "leaving") or view.epoch != input_.epoch:
@@ -441,7 +441,7 @@ def disconnected(turn: Turn, input_: AgentDisconnected) -> None:
         ensure(turn, key)
 
 
-def found(turn: Turn, input_: DriverFound) -> None:
+def found(turn: Transaction, input_: DriverFound) -> None:
     key, view = input_.key, turn.world.agent(input_.key)
     if view.phase != "finding":
         return
@@ -460,7 +460,7 @@ def found(turn: Turn, input_: DriverFound) -> None:
     turn.ask(SetTimer(("agent-return", key), turn.world.policy.agent_return_secs))
 
 
-def return_deadline(turn: Turn, key: AgentKey) -> None:
+def return_deadline(turn: Transaction, key: AgentKey) -> None:
     """Alive by its driver's word, and still not connected."""
     view = turn.world.agent(key)
     if view.phase != "away":

@@ -51,7 +51,7 @@ class StopAgent(msgspec.Struct, frozen=True):
     handle: dict[str, Any]
 
 
-class DismissAgent(msgspec.Struct, frozen=True):
+class EvictAgent(msgspec.Struct, frozen=True):
     """Nobody needs this agent: end it, unless a call is under way there, which is told as
     AgentBusy. reason: for logs and the agent.
     """
@@ -80,7 +80,7 @@ class LaunchGang(msgspec.Struct, frozen=True):
     tasks: tuple[TaskRun, ...]
 
 
-class Probe(msgspec.Struct, frozen=True):
+class CheckPorts(msgspec.Struct, frozen=True):
     """Is anybody listening on these ports at this place? The answer names the op."""
 
     key: AgentKey
@@ -97,20 +97,20 @@ class StopTask(msgspec.Struct, frozen=True):
     grace_secs: float
 
 
-class FindTasks(msgspec.Struct, frozen=True):
+class ListTasks(msgspec.Struct, frozen=True):
     """Report every execution that is known at this place: the log and the place may differ."""
 
     key: AgentKey
 
 
-class SettleTasks(msgspec.Struct, frozen=True):
+class AcknowledgeTasks(msgspec.Struct, frozen=True):
     """The ends of these executions are durable: the place may forget them."""
 
     key: AgentKey
     tokens: tuple[Token, ...]
 
 
-class ReleaseTask(msgspec.Struct, frozen=True):
+class DiscardHeldTask(msgspec.Struct, frozen=True):
     """A failed task is not kept for anybody to look at any more: what the place has of it, beside
     its evidence, may go.
     """
@@ -144,14 +144,16 @@ class ClearTimer(msgspec.Struct, frozen=True):
     timer: tuple[Any, ...]
 
 
-class Count(msgspec.Struct, frozen=True):
+class IncrementCounter(msgspec.Struct, frozen=True):
     """Something was refused or noticed; `what` is a counter's name, `detail` goes to the log."""
 
     what: str
     detail: str
 
 
-TaskEffect = LaunchTask | LaunchGang | Probe | StopTask | FindTasks | SettleTasks | ReleaseTask
+TaskEffect = (
+    LaunchTask | LaunchGang | CheckPorts | StopTask | ListTasks | AcknowledgeTasks | DiscardHeldTask
+)
 Effect = (
     ReplyStatus
     | ReplyRefusal
@@ -159,11 +161,11 @@ Effect = (
     | StartAgent
     | FindAgent
     | StopAgent
-    | DismissAgent
+    | EvictAgent
     | TaskEffect
     | RemoveRunDir
     | EndConnection
     | SetTimer
     | ClearTimer
-    | Count
+    | IncrementCounter
 )

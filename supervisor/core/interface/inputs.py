@@ -43,14 +43,14 @@ class Cancel(msgspec.Struct, frozen=True):
     taken: bool = False
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseHold(msgspec.Struct, frozen=True):
     """Tasks of this run that are kept for debugging are not needed any more."""
 
     handle: int
     request: RunRelease
 
 
-class WantAgent(msgspec.Struct, frozen=True):
+class RequireAgent(msgspec.Struct, frozen=True):
     """A reader or a call needs this agent to be up; `handle` is told when it is, or why it cannot
     be. Nothing of it is kept.
     """
@@ -82,13 +82,13 @@ class AgentConnected(msgspec.Struct, frozen=True):
     alive: Alive
 
 
-class AgentSaid(msgspec.Struct, frozen=True):
+class AgentMessage(msgspec.Struct, frozen=True):
     key: AgentKey
     epoch: int
     message: ToSupervisor
 
 
-class AgentGap(msgspec.Struct, frozen=True):
+class FramesLost(msgspec.Struct, frozen=True):
     """Frames of this connection were lost."""
 
     key: AgentKey
@@ -161,7 +161,7 @@ class HostChanged(msgspec.Struct, frozen=True):
     detail: str
 
 
-class AgentBusy(msgspec.Struct, frozen=True):
+class EvictionRefused(msgspec.Struct, frozen=True):
     """It was to be dismissed, and somebody waits for an answer of it."""
 
     key: AgentKey
@@ -181,13 +181,13 @@ class Restarted(msgspec.Struct, frozen=True):
 Input = (
     Submit
     | Cancel
-    | Release
-    | WantAgent
+    | ReleaseHold
+    | RequireAgent
     | AgentStopRequested
     | Purge
     | AgentConnected
-    | AgentSaid
-    | AgentGap
+    | AgentMessage
+    | FramesLost
     | AgentDisconnected
     | DriverStarted
     | DriverFailed
@@ -197,7 +197,7 @@ Input = (
     | SignedIn
     | SignedOut
     | HostChanged
-    | AgentBusy
+    | EvictionRefused
     | TimerFired
     | Restarted
 )
@@ -219,15 +219,15 @@ def jids(input_: Input) -> tuple[str, ...]:
                 f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}",
                 *(a.compute_jid for a in spec.after),
             )
-        case Cancel(request=request) | Release(request=request):
+        case Cancel(request=request) | ReleaseHold(request=request):
             return (request.compute_jid,)
         case TimerFired(timer=("follow", str() as jid)):
             return (jid,)
         case Purge(jid=jid):
             return (jid,)
-        case AgentSaid(message=RunStatusUpdate(execution=execution)):
+        case AgentMessage(message=RunStatusUpdate(execution=execution)):
             return (execution.token.jid,)
-        case AgentSaid(message=Snapshot(executions=executions)):
+        case AgentMessage(message=Snapshot(executions=executions)):
             return tuple(e.token.jid for e in executions)
         case _:
             return ()
@@ -238,7 +238,15 @@ def agent_key(input_: Input) -> AgentKey | None:
     match input_:
         case TimerFired(timer=(_, AgentKey() as key, *_)):
             return key
-        case Submit() | Cancel() | Release() | Purge() | HostChanged() | TimerFired() | Restarted():
+        case (
+            Submit()
+            | Cancel()
+            | ReleaseHold()
+            | Purge()
+            | HostChanged()
+            | TimerFired()
+            | Restarted()
+        ):
             return None
         case _:
             return input_.key
@@ -248,6 +256,6 @@ def refusal_handle(input_: Input) -> int | None:
     """Who has to be told when this input cannot be carried out."""
     return (
         input_.handle
-        if isinstance(input_, Submit | Cancel | Release | WantAgent | AgentStopRequested)
+        if isinstance(input_, Submit | Cancel | ReleaseHold | RequireAgent | AgentStopRequested)
         else None
     )

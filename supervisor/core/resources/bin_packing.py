@@ -45,7 +45,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return (self.cpu, self.memory_mb, len(self.gpus), len(self.ports))
 
 
-class Need(msgspec.Struct, frozen=True):
+class RoleDemand(msgspec.Struct, frozen=True):
     """What each of the tasks of a role needs. fixed: numbers of ports that it must have, ascending."""
 
     role: str
@@ -54,7 +54,7 @@ class Need(msgspec.Struct, frozen=True):
     fixed: tuple[int, ...] = ()
 
 
-class Space(msgspec.Struct):
+class FreeCapacity(msgspec.Struct):
     """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this
     gang takes by their number.
 
@@ -68,56 +68,59 @@ class Space(msgspec.Struct):
     fixed: frozenset[int] = frozenset()
     full: bool = False
 
-    def copy(self) -> "Space":
-        return Space(self.node, self.free.copy(), self.held, self.avoided, self.fixed, self.full)
+    def copy(self) -> "FreeCapacity":
+        return FreeCapacity(
+            self.node, self.free.copy(), self.held, self.avoided, self.fixed, self.full
+        )
 
     def has(self, port: int) -> bool:
         return port not in self.held and port not in self.avoided and port not in self.fixed
 
 
 #: For each need, in their order, the places in the list of nodes where its tasks go, ascending.
-Seating = list[list[int]]
+Assignment = list[list[int]]
 #: In which order of nodes, and how many tasks at most on each.
-_Order = Callable[[Need, list[Space]], list[tuple[int, int]]]
+_Order = Callable[[RoleDemand, list[FreeCapacity]], list[tuple[int, int]]]
 
 
-class Stuck(msgspec.Struct, frozen=True):
+class UnplacedTask(msgspec.Struct, frozen=True):
     """The first task without a place: of which role, how many of the gang have one, and what is
     free beside them.
     """
 
-    need: Need
+    need: RoleDemand
     index: int
     seated: int
-    spaces: list[Space]
+    spaces: list[FreeCapacity]
 
 
-def needs_of(roles: Sequence[TaskRole]) -> tuple[Need, ...]:
+def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
     out = []
     for r in roles:
         ports = r.all_ports()
         fixed = sorted(n for p in ports if p.begin for n in range(p.begin, p.begin + p.count))
         dynamic = sum(p.count for p in ports if not p.begin)
-        out.append(Need(r.name, r.tasks, (r.cpu, r.memory_mb, r.gpu, dynamic), tuple(fixed)))
+        out.append(RoleDemand(r.name, r.tasks, (r.cpu, r.memory_mb, r.gpu, dynamic), tuple(fixed)))
     return tuple(out)
 
 
-def empty(nodes: Sequence[Node]) -> list[Space]:
+def empty(nodes: Sequence[Node]) -> list[FreeCapacity]:
     """What is free when nothing runs."""
-    return [Space(n, list(n.amounts)) for n in nodes]
+    return [FreeCapacity(n, list(n.amounts)) for n in nodes]
 
 
-def asked(needs: Sequence[Need], what: int) -> int:
+def asked(needs: Sequence[RoleDemand], what: int) -> int:
     return sum(n.amounts[what] * n.tasks for n in needs)
 
 
-def without_ports(needs: Sequence[Need]) -> tuple[Need, ...]:
+def without_ports(needs: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
     return tuple(
-        Need(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0)) for n in needs
+        RoleDemand(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0))
+        for n in needs
     )
 
 
-def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
+def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
     """Where each task goes; None: no way was found. Leaves `spaces` as they are."""
     if any(asked(needs, what) > sum(s.free[what] for s in spaces) for what in range(4)):
         return None
@@ -135,7 +138,9 @@ def pack(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
     return _search(needs, spaces)
 
 
-def seat(needs: Sequence[Need], spaces: Sequence[Space], among: Sequence[int]) -> Seating | None:
+def seat(
+    needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], among: Sequence[int]
+) -> Assignment | None:
     """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one
     host, all tasks on one of these.
     """
@@ -149,7 +154,7 @@ def seat(needs: Sequence[Need], spaces: Sequence[Space], among: Sequence[int]) -
     return None if found is None else [[wide[n] for n in seats] for seats in found]
 
 
-def alone(needs: Sequence[Need], space: Space) -> bool:
+def alone(needs: Sequence[RoleDemand], space: FreeCapacity) -> bool:
     """Is there room for all of it on this node, in a network of that host?"""
     return (
         not space.full
@@ -158,12 +163,12 @@ def alone(needs: Sequence[Need], space: Space) -> bool:
     )
 
 
-def stuck(needs: Sequence[Need], spaces: Sequence[Space]) -> Stuck | None:
+def stuck(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnplacedTask | None:
     """How far the plainest way of laying out comes."""
     return _lay_out(needs, [s.copy() for s in spaces], _largest_share, _as_listed)[1]
 
 
-def room_for(need: Need, space: Space) -> int:
+def room_for(need: RoleDemand, space: FreeCapacity) -> int:
     """How many tasks of this need the node has room for."""
     most = need.tasks
     for amount, free in zip(need.amounts, space.free, strict=True):
@@ -179,7 +184,7 @@ def room_for(need: Need, space: Space) -> int:
     return max(0, most)
 
 
-def _take(need: Need, space: Space, tasks: int) -> None:
+def _take(need: RoleDemand, space: FreeCapacity, tasks: int) -> None:
     for what, amount in enumerate(need.amounts):
         space.free[what] -= amount * tasks
     if need.fixed:
@@ -188,16 +193,16 @@ def _take(need: Need, space: Space, tasks: int) -> None:
 
 
 def _lay_out(
-    needs: Sequence[Need],
-    spaces: list[Space],
-    by: Callable[[Need, list[int]], float],
+    needs: Sequence[RoleDemand],
+    spaces: list[FreeCapacity],
+    by: Callable[[RoleDemand, list[int]], float],
     order: _Order,
-) -> tuple[Seating, Stuck | None]:
+) -> tuple[Assignment, UnplacedTask | None]:
     """The largest need first; for each as many tasks on a node as fit, then the next node. Changes
     `spaces`.
     """
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
-    seating: Seating = [[] for _ in needs]
+    seating: Assignment = [[] for _ in needs]
     for i in sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -by(needs[i], total), i)):
         need = needs[i]
         for at, most in order(need, spaces):
@@ -207,38 +212,38 @@ def _lay_out(
             if len(seating[i]) == need.tasks:
                 break
         else:
-            return seating, Stuck(need, len(seating[i]), sum(map(len, seating)), spaces)
+            return seating, UnplacedTask(need, len(seating[i]), sum(map(len, seating)), spaces)
         seating[i].sort()
     return seating, None
 
 
-def _largest_share(need: Need, total: list[int]) -> float:
+def _largest_share(need: RoleDemand, total: list[int]) -> float:
     return max(
         (amount / free if free > 0 else 1.0) if amount else 0.0
         for amount, free in zip(need.amounts, total, strict=True)
     )
 
 
-def _all_shares(need: Need, total: list[int]) -> float:
+def _all_shares(need: RoleDemand, total: list[int]) -> float:
     return sum(
         (amount / free if free > 0 else 1.0) if amount else 0.0
         for amount, free in zip(need.amounts, total, strict=True)
     )
 
 
-def _spares_gpus(need: Need, space: Space) -> bool:
+def _spares_gpus(need: RoleDemand, space: FreeCapacity) -> bool:
     """Tasks without GPUs go where there are none, if they can."""
     return not need.amounts[GPU] and space.free[GPU] > 0
 
 
-def _as_listed(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
+def _as_listed(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
     return sorted(
         ((at, need.tasks) for at in range(len(spaces))),
         key=lambda o: (_spares_gpus(need, spaces[o[0]]), o),
     )
 
 
-def _tightest(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
+def _tightest(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
     room = [room_for(need, s) for s in spaces]
     return sorted(
         ((at, need.tasks) for at, n in enumerate(room) if n),
@@ -246,7 +251,7 @@ def _tightest(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
     )
 
 
-def _evenly(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
+def _evenly(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
     """To each node its share, by how many it has room for: so none runs out of one thing while it
     has much of another.
     """
@@ -258,7 +263,7 @@ def _evenly(need: Need, spaces: list[Space]) -> list[tuple[int, int]]:
     ]
 
 
-def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
+def _search(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
     """Every way there is, until one is found or the steps are used up; for small gangs only."""
     if sum(n.tasks for n in needs) > SEARCHED_TASKS:
         return None
@@ -272,7 +277,7 @@ def _search(needs: Sequence[Need], spaces: Sequence[Space]) -> Seating | None:
     )
     if chosen is None:
         return None
-    seating: Seating = [[] for _ in needs]
+    seating: Assignment = [[] for _ in needs]
     for i, at in zip(tasks, chosen, strict=True):
         seating[i].append(at)
     return seating
@@ -283,11 +288,11 @@ class _Search(msgspec.Struct):
     amounts free are the same.
     """
 
-    tasks: list[Need]
+    tasks: list[RoleDemand]
     alike: bool
     steps: int = SEARCH_STEPS
 
-    def go_on(self, spaces: list[Space], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
+    def go_on(self, spaces: list[FreeCapacity], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
         """The nodes of all tasks, those of the first ones being chosen."""
         n = len(chosen)
         if n == len(self.tasks):

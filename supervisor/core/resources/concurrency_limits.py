@@ -14,24 +14,24 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 #: (computeJid, serial)
-Ticket = tuple[str, int]
+RunKey = tuple[str, int]
 
 
 class Pool(msgspec.Struct):
     capacity: int
-    holders: set[Ticket] = msgspec.field(default_factory=set)
+    holders: set[RunKey] = msgspec.field(default_factory=set)
     #: (number, ticket) of who waits, lowest first
-    queue: list[tuple[int, Ticket]] = msgspec.field(default_factory=list)
+    queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
 
 
-class Claim(msgspec.Struct):
+class LimitClaim(msgspec.Struct):
     number: int
     pools: tuple[str, ...]
     #: how many of `pools` are held
     held: int = 0
 
 
-class Wait(msgspec.Struct, frozen=True):
+class LimitWait(msgspec.Struct, frozen=True):
     """Why a ticket waits: for this pool, while `holders` have what there is.
 
     ahead: of those that ask for this pool now; others may come to ask before it (see `ahead`).
@@ -39,7 +39,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     pool: str
     ahead: int
-    holders: frozenset[Ticket]
+    holders: frozenset[RunKey]
     capacity: int
 
     @property
@@ -47,37 +47,43 @@ class Wait(msgspec.Struct, frozen=True):
         return len(self.holders)
 
 
-class Slots(msgspec.Struct):
+class ConcurrencyLimits(msgspec.Struct):
     """`capacity` says how many a pool of this name has, when it first appears."""
 
     capacity: Callable[[str], int]
     pools: dict[str, Pool] = msgspec.field(default_factory=dict)
-    claims: dict[Ticket, Claim] = msgspec.field(default_factory=dict)
+    claims: dict[RunKey, LimitClaim] = msgspec.field(default_factory=dict)
 
 
-def request(slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...]) -> list[Ticket]:
+def request(
+    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[str, ...]
+) -> list[RunKey]:
     """Ask for all of `pools`. Returns the tickets that hold everything now and did not before (this
     one, or none).
     """
     if ticket in slots.claims:
         return []
-    slots.claims[ticket] = Claim(number=number, pools=pools)
+    slots.claims[ticket] = LimitClaim(number=number, pools=pools)
     return _advance(slots, [ticket])
 
 
 def hold(
-    slots: Slots, ticket: Ticket, number: int, pools: tuple[str, ...], released: Iterable[str] = ()
+    slots: ConcurrencyLimits,
+    ticket: RunKey,
+    number: int,
+    pools: tuple[str, ...],
+    released: Iterable[str] = (),
 ) -> None:
     """Take note of what was placed before a restart, whether or not there is room. `released` were
     given back since.
     """
     kept = tuple(p for p in pools if p not in released)
-    slots.claims[ticket] = Claim(number=number, pools=kept, held=len(kept))
+    slots.claims[ticket] = LimitClaim(number=number, pools=kept, held=len(kept))
     for name in kept:
         _pool(slots, name).holders.add(ticket)
 
 
-def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticket]:
+def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -> list[RunKey]:
     """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds
     all). Returns who holds everything now.
     """
@@ -92,7 +98,7 @@ def release(slots: Slots, ticket: Ticket, only: str | None = None) -> list[Ticke
     return _pass_on(slots, (only,))
 
 
-def release_all(slots: Slots, tickets: Iterable[Ticket]) -> list[Ticket]:
+def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
     """Give back everything that these hold or wait for: none of them gets what another one of them
     gives back.
     """
@@ -110,14 +116,14 @@ def release_all(slots: Slots, tickets: Iterable[Ticket]) -> list[Ticket]:
     return _pass_on(slots, names)
 
 
-def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
+def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     """What a ticket waits for; None when it waits for nothing here."""
     claim = slots.claims.get(ticket)
     if claim is None or claim.held == len(claim.pools):
         return None
     name = claim.pools[claim.held]
     pool = slots.pools[name]
-    return Wait(
+    return LimitWait(
         name,
         bisect_left(pool.queue, (claim.number, ticket)),
         frozenset(pool.holders),
@@ -125,7 +131,7 @@ def wait_of(slots: Slots, ticket: Ticket) -> Wait | None:
     )
 
 
-def broken(slots: Slots) -> list[str]:
+def broken(slots: ConcurrencyLimits) -> list[str]:
     """What is wrong with the books, as sentences: for tests and the simulator."""
     out = []
     for name, pool in slots.pools.items():
@@ -153,7 +159,7 @@ def broken(slots: Slots) -> list[str]:
     return out
 
 
-def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
+def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
     """Let these tickets take pool after pool until each has all or must wait. Returns the ones that
     have all.
     """
@@ -173,7 +179,7 @@ def _advance(slots: Slots, tickets: list[Ticket]) -> list[Ticket]:
     return done
 
 
-def _pass_on(slots: Slots, names: Iterable[str]) -> list[Ticket]:
+def _pass_on(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
     """There may be room in these pools, or nobody left in them."""
     out = [ticket for name in names for ticket in _grant(slots, name)]
     for name in names:
@@ -181,8 +187,8 @@ def _pass_on(slots: Slots, names: Iterable[str]) -> list[Ticket]:
     return out
 
 
-def _grant(slots: Slots, name: str) -> list[Ticket]:
-    out: list[Ticket] = []
+def _grant(slots: ConcurrencyLimits, name: str) -> list[RunKey]:
+    out: list[RunKey] = []
     pool = slots.pools.get(name)
     while pool is not None and pool.queue and len(pool.holders) < pool.capacity:
         _, ticket = pool.queue.pop(0)
@@ -192,19 +198,19 @@ def _grant(slots: Slots, name: str) -> list[Ticket]:
     return out
 
 
-def _waits_for(slots: Slots, ticket: Ticket, name: str) -> bool:
+def _waits_for(slots: ConcurrencyLimits, ticket: RunKey, name: str) -> bool:
     claim = slots.claims.get(ticket)
     return claim is not None and claim.held < len(claim.pools) and claim.pools[claim.held] == name
 
 
-def _pool(slots: Slots, name: str) -> Pool:
+def _pool(slots: ConcurrencyLimits, name: str) -> Pool:
     pool = slots.pools.get(name)
     if pool is None:
         pool = slots.pools[name] = Pool(capacity=slots.capacity(name))
     return pool
 
 
-def _forget_if_unused(slots: Slots, name: str) -> None:
+def _forget_if_unused(slots: ConcurrencyLimits, name: str) -> None:
     pool = slots.pools.get(name)
     if pool is not None and not pool.holders and not pool.queue:
         del slots.pools[name]

@@ -18,23 +18,20 @@ from itertools import islice, repeat
 
 import msgspec
 
-from ....protocol.jobs.roles import Place, TaskRole
-from . import bin_packing as packing
-from . import host_selection as hosts
-from . import subnets
-from . import unschedulable as shortage
-from .bin_packing import PORT, Need, Node, Space
-from .concurrency_limits import Ticket
-from .unschedulable import Lack, too_much
+from ....protocol.jobs.roles import TaskPlace, TaskRole
+from . import bin_packing, host_selection, subnets, unschedulable
+from .bin_packing import PORT, FreeCapacity, Node, RoleDemand
+from .concurrency_limits import RunKey
+from .unschedulable import UnschedulableReason, too_much
 
 __all__ = [
     "AVOID_BLOCK_SECS",
     "AVOID_SECS",
-    "Grant",
-    "Lack",
+    "Allocation",
     "Node",
-    "Room",
-    "Seat",
+    "NodePool",
+    "TaskIndex",
+    "UnschedulableReason",
     "again",
     "broken",
     "foreign",
@@ -50,16 +47,16 @@ __all__ = [
 ]
 
 #: (role, index)
-Seat = tuple[str, int]
+TaskIndex = tuple[str, int]
 #: Who got everything, and where each of its tasks is: by role in the order they were asked for,
 #: then by index.
-Grant = tuple[Ticket, tuple[Place, ...]]
+Allocation = tuple[RunKey, tuple[TaskPlace, ...]]
 #: So long a port is avoided on which somebody else was found listening; and addresses that somebody
 #: else's network has, because to try them again costs a gang its attempt.
 AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
-class Books(msgspec.Struct):
+class NodeUsage(msgspec.Struct):
     """What is held of one node. More than there is, only by what was kept from before a restart."""
 
     cpu: int = 0
@@ -78,12 +75,12 @@ class Books(msgspec.Struct):
     subnets: str | None = None
 
 
-class Claim(msgspec.Struct):
+class AllocationRequest(msgspec.Struct):
     """It waits until it has seats, and is forgotten with the last of them."""
 
     number: int
     roles: tuple[TaskRole, ...]
-    seats: dict[Seat, Place] = msgspec.field(default_factory=dict)
+    seats: dict[TaskIndex, TaskPlace] = msgspec.field(default_factory=dict)
     kept: bool = False
     #: why it could not be placed even if nothing else ran: then it stands in no queue
     never: str | None = None
@@ -91,37 +88,37 @@ class Claim(msgspec.Struct):
     plan: str | None = None
 
 
-class Room(msgspec.Struct):
+class NodePool(msgspec.Struct):
     """The hosts of `nodes` are different ones."""
 
     nodes: tuple[Node, ...]
-    books: dict[str, Books] = msgspec.field(default_factory=dict)
-    claims: dict[Ticket, Claim] = msgspec.field(default_factory=dict)
+    books: dict[str, NodeUsage] = msgspec.field(default_factory=dict)
+    claims: dict[RunKey, AllocationRequest] = msgspec.field(default_factory=dict)
     #: (number, ticket) of who waits, lowest first
-    queue: list[tuple[int, Ticket]] = msgspec.field(default_factory=list)
+    queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
     #: hosts that cannot be asked now
     down: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         for n in self.nodes:
-            self.books.setdefault(n.host, Books(subnets=n.subnets))
+            self.books.setdefault(n.host, NodeUsage(subnets=n.subnets))
 
 
 def request(
-    room: Room,
-    ticket: Ticket,
+    room: NodePool,
+    ticket: RunKey,
     number: int,
     roles: Sequence[TaskRole],
     mono: float,
     plan: str | None = None,
-) -> list[Grant]:
+) -> list[Allocation]:
     """Ask for places for all tasks of all roles. Returns who has them now and had not before (this
     one, or none).
     """
     if ticket in room.claims:
         return []
     never = too_much(room.nodes, roles, plan)
-    room.claims[ticket] = Claim(number, tuple(roles), never=never, plan=plan)
+    room.claims[ticket] = AllocationRequest(number, tuple(roles), never=never, plan=plan)
     if never is not None:
         return []
     insort(room.queue, (number, ticket))
@@ -129,7 +126,9 @@ def request(
     return _settle(room, mono) if room.queue[0][1] == ticket else []
 
 
-def keep(room: Room, ticket: Ticket, roles: Sequence[TaskRole], places: Iterable[Place]) -> None:
+def keep(
+    room: NodePool, ticket: RunKey, roles: Sequence[TaskRole], places: Iterable[TaskPlace]
+) -> None:
     """Take note of what was placed before a restart, whether or not there is room; also of some of
     a gang, one after the other.
     """
@@ -139,7 +138,7 @@ def keep(room: Room, ticket: Ticket, roles: Sequence[TaskRole], places: Iterable
         claim = None
     if claim is None:
         # it was placed before everybody who asks from now on
-        claim = Claim(-1, tuple(roles))
+        claim = AllocationRequest(-1, tuple(roles))
     claim.kept = True
     for place in places:
         seat = (place.role, place.index)
@@ -150,7 +149,9 @@ def keep(room: Room, ticket: Ticket, roles: Sequence[TaskRole], places: Iterable
         room.claims[ticket] = claim
 
 
-def release(room: Room, ticket: Ticket, mono: float, seat: Seat | None = None) -> list[Grant]:
+def release(
+    room: NodePool, ticket: RunKey, mono: float, seat: TaskIndex | None = None
+) -> list[Allocation]:
     """Give back everything a gang holds or waits for (or only one seat of those it holds). Returns
     who has everything now.
     """
@@ -171,11 +172,11 @@ def release(room: Room, ticket: Ticket, mono: float, seat: Seat | None = None) -
 
 
 def taken(
-    room: Room,
-    ticket: Ticket,
+    room: NodePool,
+    ticket: RunKey,
     ports: Mapping[str, Sequence[int]],
     mono: float,
-) -> tuple[tuple[Place, ...] | None, list[Grant]]:
+) -> tuple[tuple[TaskPlace, ...] | None, list[Allocation]]:
     """On these ports of these hosts somebody else listens: avoid them for a while. Returns the
     gang's places, with other ports.
 
@@ -193,7 +194,7 @@ def taken(
     return None, again(room, ticket, mono)
 
 
-def foreign(room: Room, host: str, address: str, mono: float) -> None:
+def foreign(room: NodePool, host: str, address: str, mono: float) -> None:
     """Somebody else has the network of this address there: nobody is given any of it for a while."""
     books = room.books.get(host)
     block = (
@@ -203,7 +204,7 @@ def foreign(room: Room, host: str, address: str, mono: float) -> None:
         books.foreign[block] = mono + AVOID_BLOCK_SECS
 
 
-def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
+def again(room: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
     """A gang gives its places back and waits for others, with its number. Returns who has
     everything now, this one perhaps.
     """
@@ -215,14 +216,14 @@ def again(room: Room, ticket: Ticket, mono: float) -> list[Grant]:
     return _settle(room, mono)
 
 
-def look_again(room: Room, mono: float) -> list[Grant]:
+def look_again(room: NodePool, mono: float) -> list[Allocation]:
     """Time has passed: ports and addresses that were avoided may be free; or a host is up again.
     Returns who has everything now.
     """
     return _settle(room, mono)
 
 
-def next_look(room: Room) -> float | None:
+def next_look(room: NodePool) -> float | None:
     """When to look again: the moment that the next of what is avoided may be tried, while somebody
     waits; None: no need to.
     """
@@ -235,26 +236,26 @@ def next_look(room: Room) -> float | None:
     return min(untils, default=None) if room.queue else None
 
 
-def wait_of(room: Room, ticket: Ticket) -> Lack | None:
+def wait_of(room: NodePool, ticket: RunKey) -> UnschedulableReason | None:
     """Why a gang waits; None when it waits for nothing here."""
     claim = room.claims.get(ticket)
     if claim is None or claim.seats:
         return None
     if claim.never is not None:
-        return Lack(
+        return UnschedulableReason(
             "insufficient",
             0,
             f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}",
         )
     if ahead := bisect_left(room.queue, (claim.number, ticket)):
-        return shortage.behind(ahead)
+        return unschedulable.behind(ahead)
     spaces = _spaces(room)
-    return shortage.lack(
-        packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)]
+    return unschedulable.lack(
+        bin_packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)]
     )
 
 
-def usage(room: Room) -> list[dict[str, object]]:
+def usage(room: NodePool) -> list[dict[str, object]]:
     """For each node what is held and what there is."""
     return [
         {
@@ -269,7 +270,7 @@ def usage(room: Room) -> list[dict[str, object]]:
     ]
 
 
-def broken(room: Room) -> list[str]:
+def broken(room: NodePool) -> list[str]:
     """What is wrong with the books, as sentences: for tests and the simulator."""
     waits = {t: c for t, c in room.claims.items() if not c.seats and c.never is None}
     out = [
@@ -289,10 +290,10 @@ def broken(room: Room) -> list[str]:
     return out
 
 
-def _wrong_books(room: Room, node: Node) -> list[str]:
-    seen, books = Books(subnets=node.subnets), room.books[node.host]
+def _wrong_books(room: NodePool, node: Node) -> list[str]:
+    seen, books = NodeUsage(subnets=node.subnets), room.books[node.host]
     kept = False
-    owners: dict[int, Ticket] = {}
+    owners: dict[int, RunKey] = {}
     out: list[str] = []
     for ticket, claim in room.claims.items():
         asked = {(r.name, i): r for r in claim.roles for i in range(r.tasks)}
@@ -325,13 +326,13 @@ def _wrong_books(room: Room, node: Node) -> list[str]:
     return out
 
 
-def _settle(room: Room, mono: float) -> list[Grant]:
+def _settle(room: NodePool, mono: float) -> list[Allocation]:
     """Whoever is first gets everything, as long as it can."""
     for books in room.books.values():
         for avoided in (books.avoided, books.foreign):
             for number in [n for n, until in avoided.items() if until <= mono]:
                 del avoided[number]
-    out: list[Grant] = []
+    out: list[Allocation] = []
     while room.queue:
         _, ticket = room.queue[0]
         claim = room.claims[ticket]
@@ -349,7 +350,7 @@ def _settle(room: Room, mono: float) -> list[Grant]:
     return out
 
 
-def _leave_queue(room: Room, ticket: Ticket) -> bool:
+def _leave_queue(room: NodePool, ticket: RunKey) -> bool:
     """Forget one who waits. Returns whether it was the first."""
     claim = room.claims.pop(ticket)
     if claim.never is not None:
@@ -359,7 +360,7 @@ def _leave_queue(room: Room, ticket: Ticket) -> bool:
     return at == 0
 
 
-def _spaces(room: Room) -> list[Space]:
+def _spaces(room: NodePool) -> list[FreeCapacity]:
     out = []
     for n in room.nodes:
         b = room.books[n.host]
@@ -375,25 +376,27 @@ def _spaces(room: Room) -> list[Space]:
             ports,
         ]
         full = n.subnets is not None and _free_block(n, b) is None
-        out.append(Space(n, [max(0, f) for f in free], b.ports, b.avoided, full=full))
+        out.append(FreeCapacity(n, [max(0, f) for f in free], b.ports, b.avoided, full=full))
     return out
 
 
-def _open(room: Room, plan: str | None) -> list[int]:
+def _open(room: NodePool, plan: str | None) -> list[int]:
     """The nodes that may be given to somebody with this plan now."""
-    may = {n.host for n in hosts.allowed(room.nodes, plan)} - room.down
+    may = {n.host for n in host_selection.allowed(room.nodes, plan)} - room.down
     return [at for at, n in enumerate(room.nodes) if n.host in may]
 
 
-def _plan(room: Room, claim: Claim) -> tuple[tuple[Need, ...], packing.Seating] | None:
-    needs, among = packing.needs_of(claim.roles), _open(room, claim.plan)
+def _plan(
+    room: NodePool, claim: AllocationRequest
+) -> tuple[tuple[RoleDemand, ...], bin_packing.Assignment] | None:
+    needs, among = bin_packing.needs_of(claim.roles), _open(room, claim.plan)
     if _hopeless(room, needs, among):
         return None
-    seating = packing.seat(needs, _spaces(room), among)
+    seating = bin_packing.seat(needs, _spaces(room), among)
     return None if seating is None else (needs, seating)
 
 
-def _hopeless(room: Room, needs: Sequence[Need], among: Sequence[int]) -> bool:
+def _hopeless(room: NodePool, needs: Sequence[RoleDemand], among: Sequence[int]) -> bool:
     """Is less free on all nodes together than is asked for? It is soon said, and this is asked
     whenever somebody gives something back.
     """
@@ -404,12 +407,15 @@ def _hopeless(room: Room, needs: Sequence[Need], among: Sequence[int]) -> bool:
         sum(len(n.gpus) for n, _ in books),
         sum(len(n.ports) for n, _ in books),
     )
-    return any(packing.asked(needs, what) > free[what] for what in range(len(free)))
+    return any(bin_packing.asked(needs, what) > free[what] for what in range(len(free)))
 
 
 def _places(
-    room: Room, roles: Sequence[TaskRole], needs: Sequence[Need], seating: packing.Seating
-) -> tuple[Place, ...]:
+    room: NodePool,
+    roles: Sequence[TaskRole],
+    needs: Sequence[RoleDemand],
+    seating: bin_packing.Assignment,
+) -> tuple[TaskPlace, ...]:
     """Names and numbers for what was planned: of a node's ports, first those that are asked for by
     number, then any.
     """
@@ -439,7 +445,7 @@ def _places(
             }
             node = room.nodes[at]
             out.append(
-                Place(
+                TaskPlace(
                     role=role.name,
                     index=index,
                     host=node.host,
@@ -451,11 +457,11 @@ def _places(
     return tuple(out)
 
 
-def _free_block(node: Node, books: Books) -> int | None:
+def _free_block(node: Node, books: NodeUsage) -> int | None:
     return subnets.free_block(node.subnets, books.blocks.keys() | books.foreign.keys())
 
 
-def _addresses(node: Node, books: Books) -> Iterator[str]:
+def _addresses(node: Node, books: NodeUsage) -> Iterator[str]:
     """Of the tasks of one gang on this node, in their order."""
     block = _free_block(node, books)
     if node.subnets is None or block is None:
@@ -463,7 +469,7 @@ def _addresses(node: Node, books: Books) -> Iterator[str]:
     return (subnets.address(node.subnets, block, n) for n in range(subnets.MEMBERS))
 
 
-def _next_ports(node: Node, books: Books, count: int, but: Iterable[int] = ()) -> list[int]:
+def _next_ports(node: Node, books: NodeUsage, count: int, but: Iterable[int] = ()) -> list[int]:
     """The next free ports in turn; fewer than `count` when there are no more. Those are not the
     next ones any more.
     """
@@ -483,7 +489,9 @@ def _next_ports(node: Node, books: Books, count: int, but: Iterable[int] = ()) -
     return out
 
 
-def _change_ports(room: Room, claim: Claim, lost: Mapping[str, Sequence[int]]) -> bool:
+def _change_ports(
+    room: NodePool, claim: AllocationRequest, lost: Mapping[str, Sequence[int]]
+) -> bool:
     """Give the gang others for what it lost, on the same hosts; False, and its places stay, when
     there are none.
     """
@@ -516,14 +524,14 @@ def _change_ports(room: Room, claim: Claim, lost: Mapping[str, Sequence[int]]) -
     return True
 
 
-def _book(room: Room, claim: Claim, place: Place, sign: int) -> None:
+def _book(room: NodePool, claim: AllocationRequest, place: TaskPlace, sign: int) -> None:
     """Put down what one task holds, or strike it out. A host that is gone has no books."""
     books = room.books.get(place.host)
     if books is not None:
         _add(books, next(r for r in claim.roles if r.name == place.role), place, sign)
 
 
-def _add(books: Books, role: TaskRole, place: Place, sign: int) -> None:
+def _add(books: NodeUsage, role: TaskRole, place: TaskPlace, sign: int) -> None:
     books.cpu += sign * role.cpu
     books.memory_mb += sign * role.memory_mb
     for g in place.gpus:

@@ -13,7 +13,7 @@ import msgspec
 from ....protocol.clusters.cluster import LIMIT_SLACK_SECS
 
 
-class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
+class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """slots: runs at once, by kind. agent_mb: memory that one agent of a kind takes there;
     memory_mb: for all of them, None: not counted.
 
@@ -33,7 +33,7 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
     limit_slack_secs: float = LIMIT_SLACK_SECS
 
 
-class Down(msgspec.Struct, frozen=True):
+class HostOutage(msgspec.Struct, frozen=True):
     """A host that cannot be asked: why, and since when (wall time)."""
 
     detail: str
@@ -41,10 +41,10 @@ class Down(msgspec.Struct, frozen=True):
 
 
 #: By (driver, host).
-Outages = dict[tuple[str, str], Down]
+Outages = dict[tuple[str, str], HostOutage]
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class HostCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One host, as a run sees it that looks for a home.
 
     load: runs of its kind that wait or run there, of `slots` at once. warm: 2 where its user's
@@ -79,7 +79,7 @@ def allowed(places: Sequence[_Place], plan: str | None) -> list[_Place]:
     return kept or [p for p in places if not p.plans]
 
 
-def choose(options: Sequence[Option]) -> str | None:
+def choose(options: Sequence[HostCandidate]) -> str | None:
     """Where a run waits. A host that is down is nobody's choice while another is up; nor is one
     whose memory is used up.
 
@@ -100,4 +100,4 @@ def note(outages: Outages, where: tuple[str, str], detail: str, at: float, *, up
         outages.pop(where, None)
     else:
         before = outages.get(where)
-        outages[where] = Down(detail, at if before is None else before.since)
+        outages[where] = HostOutage(detail, at if before is None else before.since)

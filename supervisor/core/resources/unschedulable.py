@@ -11,16 +11,14 @@ from typing import Literal
 import msgspec
 
 from ....protocol.jobs.roles import FIRST_PORT, LAST_PORT, TaskRole
-from . import bin_packing as packing
-from . import host_selection as hosts
-from . import subnets
-from .bin_packing import CPU, GPU, MEMORY, PORT, Need, Node, Space, Stuck
+from . import bin_packing, host_selection, subnets
+from .bin_packing import CPU, GPU, MEMORY, PORT, FreeCapacity, Node, RoleDemand, UnplacedTask
 
 #: Hosts that a sentence names, before it says how many more there are.
 NAMED_HOSTS = 3
 
 
-class Lack(msgspec.Struct, frozen=True):
+class UnschedulableReason(msgspec.Struct, frozen=True):
     """Why a gang waits.
 
     behind: others asked before it, `ahead` of them. insufficient: less is free than it asks for.
@@ -32,34 +30,38 @@ class Lack(msgspec.Struct, frozen=True):
     sentence: str
 
 
-def behind(ahead: int) -> Lack:
+def behind(ahead: int) -> UnschedulableReason:
     others = "one run that was submitted" if ahead == 1 else f"{ahead} runs that were submitted"
-    return Lack("behind", ahead, f"it waits behind {others} before it")
+    return UnschedulableReason("behind", ahead, f"it waits behind {others} before it")
 
 
-def lack(needs: Sequence[Need], spaces: Sequence[Space]) -> Lack:
+def lack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnschedulableReason:
     """Why the gang whose turn it is cannot have its places now."""
-    short = [what for what in (CPU, MEMORY, GPU) if packing.asked(needs, what) > _sum(spaces, what)]
+    short = [
+        what for what in (CPU, MEMORY, GPU) if bin_packing.asked(needs, what) > _sum(spaces, what)
+    ]
     if short:
-        return Lack(
+        return UnschedulableReason(
             "insufficient", 0, "; ".join(_too_little(needs, spaces, what) for what in short)
         )
-    stuck = packing.stuck(needs, spaces)
+    stuck = bin_packing.stuck(needs, spaces)
     if (
         spaces
         and all(s.node.subnets is not None for s in spaces)
         and (stuck is None or len(spaces) > 1)
     ):
-        return Lack("fragmented", 0, _one_network(needs, spaces, "has room for all of them now"))
+        return UnschedulableReason(
+            "fragmented", 0, _one_network(needs, spaces, "has room for all of them now")
+        )
     if stuck is None:
-        return Lack(
+        return UnschedulableReason(
             "fragmented",
             0,
             f"no way was found yet to share its {_tasks(needs)} tasks out among the hosts",
         )
-    if packing.pack(packing.without_ports(needs), spaces) is not None:
-        return Lack("ports", 0, _ports_wanting(needs, spaces, stuck))
-    return Lack("fragmented", 0, _scattered(stuck, _tasks(needs)))
+    if bin_packing.pack(bin_packing.without_ports(needs), spaces) is not None:
+        return UnschedulableReason("ports", 0, _ports_wanting(needs, spaces, stuck))
+    return UnschedulableReason("fragmented", 0, _scattered(stuck, _tasks(needs)))
 
 
 def too_much(
@@ -69,25 +71,25 @@ def too_much(
     could.
     """
     wrong, all_ = _wrong_ports(roles), nodes
-    nodes = hosts.allowed(nodes, plan)
+    nodes = host_selection.allowed(nodes, plan)
     if wrong or not nodes:
         return wrong or (no_host(plan) if all_ else "there is no host where tasks may run")
-    needs, spaces = packing.needs_of(roles), packing.empty(nodes)
-    if packing.seat(needs, spaces, range(len(nodes))) is not None:
+    needs, spaces = bin_packing.needs_of(roles), bin_packing.empty(nodes)
+    if bin_packing.seat(needs, spaces, range(len(nodes))) is not None:
         return None
     for need in needs:
         if one := _task_too_large(need, spaces):
             return one
     for what in (CPU, MEMORY, GPU, PORT):
-        if packing.asked(needs, what) > _sum(spaces, what):
+        if bin_packing.asked(needs, what) > _sum(spaces, what):
             return _gang_too_large(needs, spaces, what)
     if crowd := _same_port_too_often(needs, spaces):
         return crowd
     if any(n.subnets is not None for n in nodes) and len(nodes) > 1:
         return _one_network(needs, spaces, "has room for all of them, even if nothing else runs")
-    if _tasks(needs) > subnets.MEMBERS or packing.pack(needs, spaces) is not None:
+    if _tasks(needs) > subnets.MEMBERS or bin_packing.pack(needs, spaces) is not None:
         return f"its {_tasks(needs)} tasks share a network of one host, which has addresses for {subnets.MEMBERS}"
-    stuck = packing.stuck(needs, spaces)
+    stuck = bin_packing.stuck(needs, spaces)
     return None if stuck is None else f"if nothing else ran, {_scattered(stuck, _tasks(needs))}"
 
 
@@ -97,16 +99,16 @@ def no_host(plan: str | None) -> str:
     return f"there is no host for {whose}: all are kept for those with others"
 
 
-def _one_network(needs: Sequence[Need], spaces: Sequence[Space], what: str) -> str:
+def _one_network(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: str) -> str:
     """Enough is there, but not on one host."""
     asks = [
         _who_asks(needs, what_)
         for what_ in (CPU, MEMORY, GPU)
-        if packing.asked(needs, what_) > _best(spaces, what_).free[what_]
+        if bin_packing.asked(needs, what_) > _best(spaces, what_).free[what_]
     ]
     full = " (all networks for gangs are in use there)" if all(s.full for s in spaces) else ""
     best = [
-        f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if packing.asked(needs, w))}"
+        f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if bin_packing.asked(needs, w))}"
         for s in spaces
     ]
     asked = f"; {asks[0]}" if asks else ""
@@ -115,25 +117,25 @@ def _one_network(needs: Sequence[Need], spaces: Sequence[Space], what: str) -> s
 
 def amount(what: int, n: int) -> str:
     match what:
-        case packing.CPU:
+        case bin_packing.CPU:
             return f"{n} core" if n == 1 else f"{n} cores"
-        case packing.MEMORY:
+        case bin_packing.MEMORY:
             return f"{n} MiB of memory"
-        case packing.GPU:
+        case bin_packing.GPU:
             return f"{n} GPU" if n == 1 else f"{n} GPUs"
         case _:
             return f"{n} port" if n == 1 else f"{n} ports"
 
 
-def _tasks(needs: Sequence[Need]) -> int:
+def _tasks(needs: Sequence[RoleDemand]) -> int:
     return sum(n.tasks for n in needs)
 
 
-def _sum(spaces: Sequence[Space], what: int) -> int:
+def _sum(spaces: Sequence[FreeCapacity], what: int) -> int:
     return sum(s.free[what] for s in spaces)
 
 
-def _all_of(need: Need) -> str:
+def _all_of(need: RoleDemand) -> str:
     parts = [amount(what, n) for what, n in enumerate(need.amounts) if n]
     if need.fixed:
         parts.append(_numbers(need.fixed))
@@ -152,11 +154,11 @@ def _numbers(ports: Sequence[int]) -> str:
     return f"port {told}" if len(ports) == 1 else f"the ports {told}"
 
 
-def _best(spaces: Sequence[Space], what: int) -> Space:
+def _best(spaces: Sequence[FreeCapacity], what: int) -> FreeCapacity:
     return max(spaces, key=lambda s: s.free[what])
 
 
-def _free(spaces: Sequence[Space], what: int, *, scattered: bool = False) -> str:
+def _free(spaces: Sequence[FreeCapacity], what: int, *, scattered: bool = False) -> str:
     """What is free on the best host, and in all."""
     best = _best(spaces, what)
     here = f"{best.free[what]} of {best.node.amounts[what]}"
@@ -173,7 +175,7 @@ def _free(spaces: Sequence[Space], what: int, *, scattered: bool = False) -> str
     return f"the most that one host has free is {here} ({best.node.host}); {there}"
 
 
-def _who_asks(needs: Sequence[Need], what: int) -> str:
+def _who_asks(needs: Sequence[RoleDemand], what: int) -> str:
     """`role worker asks for 12 cores (3 x 4)`; of several roles, their sum and the one that wants
     most.
     """
@@ -181,12 +183,12 @@ def _who_asks(needs: Sequence[Need], what: int) -> str:
     most = max(asking, key=lambda n: n.amounts[what] * n.tasks)
     each = f"{most.tasks} x {most.amounts[what]}"
     if len(asking) == 1:
-        told = f"role {most.role} asks for {amount(what, packing.asked(needs, what))}"
+        told = f"role {most.role} asks for {amount(what, bin_packing.asked(needs, what))}"
         return f"{told} ({each})" if most.tasks > 1 else told
-    return f"the roles ask for {amount(what, packing.asked(needs, what))} together (most of it role {most.role}: {each})"
+    return f"the roles ask for {amount(what, bin_packing.asked(needs, what))} together (most of it role {most.role}: {each})"
 
 
-def _too_little(needs: Sequence[Need], spaces: Sequence[Space], what: int) -> str:
+def _too_little(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: int) -> str:
     if not spaces:
         return "there is no host where tasks may run"
     largest = max(needs, key=lambda n: n.amounts[what])
@@ -195,7 +197,7 @@ def _too_little(needs: Sequence[Need], spaces: Sequence[Space], what: int) -> st
     return f"{_who_asks(needs, what)}: {_free(spaces, what)}"
 
 
-def _scattered(stuck: Stuck, tasks: int) -> str:
+def _scattered(stuck: UnplacedTask, tasks: int) -> str:
     """There would be enough, but not for this task in one place."""
     need, spaces = stuck.need, stuck.spaces
     first = f"{stuck.seated} of its {tasks} tasks would fit; beside them, " if stuck.seated else ""
@@ -206,7 +208,7 @@ def _scattered(stuck: Stuck, tasks: int) -> str:
     return f"{task} {_all_of(need)}: no host has all of it free ({_first_few([_there(need, s) for s in spaces])})"
 
 
-def _there(need: Need, space: Space) -> str:
+def _there(need: RoleDemand, space: FreeCapacity) -> str:
     """What a host has free of what is needed; of ports by number, whether they are."""
     has = ", ".join(amount(what, space.free[what]) for what, n in enumerate(need.amounts) if n)
     return f"{space.node.host} has {has}" + (
@@ -219,19 +221,21 @@ def _first_few(told: Sequence[str]) -> str:
     return "; ".join(told[:NAMED_HOSTS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _ports_wanting(needs: Sequence[Need], spaces: Sequence[Space], stuck: Stuck) -> str:
+def _ports_wanting(
+    needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], stuck: UnplacedTask
+) -> str:
     need = stuck.need
     if need.fixed:
         free = sum(all(s.has(p) for p in need.fixed) for s in stuck.spaces)
         there = f"free on {free} of {len(spaces)} {'host' if len(spaces) == 1 else 'hosts'}"
         why = _first_few([_who_has(need, s) or _there(need, s) for s in stuck.spaces])
         return f"task {need.role}/{stuck.index} asks for {_numbers(need.fixed)}: {there} ({why})"
-    if packing.asked(needs, PORT) > _sum(spaces, PORT):
+    if bin_packing.asked(needs, PORT) > _sum(spaces, PORT):
         return f"{_who_asks(needs, PORT)}: {_free(spaces, PORT)}{_left_alone(spaces)}"
     return f"{_scattered(stuck, _tasks(needs))}{_left_alone(spaces)}"
 
 
-def _who_has(need: Need, space: Space) -> str | None:
+def _who_has(need: RoleDemand, space: FreeCapacity) -> str | None:
     """Who has the ports on this host that are asked for by number."""
     for ports, who in (
         (space.held, "another run holds"),
@@ -243,7 +247,7 @@ def _who_has(need: Need, space: Space) -> str | None:
     return None
 
 
-def _left_alone(spaces: Sequence[Space]) -> str:
+def _left_alone(spaces: Sequence[FreeCapacity]) -> str:
     n = sum(p in s.avoided and p not in s.held for s in spaces for p in s.node.ports)
     return f"; {n} more are left alone for now, because something else listens there" if n else ""
 
@@ -266,7 +270,7 @@ def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
     return None
 
 
-def _task_too_large(need: Need, spaces: Sequence[Space]) -> str | None:
+def _task_too_large(need: RoleDemand, spaces: Sequence[FreeCapacity]) -> str | None:
     for what, n in enumerate(need.amounts):
         best = _best(spaces, what)
         if n > best.free[what]:
@@ -276,7 +280,7 @@ def _task_too_large(need: Need, spaces: Sequence[Space]) -> str | None:
                 else (f"the most that one host has is {best.free[what]} ({best.node.host})")
             )
             return f"role {need.role} asks for {amount(what, n)} for each task: {there}"
-    if any(packing.room_for(need, s) for s in spaces):
+    if any(bin_packing.room_for(need, s) for s in spaces):
         return None
     hosts = _first_few([_there(need, s) for s in spaces])
     return (
@@ -284,7 +288,7 @@ def _task_too_large(need: Need, spaces: Sequence[Space]) -> str | None:
     )
 
 
-def _gang_too_large(needs: Sequence[Need], spaces: Sequence[Space], what: int) -> str:
+def _gang_too_large(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: int) -> str:
     best = _best(spaces, what)
     there = (
         f"{best.node.host} has {best.free[what]}"
@@ -296,7 +300,7 @@ def _gang_too_large(needs: Sequence[Need], spaces: Sequence[Space], what: int) -
     return f"{_who_asks(needs, what)}: {there}"
 
 
-def _same_port_too_often(needs: Sequence[Need], spaces: Sequence[Space]) -> str | None:
+def _same_port_too_often(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> str | None:
     """A port has one number on each host: so many tasks at most can have the same one."""
     tasks: Counter[int] = Counter()
     for n in needs:

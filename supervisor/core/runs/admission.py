@@ -20,18 +20,15 @@ from ....protocol.ids import compute_jid
 from ....protocol.jobs.status import COMPLETED
 from ..interface.effects import ReplyStatus
 from ..interface.inputs import Submit
-from ..resources import gang_allocator as rooms
-from ..resources import host_selection as hosts
-from ..resources import unschedulable as shortage
+from ..resources import gang_allocator, host_selection, unschedulable
 from ..scheduling import placement
-from ..state import cluster_assignment as batch
-from ..state.configuration import Policy
-from ..state.world import Turn, owner
-from . import dependencies
-from . import termination as stopping
+from ..state import cluster_assignment
+from ..state.configuration import CoreConfig
+from ..state.world import Transaction, owner
+from . import dependencies, termination
 
 
-def submit(turn: Turn, input_: Submit) -> None:
+def submit(turn: Transaction, input_: Submit) -> None:
     """Decide one run request; raises Refusal."""
     request = input_.request
     spec = with_hash(request.run)
@@ -50,8 +47,11 @@ def submit(turn: Turn, input_: Submit) -> None:
         turn.ask(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(turn, request.req_id, jid, run.serial)
         return
-    if spec.driver in turn.world.policy.batch and batch.cluster(turn.world.policy, spec) is None:
-        raise Refusal("batchRefused", batch.unknown(turn.world.policy, spec))
+    if (
+        spec.driver in turn.world.policy.batch
+        and cluster_assignment.cluster(turn.world.policy, spec) is None
+    ):
+        raise Refusal("batchRefused", cluster_assignment.unknown(turn.world.policy, spec))
     lack = _too_much(turn.world.policy, spec)
     if lack is not None:
         raise Refusal("resourceExceeded", lack)
@@ -73,25 +73,25 @@ def submit(turn: Turn, input_: Submit) -> None:
     _receipt(turn, request.req_id, jid, serial)
     turn.ask(ReplyStatus(input_.handle, jid, serial))
     job = turn.world.jobs[jid]
-    stopping.arm(turn, job)
+    termination.arm(turn, job)
     if waits:
         dependencies.wait(turn, (jid, serial), waits)
         return
     placement.enqueue(turn, job)
 
 
-def _too_much(policy: Policy, spec: RunSpec) -> str | None:
+def _too_much(policy: CoreConfig, spec: RunSpec) -> str | None:
     """Why it could never be placed, even if nothing else ran."""
-    if not hosts.allowed(policy.hosts(spec.driver), spec.active_plan):
-        return shortage.no_host(spec.active_plan)
+    if not host_selection.allowed(policy.hosts(spec.driver), spec.active_plan):
+        return unschedulable.no_host(spec.active_plan)
     if not spec.roles:
         return None
     if spec.driver in policy.batch:
-        return batch.too_large(spec)
-    return rooms.too_much(policy.nodes.get(spec.driver, ()), spec.roles, spec.active_plan)
+        return cluster_assignment.too_large(spec)
+    return gang_allocator.too_much(policy.nodes.get(spec.driver, ()), spec.roles, spec.active_plan)
 
 
-def _reply_known(turn: Turn, input_: Submit, jid: str) -> None:
+def _reply_known(turn: Transaction, input_: Submit, jid: str) -> None:
     known = input_.known
     assert known is not None
     if known[0] != jid:
@@ -119,7 +119,7 @@ def _answered_by(run: Run, request: RunSimulation, spec: RunSpec) -> bool:
     return valid and run.status == COMPLETED and not request.force_run
 
 
-def _receipt(turn: Turn, req_id: str, jid: str, serial: int) -> None:
+def _receipt(turn: Transaction, req_id: str, jid: str, serial: int) -> None:
     turn.receipts.append(
         Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=turn.now.wall)
     )

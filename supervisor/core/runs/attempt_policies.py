@@ -24,7 +24,7 @@ MAX_PAUSE_SECS = 60.0
 _DOUBLINGS = 6
 
 
-class Final(msgspec.Struct, frozen=True):
+class TaskOutcome(msgspec.Struct, frozen=True):
     """A task that is over. ok: it ended by itself, with exit code 0."""
 
     role: str
@@ -43,7 +43,7 @@ class Verdict(msgspec.Struct, frozen=True):
     index: int | None
 
 
-class Again(msgspec.Struct, frozen=True):
+class RetryDecision(msgspec.Struct, frozen=True):
     """Another attempt follows, so long after the end of this one."""
 
     behavior: Behavior
@@ -51,7 +51,7 @@ class Again(msgspec.Struct, frozen=True):
     reason: str
 
 
-def decided(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | None:
+def decided(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdict | None:
     """None: the attempt goes on. finals: each task at most once, in the order of their ends,
     without those that were stopped.
     """
@@ -62,7 +62,9 @@ def decided(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | Non
     )
 
 
-def _deciding(roles: Sequence[TaskRole], finals: Sequence[Final], *, ok: bool) -> Verdict | None:
+def _deciding(
+    roles: Sequence[TaskRole], finals: Sequence[TaskOutcome], *, ok: bool
+) -> Verdict | None:
     """The condition that was fulfilled first, told with the newest task that counts towards it."""
     thresholds = {r.name: r.min_succeeded if ok else r.min_failed for r in roles}
     counts = dict.fromkeys(thresholds, 0)
@@ -80,7 +82,7 @@ def _deciding(roles: Sequence[TaskRole], finals: Sequence[Final], *, ok: bool) -
     return Verdict(succeeded=ok, reason=reason, role=fulfilled, index=newest.index)
 
 
-def _all_over(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | None:
+def _all_over(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdict | None:
     total = sum(r.tasks for r in roles)
     if len(finals) < total:
         return None
@@ -91,7 +93,7 @@ def _all_over(roles: Sequence[TaskRole], finals: Sequence[Final]) -> Verdict | N
 
 def again(
     policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float
-) -> Again | str:
+) -> RetryDecision | str:
     """What follows an attempt that failed in this way; a sentence that says why nothing does.
 
     before: why each earlier attempt was tried again. chance: in [0, 1), so that those who wait for
@@ -119,7 +121,7 @@ def again(
     delay = _delay(policy, behavior, before, chance)
     number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, without end"
     when = f"in {delay:.0f} s" if delay else "at once"
-    return Again(behavior, delay, f"{_WHY[behavior]}: {number}, {when}")
+    return RetryDecision(behavior, delay, f"{_WHY[behavior]}: {number}, {when}")
 
 
 _WHY: dict[Behavior, str] = {

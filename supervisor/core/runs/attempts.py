@@ -10,11 +10,10 @@ from ....diagnosis.exit_table import Diagnosis
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR
-from ..interface.effects import ClearTimer, ReleaseTask, SetTimer
-from ..scheduling import dispatch as tasks
-from ..scheduling import placement
-from ..state.world import Turn
-from .attempt_policies import Final, again, decided
+from ..interface.effects import ClearTimer, DiscardHeldTask, SetTimer
+from ..scheduling import dispatch, placement
+from ..state.world import Transaction
+from .attempt_policies import TaskOutcome, again, decided
 from .outcome import outcome
 
 #: Why a task is stopped when its attempt was decided by others: never a failure of its own.
@@ -23,7 +22,7 @@ DECIDED = "decided"
 CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 
 
-def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+def over(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
     """Nothing is left of this task."""
     token = task.token
     turn.record(
@@ -34,14 +33,14 @@ def over(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -
     if task.agent_key.kind == "container" and (
         run is None or not mine or run.spec.debug_secs is not None
     ):
-        turn.ask(ReleaseTask(task.agent_key, token))
+        turn.ask(DiscardHeldTask(task.agent_key, token))
     if run is not None and mine:
         _decide(turn, run, token, exit_)
         _close(turn, token)
     placement.over(turn, task.agent_key, token)
 
 
-def retry(turn: Turn, jid: str, serial: int) -> None:
+def retry(turn: Transaction, jid: str, serial: int) -> None:
     """The pause between two attempts is over."""
     job = turn.world.jobs.get(jid)
     run = job.run if job is not None else None
@@ -51,7 +50,7 @@ def retry(turn: Turn, jid: str, serial: int) -> None:
         placement.enqueue(turn, job)
 
 
-def arm(turn: Turn, jid: str, run: Run) -> None:
+def arm(turn: Transaction, jid: str, run: Run) -> None:
     """After a restart: what is left of the pause."""
     if run.retry is not None and not run.live_tasks:
         passed = turn.passed(run.retry.at, run.retry.mono, run.retry.boot_id)
@@ -62,7 +61,7 @@ def _attempt(run: Run, number: int) -> Attempt | None:
     return next((a for a in reversed(run.attempts) if a.number == number), None)
 
 
-def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
+def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
     """Does this end decide the attempt? Then the other tasks are not needed any more."""
     attempt = _attempt(run, token.attempt)
     if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
@@ -101,7 +100,7 @@ def _decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> None:
     _dismiss(turn, run, attempt)
 
 
-def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
+def _may_decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> bool:
     """Is it worth looking at all of them? Only at the last end, or at the one with which its role
     has enough of its kind.
     """
@@ -113,34 +112,35 @@ def _may_decide(turn: Turn, run: Run, token: Token, exit_: ExitInfo) -> bool:
     return enough is not None and tally.ends[token.role, exit_.succeeded] >= enough
 
 
-def _finals(attempt: Attempt, newest: Token) -> list[Final]:
+def _finals(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
     """Tasks that are over, in the order of their ends."""
     ended = sorted(
         (t for t in attempt.tasks if not t.live),
         key=lambda t: (t.token == newest, t.ended_at or 0.0),
     )
     return [
-        Final(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded) for t in ended
+        TaskOutcome(t.token.role, t.token.index, t.exit is not None and t.exit.succeeded)
+        for t in ended
     ]
 
 
-def not_needed(turn: Turn, run: Run) -> Stop:
+def not_needed(turn: Transaction, run: Run) -> Stop:
     """How a task is stopped that its attempt does not need any more."""
     return Stop(
         at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note=""
     )
 
 
-def _dismiss(turn: Turn, run: Run, attempt: Attempt) -> None:
+def _dismiss(turn: Transaction, run: Run, attempt: Attempt) -> None:
     wanted = not_needed(turn, run)
     for task in attempt.tasks:
         if task.live and task.held is not None:
             end_held(turn, task)
         elif task.live and task.exited is None:
-            tasks.stop(turn, task.token, wanted)
+            dispatch.stop(turn, task.token, wanted)
 
 
-def end_held(turn: Turn, task: Task) -> None:
+def end_held(turn: Transaction, task: Task) -> None:
     """A task that was kept for debugging is over, with the exit that it had; the end of another one
     may have ended it already.
     """
@@ -152,7 +152,7 @@ def end_held(turn: Turn, task: Task) -> None:
     over(turn, task, task.exit, task.diagnosis)
 
 
-def _close(turn: Turn, token: Token) -> None:
+def _close(turn: Transaction, token: Token) -> None:
     """If this was the last task of its attempt: does another attempt follow, or is the run over?"""
     run = turn.world.jobs[token.jid].run
     assert run is not None
@@ -207,7 +207,7 @@ def _close(turn: Turn, token: Token) -> None:
 
 
 def _end(
-    turn: Turn,
+    turn: Transaction,
     token: Token,
     reason: str,
     *,

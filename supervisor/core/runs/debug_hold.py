@@ -13,12 +13,12 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ..interface.effects import ReplyStatus, SetTimer
-from ..interface.inputs import Release
-from ..state.world import Turn, owner
+from ..interface.inputs import ReleaseHold
+from ..state.world import Transaction, owner
 from . import attempts
 
 
-def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
+def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
     """Is this failure one that somebody wants to look at?"""
     token = task.token
     run = turn.world.jobs[token.jid].run
@@ -48,7 +48,7 @@ def wanted(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None)
     )
 
 
-def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+def keep(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
     """Nothing of it runs any more; it is over when its time is, or when it is released."""
     token = task.token
     run = turn.world.jobs[token.jid].run
@@ -70,14 +70,14 @@ def keep(turn: Turn, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -
     turn.ask(SetTimer(("debug", token), secs))
 
 
-def deadline(turn: Turn, token: Token) -> None:
+def deadline(turn: Transaction, token: Token) -> None:
     """Nobody has released it."""
     task = turn.world.task(token)
     if task is not None and task.live and task.held is not None:
         attempts.end_held(turn, task)
 
 
-def release(turn: Turn, input_: Release) -> None:
+def release(turn: Transaction, input_: ReleaseHold) -> None:
     """Somebody has seen enough; raises Refusal. Somebody else's job and no job answer alike."""
     request = input_.request
     job = turn.world.jobs.get(request.compute_jid)
@@ -92,7 +92,7 @@ def release(turn: Turn, input_: Release) -> None:
             deadline(turn, task.token)
 
 
-def arm(turn: Turn, job: Job) -> None:
+def arm(turn: Transaction, job: Job) -> None:
     """After a restart: what is left of their time."""
     for task in job.live_tasks():
         if task.held is not None:

@@ -16,15 +16,15 @@ from ....protocol.errors import Refusal
 from ....protocol.jobs.roles import After
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
 from ..interface.effects import ClearTimer, SetTimer
-from ..resources.concurrency_limits import Ticket
+from ..resources.concurrency_limits import RunKey
 from ..scheduling import placement
-from ..state.world import Turn, owner
+from ..state.world import Transaction, owner
 
 #: Followers of one run that are told of its end in one decision.
 TOLD = 128
 
 
-def accepted(turn: Turn, spec: RunSpec, jid: str) -> tuple[After, ...]:
+def accepted(turn: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
     """What this run has still to wait for, each with its serial. Raises Refusal for what will never
     come.
     """
@@ -47,12 +47,12 @@ def accepted(turn: Turn, spec: RunSpec, jid: str) -> tuple[After, ...]:
     return tuple({(a.compute_jid, a.compute_job_serial, a.on): a for a in waits}.values())
 
 
-def wait(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
+def wait(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
     """From now on it waits for these."""
     turn.world.wait_for(ticket, waits)
 
 
-def forget(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
+def forget(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
     """It does not wait for these any more."""
     for after in waits:
         serials = turn.world.followers.get(after.compute_jid, {})
@@ -64,7 +64,7 @@ def forget(turn: Turn, ticket: Ticket, waits: tuple[After, ...]) -> None:
                 del turn.world.followers[after.compute_jid]
 
 
-def noticed(turn: Turn) -> None:
+def noticed(turn: Transaction) -> None:
     """Jobs changed in this decision: are there some that others wait for?"""
     for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
         if any(
@@ -73,13 +73,13 @@ def noticed(turn: Turn) -> None:
             turn.ask(SetTimer(("follow", jid), 0.0))
 
 
-def look_at_all(turn: Turn) -> None:
+def look_at_all(turn: Transaction) -> None:
     """After a restart."""
     for jid in turn.world.followers:
         turn.ask(SetTimer(("follow", jid), 0.0))
 
 
-def follow(turn: Turn, jid: str) -> None:
+def follow(turn: Transaction, jid: str) -> None:
     """Somebody waits for runs of this job: tell him of those that are over, or some of them."""
     job = turn.world.jobs.get(jid) or Job(jid=jid)
     room = TOLD
@@ -97,7 +97,7 @@ def follow(turn: Turn, jid: str) -> None:
             return
 
 
-def _tell(turn: Turn, ticket: Ticket, jid: str, serial: int, found: str) -> None:
+def _tell(turn: Transaction, ticket: RunKey, jid: str, serial: int, found: str) -> None:
     """This ended, which the ticket waits for, perhaps in more than one way."""
     run = turn.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
@@ -109,8 +109,8 @@ def _tell(turn: Turn, ticket: Ticket, jid: str, serial: int, found: str) -> None
 
 
 def _over(
-    turn: Turn,
-    ticket: Ticket,
+    turn: Transaction,
+    ticket: RunKey,
     waited: tuple[After, ...],
     jid: str,
     serial: int,

@@ -16,7 +16,7 @@ from ....db.events.state import Task
 from ....diagnosis.exit_table import diagnose
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, Token
-from ....protocol.jobs import progress_report as reports
+from ....protocol.jobs import progress_report
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import (
     Alive,
@@ -34,37 +34,33 @@ from ....protocol.wire.messages import (
     Samples,
     Snapshot,
 )
-from ..agents import lifecycle as agency
+from ..agents import lifecycle
 from ..interface.effects import (
+    AcknowledgeTasks,
     ClearTimer,
-    Count,
     EndConnection,
-    FindTasks,
+    IncrementCounter,
+    ListTasks,
     SetTimer,
-    SettleTasks,
     StopTask,
 )
-from ..interface.inputs import AgentGap, AgentSaid
-from ..scheduling import dispatch as tasks
-from ..scheduling import gang_placement as gangs
-from ..scheduling import placement
-from ..state import cluster_assignment as batch
-from ..state.world import AgentView, Turn, owner
-from . import attempts
-from . import debug_hold as debugging
-from . import termination as stopping
+from ..interface.inputs import AgentMessage, FramesLost
+from ..scheduling import dispatch, gang_placement, placement
+from ..state import cluster_assignment
+from ..state.world import AgentState, Transaction, owner
+from . import attempts, debug_hold, termination
 
 #: It may have run: what its keeper wrote down need not have been on the disk when the power went.
 RESTARTED = "the machine was restarted while it was being started"
 
 
-def said(turn: Turn, input_: AgentSaid) -> None:
+def said(turn: Transaction, input_: AgentMessage) -> None:
     """One message of an agent, if its connection is the one that counts."""
     view = turn.world.agent(input_.key)
     if view.phase == "leaving" and input_.epoch == view.epoch:
         return  # it is asked for everything, should it stay
     if view.phase != "up" or input_.epoch != view.epoch:
-        turn.ask(Count("staleEpoch", f"{input_.key} spoke on an older connection"))
+        turn.ask(IncrementCounter("staleEpoch", f"{input_.key} spoke on an older connection"))
         return
     message = input_.message
     match message:
@@ -76,12 +72,14 @@ def said(turn: Turn, input_: AgentSaid) -> None:
                 _page(turn, input_.key, view, message)
         case OpError():
             turn.ask(
-                Count("opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}")
+                IncrementCounter(
+                    "opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"
+                )
             )
         case PortsProbed():
             placement.probed(turn, input_.key, message)
         case KeeperReport():
-            agency.keeper_said(turn, input_.key, message)
+            lifecycle.keeper_said(turn, input_.key, message)
         case (
             Alive()
             | LogChunk()
@@ -99,23 +97,23 @@ def said(turn: Turn, input_: AgentSaid) -> None:
             assert_never(message)
 
 
-def gap(turn: Turn, input_: AgentGap) -> None:
+def gap(turn: Transaction, input_: FramesLost) -> None:
     """Something it said was lost: ask for everything."""
     view = turn.world.agent(input_.key)
     if view.phase == "up" and view.epoch == input_.epoch:
-        turn.ask(FindTasks(input_.key))
+        turn.ask(ListTasks(input_.key))
 
 
-def _owned(turn: Turn, input_: AgentSaid, execution: Execution) -> bool:
+def _owned(turn: Transaction, input_: AgentMessage, execution: Execution) -> bool:
     """An agent speaks for its own user only."""
     if owner(execution.token.jid) == input_.key.uid:
         return True
-    turn.ask(Count("foreignToken", f"{input_.key} spoke of {execution.token}"))
+    turn.ask(IncrementCounter("foreignToken", f"{input_.key} spoke of {execution.token}"))
     turn.ask(EndConnection(input_.key, input_.epoch, "it spoke of another user's task"))
     return False
 
 
-def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
+def update(turn: Transaction, key: AgentKey, execution: Execution) -> None:
     """One execution as the agent knows it."""
     token = execution.token
     task = turn.world.task(token)
@@ -123,10 +121,12 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
         _leftover(turn, key, execution)
         return
     if task.agent_key != key:
-        turn.ask(Count("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs"))
+        turn.ask(
+            IncrementCounter("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs")
+        )
         return
     if task.held is not None:  # its end is on record, and it is kept for somebody to look at
-        turn.ask(SettleTasks(key, (token,)))
+        turn.ask(AcknowledgeTasks(key, (token,)))
         return
     turn.ask(ClearTimer(("op", token)))
     if isinstance(execution.batch, BatchState) and key.driver in turn.world.policy.batch:
@@ -135,7 +135,7 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
         case "starting":
             turn.ask(SetTimer(("op", token), _patience(turn, token)))
             if _unwanted(turn, token):
-                stopping.remind(turn, token)
+                termination.remind(turn, token)
         case "running":
             _running(turn, task, execution)
         case "ended":
@@ -144,7 +144,7 @@ def update(turn: Turn, key: AgentKey, execution: Execution) -> None:
             assert_never(execution.state)
 
 
-def _heard(turn: Turn, task: Task, said: BatchState) -> None:
+def _heard(turn: Transaction, task: Task, said: BatchState) -> None:
     """What its batch scheduler says of it. Its number there is on record from the first time on;
     the rest is a notice.
     """
@@ -153,26 +153,26 @@ def _heard(turn: Turn, task: Task, said: BatchState) -> None:
         turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
 
 
-def _patience(turn: Turn, token: Token) -> float:
+def _patience(turn: Transaction, token: Token) -> float:
     """After this long without a word of something that has not started, it is asked for."""
     policy = turn.world.policy
     return policy.batch_reply_secs if token in turn.world.batch else policy.op_reply_secs
 
 
-def _leftover(turn: Turn, key: AgentKey, execution: Execution) -> None:
+def _leftover(turn: Transaction, key: AgentKey, execution: Execution) -> None:
     """The log is done with it, or never knew it."""
     if execution.state == "ended":
-        turn.ask(SettleTasks(key, (execution.token,)))
+        turn.ask(AcknowledgeTasks(key, (execution.token,)))
         return
     turn.ask(
-        Count(
+        IncrementCounter(
             "staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"
         )
     )
     turn.ask(StopTask(key, execution.token, "lost", 0.0))
 
 
-def _running(turn: Turn, task: Task, execution: Execution) -> None:
+def _running(turn: Transaction, task: Task, execution: Execution) -> None:
     token = task.token
     view = turn.world.agent(task.agent_key)
     if execution.elapsed_secs is not None:
@@ -197,12 +197,12 @@ def _running(turn: Turn, task: Task, execution: Execution) -> None:
     if execution.exit is not None:
         _exited(turn, token, execution.exit)
     elif _unwanted(turn, token):
-        stopping.remind(turn, token)
+        termination.remind(turn, token)
     else:
-        stopping.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+        termination.arm_limit(turn, token, execution.elapsed_secs or 0.0)
 
 
-def _exited(turn: Turn, token: Token, exit_: ExitInfo) -> None:
+def _exited(turn: Transaction, token: Token, exit_: ExitInfo) -> None:
     """Its command has ended: from here on neither its time limit nor a stop concerns it, however
     long the rest of it takes.
     """
@@ -215,13 +215,13 @@ def _exited(turn: Turn, token: Token, exit_: ExitInfo) -> None:
         turn.ask(ClearTimer((timer, token)))
 
 
-def _host(turn: Turn, task: Task, view: AgentView) -> str:
+def _host(turn: Transaction, task: Task, view: AgentState) -> str:
     """Where its processes are: not where its agent is, with a batch scheduler."""
     said = turn.world.batch.get(task.token)
     return (said.node or said.nodes or view.host) if said is not None else view.host
 
 
-def _unwanted(turn: Turn, token: Token) -> bool:
+def _unwanted(turn: Transaction, token: Token) -> bool:
     """It was stopped, or its attempt was decided by others, or a newer run took its place."""
     run = turn.world.jobs[token.jid].run
     if run is None or run.serial != token.serial or run.stop is not None:
@@ -229,18 +229,18 @@ def _unwanted(turn: Turn, token: Token) -> bool:
     return any(a.number == token.attempt and a.decided is not None for a in run.attempts)
 
 
-def _ended(turn: Turn, task: Task, execution: Execution) -> None:
+def _ended(turn: Transaction, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(
         source="lost", detail="the agent reported its end and nothing else"
     )
     if exit_.source == "start" and _restarted(turn, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
-    turn.ask(SettleTasks(task.agent_key, (task.token,)))
+    turn.ask(AcknowledgeTasks(task.agent_key, (task.token,)))
 
 
 def finish(
-    turn: Turn,
+    turn: Transaction,
     task: Task,
     exit_: ExitInfo,
     *,
@@ -274,18 +274,22 @@ def finish(
     for timer in ("op", "limit", "stop"):
         turn.ask(ClearTimer((timer, token)))
     if exit_.fault == "subnetTaken":
-        gangs.foreign(turn, task)
+        gang_placement.foreign(turn, task)
     run = turn.world.jobs[token.jid].run
-    if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
+    if (
+        run is not None
+        and run.serial == token.serial
+        and cluster_assignment.keeps_limit(turn.world.policy, run)
+    ):
         turn.ask(ClearTimer(("queue", token.jid, token.serial)))
     diagnosis = diagnose(exit_, turn.world.policy.exits)
-    if debugging.wanted(turn, task, exit_, diagnosis):
-        debugging.keep(turn, task, exit_, diagnosis)
+    if debug_hold.wanted(turn, task, exit_, diagnosis):
+        debug_hold.keep(turn, task, exit_, diagnosis)
     else:
         attempts.over(turn, task, exit_, diagnosis)
 
 
-def _with_last_word(turn: Turn, token: Token, exit_: ExitInfo) -> ExitInfo:
+def _with_last_word(turn: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
     """Of its batch scheduler, where the exit does not have it."""
     said = turn.world.batch.pop(token, None)
     return (
@@ -295,16 +299,16 @@ def _with_last_word(turn: Turn, token: Token, exit_: ExitInfo) -> ExitInfo:
     )
 
 
-def _writable(turn: Turn, exit_: ExitInfo) -> ExitInfo:
+def _writable(turn: Transaction, exit_: ExitInfo) -> ExitInfo:
     """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
-    wrong = None if exit_.report is None else reports.wrong(exit_.report)
+    wrong = None if exit_.report is None else progress_report.wrong(exit_.report)
     if wrong is None:
         return exit_
-    turn.ask(Count("reportRefused", wrong))
+    turn.ask(IncrementCounter("reportRefused", wrong))
     return msgspec.structs.replace(exit_, report=None)
 
 
-def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
+def _page(turn: Transaction, key: AgentKey, view: AgentState, page: Snapshot) -> None:
     """Pages of one snapshot; with the last one belief and snapshot are compared."""
     if page.number <= view.snapshot_done:
         return  # said before what is known now
@@ -312,7 +316,7 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
         view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
     if page.number != view.snapshot_number or page.page != view.snapshot_pages:
         view.snapshot_number = None
-        turn.ask(FindTasks(key))
+        turn.ask(ListTasks(key))
         return
     view.snapshot_pages += 1
     view.snapshot.update({e.token: e for e in page.executions})
@@ -326,7 +330,7 @@ def _page(turn: Turn, key: AgentKey, view: AgentView, page: Snapshot) -> None:
         reconcile(turn, key, known)
 
 
-def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
+def reconcile(turn: Transaction, key: AgentKey, known: dict[Token, Execution]) -> None:
     """Everything the agent knows against everything the log believes to be with it; then it is up
     to date and gets work.
     """
@@ -339,10 +343,10 @@ def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
         # it may be the last word of an agent that was replaced since, on its way for long; who is
         # gone does not answer
         view.doubted = True
-        turn.ask(FindTasks(key))
+        turn.ask(ListTasks(key))
         return
     before = {token.jid for token in view.placed}
-    tasks.launch(
+    dispatch.launch(
         turn,
         key,
         [
@@ -361,15 +365,15 @@ def reconcile(turn: Turn, key: AgentKey, known: dict[Token, Execution]) -> None:
         view.synced, view.unknown_since = True, None
         turn.ask(ClearTimer(("sync", key, view.epoch)))
         placement.up(turn, key)
-        agency.ready(turn, key)
+        lifecycle.ready(turn, key)
 
 
-def _started(turn: Turn, token: Token) -> bool:
+def _started(turn: Transaction, token: Token) -> bool:
     task = turn.world.task(token)
     return task is not None and task.live and task.pid is not None
 
 
-def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
+def _never_heard_of(turn: Transaction, key: AgentKey, token: Token) -> bool:
     """The agent does not know this one. Is it to be launched again, because it never was?"""
     task = turn.world.task(token)
     if task is None or not task.live:
@@ -386,7 +390,7 @@ def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
         )
         return False
     if _unwanted(turn, token):
-        stopping.remind(turn, token)
+        termination.remind(turn, token)
         return False
     if _restarted(turn, task):
         finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
@@ -394,7 +398,7 @@ def _never_heard_of(turn: Turn, key: AgentKey, token: Token) -> bool:
     return True
 
 
-def _restarted(turn: Turn, task: Task) -> bool:
+def _restarted(turn: Transaction, task: Task) -> bool:
     """Was its machine restarted since it was placed? Then its traces may be lost with what was not
     yet on the disk.
 
@@ -407,20 +411,20 @@ def _restarted(turn: Turn, task: Task) -> bool:
     return task.boot_id is not None and view.boot_id not in ("", task.boot_id)
 
 
-def sync_deadline(turn: Turn, key: AgentKey, epoch: int) -> None:
+def sync_deadline(turn: Transaction, key: AgentKey, epoch: int) -> None:
     """Connected, and its first snapshot never came whole: ask again."""
     view = turn.world.agent(key)
     if view.phase == "up" and view.epoch == epoch and not view.synced:
-        turn.ask(FindTasks(key))
+        turn.ask(ListTasks(key))
         turn.ask(SetTimer(("sync", key, epoch), turn.world.policy.op_reply_secs))
 
 
-def op_deadline(turn: Turn, token: Token) -> None:
+def op_deadline(turn: Transaction, token: Token) -> None:
     """No word on an op: perhaps it was lost. A snapshot tells."""
     task = turn.world.task(token)
     if task is None or not task.live or task.pid is not None:
         return
     view = turn.world.agent(task.agent_key)
     if view.phase == "up":
-        turn.ask(FindTasks(task.agent_key))
+        turn.ask(ListTasks(task.agent_key))
     turn.ask(SetTimer(("op", token), _patience(turn, token)))

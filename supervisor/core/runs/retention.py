@@ -4,10 +4,10 @@ from ....db.events.events import RunPurged
 from ....protocol.jobs.status import PURGED
 from ..interface.effects import RemoveRunDir
 from ..interface.inputs import Purge
-from ..state.world import Turn
+from ..state.world import Transaction
 
 
-def purge(turn: Turn, input_: Purge) -> None:
+def purge(turn: Transaction, input_: Purge) -> None:
     """Only the run that is meant, only when nothing of it is left, and only of a plan that does not
     keep it.
     """

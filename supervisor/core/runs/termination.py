@@ -15,15 +15,14 @@ from ....protocol.ids import Token
 from ....protocol.jobs.status import CANCELED
 from ..interface.effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from ..interface.inputs import Cancel, cancel_receipt
-from ..scheduling import dispatch as tasks
-from ..scheduling import placement
+from ..scheduling import dispatch, placement
 from ..scheduling.dispatch import REMIND_SECS
-from ..state import cluster_assignment as batch
-from ..state.world import Turn, owner
+from ..state import cluster_assignment
+from ..state.world import Transaction, owner
 from . import attempts, dependencies
 
 
-def cancel(turn: Turn, input_: Cancel) -> None:
+def cancel(turn: Transaction, input_: Cancel) -> None:
     """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer
     alike.
     """
@@ -61,14 +60,16 @@ def cancel(turn: Turn, input_: Cancel) -> None:
     _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
 
 
-def queue_limit(turn: Turn, jid: str, serial: int) -> None:
+def queue_limit(turn: Transaction, jid: str, serial: int) -> None:
     """It waited too long."""
     run = _live(turn, jid, serial)
-    if run is not None and (not run.attempts or batch.in_its_queue(turn.world.policy, run)):
+    if run is not None and (
+        not run.attempts or cluster_assignment.in_its_queue(turn.world.policy, run)
+    ):
         _stop(turn, run, jid, "queueLimit", by="supervisor")
 
 
-def time_limit(turn: Turn, token: Token) -> None:
+def time_limit(turn: Transaction, token: Token) -> None:
     """Its keeper should have ended it by now, and is told to, again and again.
 
     Nothing is on record for that: it may have ended by itself long ago, and whoever was there will
@@ -81,7 +82,7 @@ def time_limit(turn: Turn, token: Token) -> None:
         turn.ask(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
 
 
-def remind(turn: Turn, token: Token) -> None:
+def remind(turn: Transaction, token: Token) -> None:
     """Nobody reported the end of something that was stopped: ask again."""
     task = turn.world.task(token)
     job = turn.world.jobs.get(token.jid)
@@ -95,16 +96,16 @@ def remind(turn: Turn, token: Token) -> None:
         return
     run = job.run
     if run is None or run.serial != token.serial:
-        tasks.stop(turn, token, None)
+        dispatch.stop(turn, token, None)
     elif run.stop is None and any(
         a.number == token.attempt and a.decided is not None for a in run.attempts
     ):
-        tasks.stop(turn, token, attempts.not_needed(turn, run))
+        dispatch.stop(turn, token, attempts.not_needed(turn, run))
     else:
-        tasks.stop(turn, token, run.stop)
+        dispatch.stop(turn, token, run.stop)
 
 
-def _live(turn: Turn, jid: str, serial: int) -> Run | None:
+def _live(turn: Transaction, jid: str, serial: int) -> Run | None:
     job = turn.world.jobs.get(jid)
     return (
         job.run
@@ -114,7 +115,7 @@ def _live(turn: Turn, jid: str, serial: int) -> Run | None:
 
 
 def _stop(
-    turn: Turn,
+    turn: Transaction,
     run: Run,
     jid: str,
     reason: str,
@@ -167,10 +168,10 @@ def _stop(
         if task.held is not None:
             attempts.end_held(turn, task)
         elif task.exited is None:
-            tasks.stop(turn, task.token, stopped.stop)
+            dispatch.stop(turn, task.token, stopped.stop)
 
 
-def arm(turn: Turn, job: Job) -> None:
+def arm(turn: Transaction, job: Job) -> None:
     """Set the timers that a job in this state needs."""
     run = job.run
     if run is None or not run.active:
@@ -178,13 +179,17 @@ def arm(turn: Turn, job: Job) -> None:
     limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
     if run.attempts:
         # in the queue of its batch scheduler its own limit counts on, until it runs
-        limit = run.spec.queue_limit_secs if batch.in_its_queue(turn.world.policy, run) else None
+        limit = (
+            run.spec.queue_limit_secs
+            if cluster_assignment.in_its_queue(turn.world.policy, run)
+            else None
+        )
     if limit is not None:
         passed = turn.passed(run.queued_at, run.queued_mono, run.queued_boot_id)
         turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))
 
 
-def arm_limit(turn: Turn, token: Token, elapsed: float) -> None:
+def arm_limit(turn: Transaction, token: Token, elapsed: float) -> None:
     """It runs: second line of the time limit, for when nobody is left where it runs."""
     run, task = _live(turn, token.jid, token.serial), turn.world.task(token)
     if run is None or task is None or task.exited is not None:

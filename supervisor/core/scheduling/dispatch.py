@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ....db.events.state import Run, Stop
-from ....protocol.clusters.batch import Wishes
+from ....protocol.clusters.batch import BatchRequest
 from ....protocol.ids import AgentKey, Token
-from ....protocol.jobs.roles import Place, TaskRole
-from ....protocol.launch import task_environment as task_env
+from ....protocol.jobs.roles import TaskPlace, TaskRole
+from ....protocol.launch import task_environment
 from ....protocol.wire.codec import MAX_KEYS
-from ....protocol.wire.messages import AppInput, Box, Shared, TaskRun, TaskSpec
+from ....protocol.wire.messages import AppInput, ContainerSpec, Shared, TaskRun, TaskSpec
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
-from ..state import cluster_assignment as batch
-from ..state.world import Turn
+from ..state import cluster_assignment
+from ..state.world import Transaction
 
 #: A stop is asked for again until it is reported done.
 REMIND_SECS = 10.0
@@ -28,7 +28,7 @@ AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 _OTHER_NAMES = 20
 
 
-def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
+def launch(turn: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
     """Ask for their start at this place; at most once is the task driver's promise, so asking again
     is harmless.
     """
@@ -47,7 +47,7 @@ def launch(turn: Turn, key: AgentKey, tokens: Sequence[Token]) -> None:
         _gang(turn, key, run, number, members)
 
 
-def _plain(turn: Turn, run: Run, key: AgentKey) -> TaskSpec:
+def _plain(turn: Transaction, run: Run, key: AgentKey) -> TaskSpec:
     spec = run.spec
     app = (
         None
@@ -69,16 +69,16 @@ def _plain(turn: Turn, run: Run, key: AgentKey) -> TaskSpec:
     )
 
 
-def _wishes(turn: Turn, run: Run, host: str) -> Wishes | msgspec.UnsetType:
+def _wishes(turn: Transaction, run: Run, host: str) -> BatchRequest | msgspec.UnsetType:
     """What its batch scheduler is asked for, if it has one."""
     return (
-        batch.wishes(run.spec, host)
+        cluster_assignment.wishes(run.spec, host)
         if run.spec.driver in turn.world.policy.batch
         else msgspec.UNSET
     )
 
 
-def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
+def _gang(turn: Transaction, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
     roles = {role.name: role for role in run.spec.roles}
     shared, runs = _shared(turn, run, tokens[0].jid, number), []
     for token in tokens:
@@ -99,12 +99,12 @@ def _gang(turn: Turn, key: AgentKey, run: Run, number: int, tokens: Sequence[Tok
         turn.ask(LaunchGang(key, shared, together))
 
 
-def _shared(turn: Turn, run: Run, jid: str, number: int) -> Shared:
+def _shared(turn: Transaction, run: Run, jid: str, number: int) -> Shared:
     """Of all tasks of an attempt, however many hosts they are on."""
     known = turn.shared.get((jid, run.serial, number))
     if known is None:
         places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
-        known = turn.shared[jid, run.serial, number] = task_env.shared(
+        known = turn.shared[jid, run.serial, number] = task_environment.shared(
             run.spec, jid, run.serial, number, places
         )
     return known
@@ -134,12 +134,14 @@ def _chars(env: Mapping[str, str]) -> int:
     return sum(len(k) + len(v) for k, v in env.items())
 
 
-def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) -> TaskSpec:
+def _member(
+    turn: Transaction, run: Run, token: Token, role: TaskRole, place: TaskPlace
+) -> TaskSpec:
     spec = run.spec
     directory = task_dir(run.run_dir, role.name, place.index)
     box = _box(turn, run, role, place) if spec.driver in turn.world.policy.containers else None
     queued = spec.driver in turn.world.policy.batch
-    own = task_env.own(spec, token.jid, run.serial, token.attempt, place)
+    own = task_environment.own(spec, token.jid, run.serial, token.attempt, place)
     return TaskSpec(
         command=role.command,
         run_dir=directory,
@@ -158,7 +160,7 @@ def _member(turn: Turn, run: Run, token: Token, role: TaskRole, place: Place) ->
     )
 
 
-def _box(turn: Turn, run: Run, role: TaskRole, place: Place) -> Box:
+def _box(turn: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> ContainerSpec:
     """The container of one task. Where its gang has a network of its host, its address is out of
     that.
     """
@@ -166,7 +168,7 @@ def _box(turn: Turn, run: Run, role: TaskRole, place: Place) -> Box:
     subnet = (
         None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
     )
-    return Box(
+    return ContainerSpec(
         image=role.image,
         cpu=role.cpu,
         memory_mb=role.memory_mb,
@@ -184,12 +186,12 @@ def task_dir(run_dir: str, role: str, index: int) -> str:
     return f"{run_dir}/{role}/{index}"
 
 
-def _limit(turn: Turn, run: Run) -> float | None:
+def _limit(turn: Transaction, run: Run) -> float | None:
     limit = run.spec.time_limit_secs
     return limit if limit is not None else turn.world.policy.time_limit_secs
 
 
-def stop(turn: Turn, token: Token, wanted: Stop | None) -> None:
+def stop(turn: Transaction, token: Token, wanted: Stop | None) -> None:
     """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any
     more either.
     """

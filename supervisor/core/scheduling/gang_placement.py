@@ -14,50 +14,54 @@ from collections.abc import Iterable
 from ....db.events.events import TaskPlaced
 from ....db.events.state import Run, Task
 from ....protocol.ids import AgentKey, Token, derived_id, op_id
-from ....protocol.jobs.roles import Place
+from ....protocol.jobs.roles import TaskPlace
 from ....protocol.wire.messages import PortsProbed
-from ..interface.effects import ClearTimer, Probe, SetTimer
-from ..resources import gang_allocator as rooms
-from ..resources.concurrency_limits import Ticket
-from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Grant
-from ..state import cluster_assignment as batch
-from ..state.world import Hold, Turn
-from . import dispatch as tasks
+from ..interface.effects import CheckPorts, ClearTimer, SetTimer
+from ..resources import gang_allocator
+from ..resources.concurrency_limits import RunKey
+from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Allocation
+from ..state import cluster_assignment
+from ..state.world import GangReservation, Transaction
+from . import dispatch
 
 #: A pause before ports that were in use are looked at again has a little room, so that they are
 #: free to be chosen then.
 _SLACK_SECS = 1.0
 
 
-def ask(turn: Turn, ticket: Ticket) -> None:
+def ask(turn: Transaction, ticket: RunKey) -> None:
     """It has its slots: now it asks for what its roles need."""
     run = _run(turn, ticket)
     key = turn.world.key_of(run)
     if key.driver in turn.world.policy.batch:
         seed = f"{ticket[0]}/{ticket[1]}/{run.attempt + 1}"
-        granted(turn, [(ticket, batch.places(turn.world.policy, run.spec, key.host, seed))])
+        granted(
+            turn, [(ticket, cluster_assignment.places(turn.world.policy, run.spec, key.host, seed))]
+        )
         return
     view = turn.world.agent(key)
     room = turn.world.room(run.spec.driver)
     granted(
         turn,
-        rooms.request(
+        gang_allocator.request(
             room, ticket, view.queued[ticket], run.spec.roles, turn.now.mono, run.spec.active_plan
         ),
     )
 
 
-def granted(turn: Turn, grants: Iterable[Grant]) -> None:
+def granted(turn: Transaction, grants: Iterable[Allocation]) -> None:
     """These gangs have everything."""
     for ticket, places in grants:
         run = _run(turn, ticket)
         number = turn.world.agent(turn.world.key_of(run)).queued[ticket]
-        turn.world.holds[ticket] = Hold(number=number, places=places, since=turn.now.mono)
+        turn.world.holds[ticket] = GangReservation(
+            number=number, places=places, since=turn.now.mono
+        )
         turn.ask(SetTimer(("hold", *ticket), turn.world.policy.op_reply_secs))
         _advance(turn, ticket)
 
 
-def go_on(turn: Turn, key: AgentKey) -> None:
+def go_on(turn: Transaction, key: AgentKey) -> None:
     """This agent is up and known: gangs that waited for it."""
     for ticket in sorted(turn.world.agent(key).holding):
         if (hold := turn.world.holds.get(ticket)) is not None:
@@ -65,7 +69,7 @@ def go_on(turn: Turn, key: AgentKey) -> None:
             _advance(turn, ticket)
 
 
-def stand_by(turn: Turn, key: AgentKey) -> None:
+def stand_by(turn: Transaction, key: AgentKey) -> None:
     """This agent is away: what it said of its ports is old, and somebody still needs it."""
     view = turn.world.agent(key)
     for ticket in sorted(view.holding):
@@ -75,7 +79,7 @@ def stand_by(turn: Turn, key: AgentKey) -> None:
         turn.need(key)
 
 
-def drop(turn: Turn, ticket: Ticket) -> None:
+def drop(turn: Transaction, ticket: RunKey) -> None:
     """It does not want to be placed any more, or not now: everything it holds goes to whoever is
     next.
     """
@@ -83,10 +87,10 @@ def drop(turn: Turn, ticket: Ticket) -> None:
         turn.ask(ClearTimer(("gang", *ticket)))
     _forget(turn, ticket)
     for room in turn.world.rooms.values():
-        granted(turn, rooms.release(room, ticket, turn.now.mono))
+        granted(turn, gang_allocator.release(room, ticket, turn.now.mono))
 
 
-def leave(turn: Turn, key: AgentKey, token: Token) -> None:
+def leave(turn: Transaction, key: AgentKey, token: Token) -> None:
     """Nothing is left of this task, also of one of an earlier run: what it held goes to whoever is
     next.
     """
@@ -94,22 +98,24 @@ def leave(turn: Turn, key: AgentKey, token: Token) -> None:
     if room is not None:
         granted(
             turn,
-            rooms.release(
+            gang_allocator.release(
                 room, (token.jid, token.serial), turn.now.mono, (token.role, token.index)
             ),
         )
 
 
-def foreign(turn: Turn, task: Task) -> None:
+def foreign(turn: Transaction, task: Task) -> None:
     """Its network could not be made: somebody else has these addresses there. Nobody is given them
     for a while, nor is its next attempt.
     """
     driver = task.agent_key.driver
-    rooms.foreign(turn.world.room(driver), task.agent_key.host, task.address, turn.now.mono)
+    gang_allocator.foreign(
+        turn.world.room(driver), task.agent_key.host, task.address, turn.now.mono
+    )
     turn.ask(SetTimer(("room", driver), AVOID_BLOCK_SECS + _SLACK_SECS))
 
 
-def elsewhere(turn: Turn, driver: str, host: str) -> None:
+def elsewhere(turn: Transaction, driver: str, host: str) -> None:
     """This host cannot be asked: gangs that hold something there and are not placed give everything
     back, and ask for other places.
     """
@@ -125,10 +131,10 @@ def elsewhere(turn: Turn, driver: str, host: str) -> None:
         ):
             continue
         _forget(turn, ticket)
-        granted(turn, rooms.again(room, ticket, turn.now.mono))
+        granted(turn, gang_allocator.again(room, ticket, turn.now.mono))
 
 
-def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
+def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
     """An agent has looked at its ports."""
     holding = turn.world.agent(key).holding
     ticket = next((t for t in holding if turn.world.holds[t].probes.get(key) == said.op_id), None)
@@ -145,7 +151,7 @@ def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
     _advance(turn, ticket)
 
 
-def deadline(turn: Turn, ticket: Ticket) -> None:
+def deadline(turn: Transaction, ticket: RunKey) -> None:
     """It has everything for some time and is not placed: ask again, then give everything back for a
     while.
     """
@@ -165,7 +171,7 @@ def deadline(turn: Turn, ticket: Ticket) -> None:
     )
 
 
-def hold_off(turn: Turn, ticket: Ticket, reason: str) -> None:
+def hold_off(turn: Transaction, ticket: RunKey, reason: str) -> None:
     """It gives everything back, and asks again in a while."""
     secs = turn.world.policy.hold_again_secs
     drop(turn, ticket)
@@ -173,19 +179,19 @@ def hold_off(turn: Turn, ticket: Ticket, reason: str) -> None:
     turn.ask(SetTimer(("gang", *ticket), secs))
 
 
-def ask_again(turn: Turn, ticket: Ticket) -> None:
+def ask_again(turn: Transaction, ticket: RunKey) -> None:
     """The while is over."""
     if turn.world.held_off.pop(ticket, None) is not None:
         ask(turn, ticket)
 
 
-def look_again(turn: Turn, driver: str) -> None:
+def look_again(turn: Transaction, driver: str) -> None:
     """Ports and addresses that strangers had may be free; who waits on looks again when others may
     be.
     """
     room = turn.world.room(driver)
-    granted(turn, rooms.look_again(room, turn.now.mono))
-    again = rooms.next_look(room)
+    granted(turn, gang_allocator.look_again(room, turn.now.mono))
+    again = gang_allocator.next_look(room)
     if again is not None:
         turn.ask(SetTimer(("room", driver), max(0.0, again - turn.now.mono) + _SLACK_SECS))
 
@@ -193,21 +199,21 @@ def look_again(turn: Turn, driver: str) -> None:
 # ---- inside
 
 
-def _run(turn: Turn, ticket: Ticket) -> Run:
+def _run(turn: Transaction, ticket: RunKey) -> Run:
     run = turn.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     return run
 
 
-def _ports(place: Place) -> tuple[int, ...]:
+def _ports(place: TaskPlace) -> tuple[int, ...]:
     return tuple(port for ports in place.ports.values() for port in ports)
 
 
-def _agents(turn: Turn, run: Run, hold: Hold) -> set[AgentKey]:
+def _agents(turn: Transaction, run: Run, hold: GangReservation) -> set[AgentKey]:
     return {turn.world.key_at(run.spec, place.host) for place in hold.places}
 
 
-def _advance(turn: Turn, ticket: Ticket) -> None:
+def _advance(turn: Transaction, ticket: RunKey) -> None:
     """Have each of its agents up, and asked about the ports there; when all is well, place it."""
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     for key in sorted(_agents(turn, run, hold) - hold.free):
@@ -226,16 +232,16 @@ def _advance(turn: Turn, ticket: Ticket) -> None:
             ports = sorted(
                 port for place in hold.places if place.host == key.host for port in _ports(place)
             )
-            turn.ask(Probe(key, hold.probes[key], tuple(ports)))
+            turn.ask(CheckPorts(key, hold.probes[key], tuple(ports)))
     if not _agents(turn, run, hold) - hold.free:
         _place(turn, ticket, run, hold)
 
 
-def _other_ports(turn: Turn, ticket: Ticket, key: AgentKey, busy: list[int]) -> None:
+def _other_ports(turn: Transaction, ticket: RunKey, key: AgentKey, busy: list[int]) -> None:
     """Strangers listen on some of its ports."""
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     room = turn.world.room(run.spec.driver)
-    places, grants = rooms.taken(room, ticket, {key.host: busy}, turn.now.mono)
+    places, grants = gang_allocator.taken(room, ticket, {key.host: busy}, turn.now.mono)
     # also when it has others now: somebody else may have to wait for these
     turn.ask(SetTimer(("room", run.spec.driver), AVOID_SECS + _SLACK_SECS))
     if places is not None:
@@ -246,7 +252,7 @@ def _other_ports(turn: Turn, ticket: Ticket, key: AgentKey, busy: list[int]) -> 
     granted(turn, grants)
 
 
-def _forget(turn: Turn, ticket: Ticket) -> None:
+def _forget(turn: Transaction, ticket: RunKey) -> None:
     hold = turn.world.holds.pop(ticket, None)
     if hold is not None:
         turn.ask(ClearTimer(("hold", *ticket)))
@@ -254,14 +260,14 @@ def _forget(turn: Turn, ticket: Ticket) -> None:
             turn.world.agent(key).holding.discard(ticket)
 
 
-def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> None:
+def _place(turn: Transaction, ticket: RunKey, run: Run, hold: GangReservation) -> None:
     """Assign all its tasks, durably, then launch them."""
     jid, serial = ticket
     home, number = turn.world.key_of(run), run.attempt + 1
     _forget(turn, ticket)
     turn.world.dequeue(home, ticket)
     turn.shorter[home] = None
-    if not batch.keeps_limit(turn.world.policy, run):
+    if not cluster_assignment.keeps_limit(turn.world.policy, run):
         turn.ask(ClearTimer(("queue", jid, serial)))
     tokens: dict[AgentKey, list[Token]] = {}
     for place in hold.places:
@@ -284,4 +290,4 @@ def _place(turn: Turn, ticket: Ticket, run: Run, hold: Hold) -> None:
             ),
         )
     for key, own in tokens.items():
-        tasks.launch(turn, key, own)
+        dispatch.launch(turn, key, own)

@@ -18,12 +18,11 @@ from ....db.events.state import Job, Run
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.wire.messages import PortsProbed
 from ..interface.effects import ClearTimer
-from ..resources import concurrency_limits as slots
-from ..resources.concurrency_limits import Ticket
-from ..state import cluster_assignment as batch
-from ..state.world import Turn, World, dir_pool, pools_of
-from . import dispatch as tasks
-from . import gang_placement as gangs
+from ..resources import concurrency_limits
+from ..resources.concurrency_limits import RunKey
+from ..state import cluster_assignment
+from ..state.world import Transaction, World, dir_pool, pools_of
+from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0
 #: Runs of one agent that ask for slots at once; when half of them have what they want, others
@@ -31,7 +30,7 @@ ROLE, INDEX = "main", 0
 ASKING = 128
 
 
-def enqueue(turn: Turn, job: Job) -> None:
+def enqueue(turn: Transaction, job: Job) -> None:
     """A new run waits from now on, for an agent that is seen to."""
     run = job.run
     assert run is not None
@@ -44,19 +43,19 @@ def enqueue(turn: Turn, job: Job) -> None:
     turn.need(key)
 
 
-def waits(world: World, ticket: Ticket, run: Run) -> bool:
+def waits(world: World, ticket: RunKey, run: Run) -> bool:
     """Is it in a queue?"""
     view = world.agents.get(world.key_of(run))
     return ticket in world.homes.homeless or (view is not None and ticket in view.queued)
 
 
-def up(turn: Turn, key: AgentKey) -> None:
+def up(turn: Transaction, key: AgentKey) -> None:
     """The agent is up and known: its runs go on."""
-    gangs.go_on(turn, key)
+    gang_placement.go_on(turn, key)
     claim_all(turn, key)
 
 
-def claim_all(turn: Turn, key: AgentKey) -> None:
+def claim_all(turn: Transaction, key: AgentKey) -> None:
     """If the agent is up, its queued runs ask for slots, oldest first."""
     view = turn.world.agent(key)
     if not view.known:
@@ -71,7 +70,7 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
             assert run is not None and run.serial == ticket[1]
             place(
                 turn,
-                slots.request(
+                concurrency_limits.request(
                     turn.world.slots,
                     ticket,
                     number,
@@ -80,13 +79,13 @@ def claim_all(turn: Turn, key: AgentKey) -> None:
             )
 
 
-def withdraw_all(turn: Turn, key: AgentKey) -> None:
+def withdraw_all(turn: Transaction, key: AgentKey) -> None:
     """The agent is away: its queued runs wait outside the pools again."""
     withdraw(turn, key, turn.world.agent(key).asking)
-    gangs.stand_by(turn, key)
+    gang_placement.stand_by(turn, key)
 
 
-def withdraw(turn: Turn, key: AgentKey, tickets: Iterable[Ticket]) -> None:
+def withdraw(turn: Transaction, key: AgentKey, tickets: Iterable[RunKey]) -> None:
     """These do not ask any more."""
     view = turn.world.agent(key)
     # all at once, so that none of them gets what another one of them gives back
@@ -94,14 +93,19 @@ def withdraw(turn: Turn, key: AgentKey, tickets: Iterable[Ticket]) -> None:
     view.asking.difference_update(leaving)
     for ticket in leaving:
         if ticket in view.queued:  # a gang may have been placed with what another one gave back
-            gangs.drop(turn, ticket)
+            gang_placement.drop(turn, ticket)
     _see_to(
         turn,
-        place(turn, slots.release_all(turn.world.slots, [t for t in leaving if t in view.queued])),
+        place(
+            turn,
+            concurrency_limits.release_all(
+                turn.world.slots, [t for t in leaving if t in view.queued]
+            ),
+        ),
     )
 
 
-def in_order(turn: Turn, key: AgentKey) -> None:
+def in_order(turn: Transaction, key: AgentKey) -> None:
     """Others have come to this agent's queue: the oldest of all ask."""
     view = turn.world.agent(key)
     view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
@@ -110,57 +114,61 @@ def in_order(turn: Turn, key: AgentKey) -> None:
     claim_all(turn, key)
 
 
-def leave(turn: Turn, key: AgentKey, ticket: Ticket) -> None:
+def leave(turn: Transaction, key: AgentKey, ticket: RunKey) -> None:
     """A queued run does not want to run any more."""
     turn.world.dequeue(key, ticket)
     _give_back(turn, ticket)
     _see_to(turn, {key})
 
 
-def over(turn: Turn, key: AgentKey, token: Token) -> None:
+def over(turn: Transaction, key: AgentKey, token: Token) -> None:
     """Nothing is left of this execution: what it held goes to whoever is next, and with the last
     one of its attempt the slots.
     """
     turn.world.agent(key).placed.discard(token)
-    gangs.leave(turn, key, token)
+    gang_placement.leave(turn, key, token)
     if (token.jid, token.serial) not in turn.world.tallies:
         _give_back(turn, (token.jid, token.serial))
 
 
-def probed(turn: Turn, key: AgentKey, said: PortsProbed) -> None:
+def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
     """An agent has looked at the ports of a gang."""
-    gangs.probed(turn, key, said)
+    gang_placement.probed(turn, key, said)
 
 
-def running(turn: Turn, token: Token) -> None:
+def running(turn: Transaction, token: Token) -> None:
     """It started: the run directory may be read from now on."""
     run = turn.world.jobs[token.jid].run
-    if run is not None and run.serial == token.serial and batch.keeps_limit(turn.world.policy, run):
+    if (
+        run is not None
+        and run.serial == token.serial
+        and cluster_assignment.keeps_limit(turn.world.policy, run)
+    ):
         turn.ask(ClearTimer(("queue", token.jid, token.serial)))
     _give_back(turn, (token.jid, token.serial), dir_pool(token.jid))
 
 
-def _give_back(turn: Turn, ticket: Ticket, only: str | None = None) -> None:
+def _give_back(turn: Transaction, ticket: RunKey, only: str | None = None) -> None:
     if only is None:
-        gangs.drop(turn, ticket)
-    _see_to(turn, place(turn, slots.release(turn.world.slots, ticket, only)))
+        gang_placement.drop(turn, ticket)
+    _see_to(turn, place(turn, concurrency_limits.release(turn.world.slots, ticket, only)))
 
 
-def follow(turn: Turn) -> None:
+def follow(turn: Transaction) -> None:
     """Gangs were placed: others may ask in their place."""
     keys = list(turn.shorter)
     turn.shorter.clear()
     _see_to(turn, keys)
 
 
-def _see_to(turn: Turn, keys: Iterable[AgentKey]) -> None:
+def _see_to(turn: Transaction, keys: Iterable[AgentKey]) -> None:
     """Fewer runs of these agents ask than did: others may."""
     for key in sorted(keys):
         if len(turn.world.agent(key).asking) <= ASKING // 2:
             claim_all(turn, key)
 
 
-def place(turn: Turn, tickets: Iterable[Ticket]) -> set[AgentKey]:
+def place(turn: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
     """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns
     whose queue has become shorter.
     """
@@ -169,13 +177,13 @@ def place(turn: Turn, tickets: Iterable[Ticket]) -> set[AgentKey]:
         run = turn.world.jobs[ticket[0]].run
         assert run is not None and run.serial == ticket[1]
         if run.spec.roles:
-            gangs.ask(turn, ticket)
+            gang_placement.ask(turn, ticket)
         else:
             keys.add(_place_one(turn, ticket, run))
     return keys
 
 
-def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
+def _place_one(turn: Transaction, ticket: RunKey, run: Run) -> AgentKey:
     jid, serial = ticket
     key = turn.world.key_of(run)
     token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
@@ -183,7 +191,7 @@ def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
     turn.world.dequeue(key, ticket)
     view.placed.add(token)
     limited = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
-    if limited and not batch.keeps_limit(turn.world.policy, run):
+    if limited and not cluster_assignment.keeps_limit(turn.world.policy, run):
         turn.ask(ClearTimer(("queue", jid, serial)))
     turn.record(
         jid,
@@ -195,5 +203,5 @@ def _place_one(turn: Turn, ticket: Ticket, run: Run) -> AgentKey:
             boot_id=view.boot_id or None,
         ),
     )
-    tasks.launch(turn, key, (token,))
+    dispatch.launch(turn, key, (token,))
     return key

@@ -9,20 +9,20 @@ from collections.abc import Iterable
 
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey
-from ..resources import host_selection as hosts
-from ..resources.concurrency_limits import Ticket
+from ..resources import host_selection
+from ..resources.concurrency_limits import RunKey
 from ..state.host_assignment import cpu_pool
-from ..state.world import Turn
+from ..state.world import Transaction
 from . import placement
 
 
-def away(turn: Turn, key: AgentKey) -> None:
+def away(turn: Transaction, key: AgentKey) -> None:
     """No agent can be there now for what waits at this host: whatever has a better one goes there."""
     world = turn.world
     view, down = world.agent(key), (key.driver, key.host) in world.homes.down
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
         return
-    leaving: dict[Ticket, AgentKey] = {}
+    leaving: dict[RunKey, AgentKey] = {}
     placement.withdraw(turn, key, view.asking)
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
@@ -35,7 +35,7 @@ def away(turn: Turn, key: AgentKey) -> None:
     _arrived(turn, {key, *leaving.values()})
 
 
-def move(turn: Turn, key: AgentKey, ticket: Ticket, target: AgentKey) -> None:
+def move(turn: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
     """This one goes there."""
     placement.withdraw(turn, key, (ticket,))
     number = turn.world.dequeue(key, ticket)
@@ -44,14 +44,14 @@ def move(turn: Turn, key: AgentKey, ticket: Ticket, target: AgentKey) -> None:
         _arrived(turn, {key, target})
 
 
-def _arrived(turn: Turn, keys: Iterable[AgentKey]) -> None:
+def _arrived(turn: Transaction, keys: Iterable[AgentKey]) -> None:
     for key in sorted(keys):
         placement.in_order(turn, key)
         if turn.world.agent(key).queued:
             turn.need(key)
 
 
-def even_out(turn: Turn) -> None:
+def even_out(turn: Transaction) -> None:
     """Slots that are free where nobody waits for one go to those who wait longest for one
     elsewhere.
     """
@@ -63,7 +63,7 @@ def even_out(turn: Turn) -> None:
             _even_out(turn, driver, kind)
 
 
-def _even_out(turn: Turn, driver: str, kind: str) -> None:
+def _even_out(turn: Transaction, driver: str, kind: str) -> None:
     world = turn.world
     pools = {
         p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host)))
@@ -92,7 +92,9 @@ def _even_out(turn: Turn, driver: str, kind: str) -> None:
             free[key.host] -= len(view.queued)  # they will ask when it is up
     for _, ticket, host in waiting:
         spec = _spec(turn, ticket)
-        may = {p.host for p in hosts.allowed(world.policy.places[driver], spec.active_plan)}
+        may = {
+            p.host for p in host_selection.allowed(world.policy.places[driver], spec.active_plan)
+        }
         to = next(
             (
                 h
@@ -106,7 +108,7 @@ def _even_out(turn: Turn, driver: str, kind: str) -> None:
             move(turn, world.key_at(spec, host), ticket, world.key_at(spec, to))
 
 
-def _spec(turn: Turn, ticket: Ticket) -> RunSpec:
+def _spec(turn: Transaction, ticket: RunKey) -> RunSpec:
     run = turn.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     return run.spec

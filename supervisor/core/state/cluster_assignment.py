@@ -14,12 +14,12 @@ import msgspec
 
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
-from ....protocol.clusters.batch import Wishes
-from ....protocol.jobs.roles import Place, TaskRole
+from ....protocol.clusters.batch import BatchRequest
+from ....protocol.jobs.roles import TaskPlace, TaskRole
 from ....protocol.jobs.status import PENDING
-from ....protocol.launch import task_environment as task_env
+from ....protocol.launch import task_environment
 from ....protocol.wire.codec import MAX_KEYS, MAX_MESSAGE
-from .configuration import Policy
+from .configuration import CoreConfig
 
 #: The kind of all places of these drivers.
 KIND = "parallel"
@@ -30,10 +30,10 @@ _NAMES, _CHARS, _ENVELOPE = 60, 8_000, 100
 
 def asked_for(spec: RunSpec) -> str | None:
     """The cluster that it names."""
-    return spec.batch.cluster if isinstance(spec.batch, Wishes) else None
+    return spec.batch.cluster if isinstance(spec.batch, BatchRequest) else None
 
 
-def cluster(policy: Policy, spec: RunSpec) -> str | None:
+def cluster(policy: CoreConfig, spec: RunSpec) -> str | None:
     """The cluster that it goes to, the first one where it names none; None: there is none of that
     name, or none any more.
     """
@@ -43,20 +43,20 @@ def cluster(policy: Policy, spec: RunSpec) -> str | None:
     return wanted if any(p.host == wanted for p in places) else None
 
 
-def unknown(policy: Policy, spec: RunSpec) -> str:
+def unknown(policy: CoreConfig, spec: RunSpec) -> str:
     """What there is instead."""
     return f"there is no cluster {asked_for(spec)} here (there are: {', '.join(p.host for p in policy.hosts(spec.driver))})"
 
 
-def wishes(spec: RunSpec, host: str) -> Wishes:
+def wishes(spec: RunSpec, host: str) -> BatchRequest:
     """What is asked of this cluster."""
-    said = spec.batch if isinstance(spec.batch, Wishes) else Wishes()
+    said = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
     return msgspec.structs.replace(said, cluster=host)
 
 
 def too_large(spec: RunSpec) -> str | None:
     """Why this gang could not be told to an agent in one message, of which one batch job is made."""
-    names, chars = task_env.most(spec.roles), 0
+    names, chars = task_environment.most(spec.roles), 0
     for role in spec.roles:
         env = len(spec.env) + len(role.env) + len(role.all_ports())
         names += role.tasks * (_NAMES + env)
@@ -70,7 +70,7 @@ def too_large(spec: RunSpec) -> str | None:
     )
 
 
-def in_its_queue(policy: Policy, run: Run) -> bool:
+def in_its_queue(policy: CoreConfig, run: Run) -> bool:
     """Was it given to its scheduler for the first time, and has not begun?"""
     if (
         run.spec.driver not in policy.batch
@@ -82,7 +82,7 @@ def in_its_queue(policy: Policy, run: Run) -> bool:
     return run.attempts[0].ended_at is None
 
 
-def keeps_limit(policy: Policy, run: Run) -> bool:
+def keeps_limit(policy: CoreConfig, run: Run) -> bool:
     """Does its own queue limit count on while it waits in the queue of its scheduler? The one of
     the house does not.
     """
@@ -93,7 +93,7 @@ def keeps_limit(policy: Policy, run: Run) -> bool:
     )
 
 
-def places(policy: Policy, spec: RunSpec, host: str, seed: str) -> tuple[Place, ...]:
+def places(policy: CoreConfig, spec: RunSpec, host: str, seed: str) -> tuple[TaskPlace, ...]:
     """Of a gang. Its ports are its own as far as they reach; `seed` has another gang, which may be
     on the same nodes, begin elsewhere.
     """
@@ -110,7 +110,7 @@ def places(policy: Policy, spec: RunSpec, host: str, seed: str) -> tuple[Place, 
     return tuple(_places(spec.roles, host, (free[(start + k) % len(free)] for k in count())))
 
 
-def _places(roles: tuple[TaskRole, ...], host: str, numbers: Iterator[int]) -> Iterator[Place]:
+def _places(roles: tuple[TaskRole, ...], host: str, numbers: Iterator[int]) -> Iterator[TaskPlace]:
     for role in roles:
         for index in range(role.tasks):
             ports = {
@@ -121,7 +121,7 @@ def _places(roles: tuple[TaskRole, ...], host: str, numbers: Iterator[int]) -> I
                 )
                 for p in role.all_ports()
             }
-            yield Place(
+            yield TaskPlace(
                 role=role.name,
                 index=index,
                 host=host,

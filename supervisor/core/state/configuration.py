@@ -6,13 +6,13 @@ import msgspec
 
 from ....diagnosis.exit_table import Table
 from ..resources.bin_packing import Node
-from ..resources.host_selection import HostPlace
+from ..resources.host_selection import HostCapacity
 
 #: Where agents are of a driver that says nothing about it.
-_ALONE = (HostPlace(host="localhost", slots={}),)
+_ALONE = (HostCapacity(host="localhost", slots={}),)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; where none is
     given there is one, with cpu_slots.
 
@@ -24,7 +24,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     #: per (driver, kind), on each host whose place does not say it
     cpu_slots: dict[tuple[str, str], int] = {}
     op_run_slots: dict[tuple[str, str], int] = {}
-    places: dict[str, tuple[HostPlace, ...]] = {}
+    places: dict[str, tuple[HostCapacity, ...]] = {}
     containers: frozenset[str] = frozenset()
     batch: frozenset[str] = frozenset()
     #: of tasks of gangs there
@@ -61,11 +61,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     #: the log was set back: lower serials may have been used in what it has lost
     serial_floor: int = 0
 
-    def hosts(self, driver: str) -> tuple[HostPlace, ...]:
+    def hosts(self, driver: str) -> tuple[HostCapacity, ...]:
         """Where its agents may be."""
         return self.places.get(driver) or _ALONE
 
-    def place(self, driver: str, host: str) -> HostPlace | None:
+    def place(self, driver: str, host: str) -> HostCapacity | None:
         """What this host has for agents; None: it is none of them any more."""
         return next((p for p in self.hosts(driver) if p.host == host), None)
 

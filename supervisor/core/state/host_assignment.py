@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey, compute_jid
-from ..resources import host_selection as hosts
-from ..resources.concurrency_limits import Ticket
-from ..resources.host_selection import HostPlace, Option, Outages
-from . import cluster_assignment as batch
+from ..resources import host_selection
+from ..resources.concurrency_limits import RunKey
+from ..resources.host_selection import HostCandidate, HostCapacity, Outages
+from . import cluster_assignment
 
 if TYPE_CHECKING:
     from .world import World
@@ -25,7 +25,7 @@ def cpu_pool(key: AgentKey) -> str:
     return f"cpu/{key.driver}/{key.kind}/{key.host}"
 
 
-class Homes:
+class HostAssignment:
     """Of one world."""
 
     def __init__(self, world: "World", down: Outages) -> None:
@@ -34,10 +34,10 @@ class Homes:
         self.down = down
         #: where queued runs wait, with drivers that have more than one host; and how many, by
         #: (driver, kind, host)
-        self.hosts: dict[Ticket, str] = {}
+        self.hosts: dict[RunKey, str] = {}
         self._waiting: Counter[tuple[str, str, str]] = Counter()
         #: queued runs that no host takes, with their numbers
-        self.homeless: dict[Ticket, int] = {}
+        self.homeless: dict[RunKey, int] = {}
         #: agents that take memory, by (driver, host), where that is counted; and those that wait
         #: for some
         self._there: dict[tuple[str, str], dict[AgentKey, None]] = {}
@@ -49,7 +49,11 @@ class Homes:
         """Where it waits; of one that is in no queue, the first host."""
         spec = run.spec
         if spec.driver in self._world.policy.batch:
-            return batch.cluster(self._world.policy, spec) or batch.asked_for(spec) or ""
+            return (
+                cluster_assignment.cluster(self._world.policy, spec)
+                or cluster_assignment.asked_for(spec)
+                or ""
+            )
         places = self._world.policy.hosts(spec.driver)
         if len(places) == 1:
             return places[0].host
@@ -58,12 +62,12 @@ class Homes:
             places[0].host,
         )
 
-    def settled(self, key: AgentKey, ticket: Ticket) -> None:
+    def settled(self, key: AgentKey, ticket: RunKey) -> None:
         if len(self._world.policy.hosts(key.driver)) > 1:
             self.hosts[ticket] = key.host
             self._waiting[key.driver, key.kind, key.host] += 1
 
-    def left(self, key: AgentKey, ticket: Ticket) -> None:
+    def left(self, key: AgentKey, ticket: RunKey) -> None:
         if self.hosts.pop(ticket, None) is not None:
             where = (key.driver, key.kind, key.host)
             self._waiting[where] -= 1
@@ -87,12 +91,14 @@ class Homes:
     def choose(self, spec: RunSpec) -> AgentKey | None:
         """Where a run like this waits; None: no host takes it."""
         if spec.driver in self._world.policy.batch:
-            host = batch.cluster(self._world.policy, spec)
+            host = cluster_assignment.cluster(self._world.policy, spec)
             return None if host is None else self._world.key_at(spec, host)
-        places = hosts.allowed(self._world.policy.hosts(spec.driver), spec.active_plan)
+        places = host_selection.allowed(self._world.policy.hosts(spec.driver), spec.active_plan)
         if len(places) == 1:
             return self._world.key_at(spec, places[0].host)
-        host = hosts.choose([self._option(p, self._world.key_at(spec, p.host)) for p in places])
+        host = host_selection.choose(
+            [self._option(p, self._world.key_at(spec, p.host)) for p in places]
+        )
         return None if host is None else self._world.key_at(spec, host)
 
     def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
@@ -111,24 +117,27 @@ class Homes:
             (o.host for o in up if o.warm == 2), None
         )
         if chosen is None:
-            open_ = {p.host for p in hosts.allowed(places, None)}
-            chosen = hosts.choose([o for o in options if o.host in open_] or options)
+            open_ = {p.host for p in host_selection.allowed(places, None)}
+            chosen = host_selection.choose([o for o in options if o.host in open_] or options)
         assert chosen is not None
         return AgentKey(driver, "sequential", uid, chosen)
 
     def _on_cluster(self, driver: str, uid: str, host: str | None) -> AgentKey:
         """On this one; where none is meant, one where the user's agent is there, else the first."""
-        keys = [AgentKey(driver, batch.KIND, uid, p.host) for p in self._world.policy.hosts(driver)]
+        keys = [
+            AgentKey(driver, cluster_assignment.KIND, uid, p.host)
+            for p in self._world.policy.hosts(driver)
+        ]
         meant = next((k for k in keys if k.host == host), None)
         return meant or next((k for k in keys if self._alive(k)), keys[0])
 
-    def _option(self, place: HostPlace, key: AgentKey) -> Option:
+    def _option(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
         world = self._world
         pool, waiting = (
             world.slots.pools.get(cpu_pool(key)),
             self._waiting[key.driver, key.kind, key.host],
         )
-        return Option(
+        return HostCandidate(
             host=place.host,
             down=(key.driver, place.host) in self.down,
             warm=self._warm(key),

@@ -8,10 +8,10 @@ import msgspec
 
 from ....db.events.events import JobEvent, TaskEnded, TaskPlaced
 from ....db.events.state import Task
-from ..resources.concurrency_limits import Ticket
+from ..resources.concurrency_limits import RunKey
 
 
-class Tally(msgspec.Struct):
+class TaskCounts(msgspec.Struct):
     """live: tasks that are not over. ends: of those that are, how many of a role ended well, and
     how many did not.
     """
@@ -21,14 +21,14 @@ class Tally(msgspec.Struct):
 
 
 #: By run; only runs with tasks that may live are in it.
-Tallies = dict[Ticket, Tally]
+CountsByRun = dict[RunKey, TaskCounts]
 
 
-def count(tallies: Tallies, event: JobEvent) -> None:
+def count(tallies: CountsByRun, event: JobEvent) -> None:
     """This happened."""
     match event:
         case TaskPlaced(token=token):
-            tallies.setdefault((token.jid, token.serial), Tally()).live += 1
+            tallies.setdefault((token.jid, token.serial), TaskCounts()).live += 1
         case TaskEnded(token=token, exit=exit_):
             tally = tallies[token.jid, token.serial]
             tally.live -= 1
@@ -39,9 +39,9 @@ def count(tallies: Tallies, event: JobEvent) -> None:
                 del tallies[token.jid, token.serial]
 
 
-def of(tasks: Iterable[Task]) -> Tally:
+def of(tasks: Iterable[Task]) -> TaskCounts:
     """What these, of one attempt, come to."""
-    tally = Tally()
+    tally = TaskCounts()
     for task in tasks:
         if task.live:
             tally.live += 1

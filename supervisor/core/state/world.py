@@ -22,23 +22,21 @@ from ....db.store.contract import Receipt, Write
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
-from ....protocol.jobs.roles import After, Place
+from ....protocol.jobs.roles import After, TaskPlace
 from ....protocol.wire.messages import Execution, KeeperReport, Shared
 from ..interface.effects import Effect
 from ..interface.inputs import Now
-from ..resources import concurrency_limits as slots
-from ..resources import gang_allocator as rooms
-from ..resources.concurrency_limits import Slots, Ticket
-from ..resources.gang_allocator import Room
+from ..resources import concurrency_limits, gang_allocator
+from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
+from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
-from . import cluster_assignment as batch
-from . import task_counts as tallies
-from .configuration import Policy as Policy
-from .host_assignment import Homes, cpu_pool
-from .task_counts import Tallies
+from . import cluster_assignment, task_counts
+from .configuration import CoreConfig as CoreConfig
+from .host_assignment import HostAssignment, cpu_pool
+from .task_counts import CountsByRun
 
 
-class AgentView(msgspec.Struct, kw_only=True):
+class AgentState(msgspec.Struct, kw_only=True):
     """One agent key: its record (durable) and where it stands (a notice).
 
     phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not
@@ -78,17 +76,17 @@ class AgentView(msgspec.Struct, kw_only=True):
     news: dict[str, int] = msgspec.field(default_factory=dict)
     news_since: float | None = None
     #: queued runs of this key, by ticket: number of submission; in this order
-    queued: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    queued: dict[RunKey, int] = msgspec.field(default_factory=dict)
     #: of these, the runs with roles; in the same order
-    gangs: dict[Ticket, int] = msgspec.field(default_factory=dict)
+    gangs: dict[RunKey, int] = msgspec.field(default_factory=dict)
     #: of these, who asks for slots: the first ones, and only so many (see `placement`)
-    asking: set[Ticket] = msgspec.field(default_factory=set)
+    asking: set[RunKey] = msgspec.field(default_factory=set)
     #: placed and not ended
     placed: set[Token] = msgspec.field(default_factory=set)
     #: who waits for it to be up, besides runs
     wanted: list[int] = msgspec.field(default_factory=list)
     #: gangs that hold something here and have not been placed yet
-    holding: set[Ticket] = msgspec.field(default_factory=set)
+    holding: set[RunKey] = msgspec.field(default_factory=set)
     #: up and not needed, with a timer; and when it was needed or asked for last, on the monotonic
     #: clock
     idle: bool = False
@@ -116,7 +114,7 @@ class AgentView(msgspec.Struct, kw_only=True):
         return bool(self.queued or self.placed or self.wanted or self.holding)
 
 
-class Hold(msgspec.Struct):
+class GangReservation(msgspec.Struct):
     """A gang that has everything and is not placed yet: its agents must be up, and nobody else on
     its ports.
 
@@ -124,7 +122,7 @@ class Hold(msgspec.Struct):
     """
 
     number: int
-    places: tuple[Place, ...]
+    places: tuple[TaskPlace, ...]
     #: on the monotonic clock
     since: float
     probes: dict[AgentKey, OpId] = {}
@@ -140,7 +138,7 @@ class World:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: CoreConfig,
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
     ) -> None:
@@ -150,28 +148,30 @@ class World:
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
-        self.agents: dict[AgentKey, AgentView] = {}
+        self.agents: dict[AgentKey, AgentState] = {}
         #: agents that were looked at since `forget_idle`
         self._looked_at: set[AgentKey] = set()
         #: and, of those that may become idle, in this decision
         self.watched: set[AgentKey] = set()
-        self.slots = Slots(capacity=self._capacity)
+        self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
-        self.homes = Homes(self, {} if down is None else dict(down))
+        self.homes = HostAssignment(self, {} if down is None else dict(down))
         #: what runs with roles have of the machines, by driver
         self.rooms = {
-            driver: Room(nodes=nodes, down={host for at, host in self.homes.down if at == driver})
+            driver: NodePool(
+                nodes=nodes, down={host for at, host in self.homes.down if at == driver}
+            )
             for driver, nodes in policy.nodes.items()
         }
         #: gangs on their way from having everything to being placed
-        self.holds: dict[Ticket, Hold] = {}
+        self.holds: dict[RunKey, GangReservation] = {}
         #: gangs that gave everything back and wait for a moment, with why and until when (wall
         #: time)
-        self.held_off: dict[Ticket, tuple[str, float]] = {}
+        self.held_off: dict[RunKey, tuple[str, float]] = {}
         #: how far the attempts are that live
-        self.tallies: Tallies = {}
+        self.tallies: CountsByRun = {}
         #: who waits for the end of a run of this job, by its serial
-        self.followers: dict[str, dict[int, dict[Ticket, None]]] = {}
+        self.followers: dict[str, dict[int, dict[RunKey, None]]] = {}
         #: monotonic time at which an execution began, as far as its agent has said so
         self.began: dict[Token, float] = {}
         #: what batch schedulers said last of executions that live
@@ -189,10 +189,10 @@ class World:
             case _:
                 return 1
 
-    def agent(self, key: AgentKey) -> AgentView:
+    def agent(self, key: AgentKey) -> AgentState:
         view = self.agents.get(key)
         if view is None:
-            view = self.agents[key] = AgentView(record=self._recall(key))
+            view = self.agents[key] = AgentState(record=self._recall(key))
         self._looked_at.add(key)
         if self._watches(key.driver):
             self.watched.add(key)
@@ -215,7 +215,7 @@ class World:
     def key_at(self, spec: RunSpec, host: str) -> AgentKey:
         """Who runs it there."""
         if spec.driver in self.policy.batch:
-            return AgentKey(spec.driver, batch.KIND, spec.uid, host)
+            return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
         kind = (
             "container"
             if spec.roles and spec.driver in self.policy.containers
@@ -223,7 +223,7 @@ class World:
         )
         return AgentKey(spec.driver, kind, spec.uid, host)
 
-    def enqueue(self, key: AgentKey, ticket: Ticket, number: int) -> None:
+    def enqueue(self, key: AgentKey, ticket: RunKey, number: int) -> None:
         """It waits for this agent, behind all others."""
         view, run = self.agent(key), self.jobs[ticket[0]].run
         view.queued[ticket] = number
@@ -231,7 +231,7 @@ class World:
             view.gangs[ticket] = number
         self.homes.settled(key, ticket)
 
-    def dequeue(self, key: AgentKey, ticket: Ticket) -> int | None:
+    def dequeue(self, key: AgentKey, ticket: RunKey) -> int | None:
         """It does not wait for it any more; the number that it had. None: it did not wait."""
         self.homes.homeless.pop(ticket, None)
         view = self.agent(key)
@@ -242,11 +242,11 @@ class World:
             self.homes.left(key, ticket)
         return number
 
-    def room(self, driver: str) -> Room:
+    def room(self, driver: str) -> NodePool:
         """What there is with this driver; nothing, where it was not said."""
-        return self.rooms.setdefault(driver, Room(nodes=()))
+        return self.rooms.setdefault(driver, NodePool(nodes=()))
 
-    def wait_for(self, ticket: Ticket, waits: Iterable[After]) -> None:
+    def wait_for(self, ticket: RunKey, waits: Iterable[After]) -> None:
         """This run waits for the end of those."""
         for after in waits:
             self.followers.setdefault(after.compute_jid, {}).setdefault(
@@ -305,20 +305,22 @@ class World:
         else:
             self.enqueue(key, (job.jid, run.serial), number)
 
-    def _restore_holdings(self, job: Job, ticket: Ticket, number: int, tasks: list[Task]) -> None:
+    def _restore_holdings(self, job: Job, ticket: RunKey, number: int, tasks: list[Task]) -> None:
         run, key = job.run, tasks[0].agent_key
         asked: RunSpec | PastRun
         if run is not None and run.serial == ticket[1]:
             asked, attempt = run.spec, run.attempts[-1].tasks
         else:
             asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
-        self.tallies[ticket] = tallies.of(attempt)
+        self.tallies[ticket] = task_counts.of(attempt)
         released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
-        slots.hold(
+        concurrency_limits.hold(
             self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released
         )
         if asked.roles and key.driver not in self.policy.batch:
-            rooms.keep(self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks))
+            gang_allocator.keep(
+                self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)
+            )
 
 
 def pools_of(
@@ -345,7 +347,7 @@ def dir_pool(jid: str) -> str:
     return "dir/" + jid
 
 
-class Turn:
+class Transaction:
     """One decision in the making: what it records, what it asks for. `world` is already advanced by
     every event recorded.
     """
@@ -372,7 +374,7 @@ class Turn:
         job = self.world.jobs.get(jid) or Job(jid=jid)
         self._write(job_stream(jid), job.version, event)
         job = evolve(job, event)
-        tallies.count(self.world.tallies, event)
+        task_counts.count(self.world.tallies, event)
         self.world.jobs[jid] = self.touched[jid] = job
         return job
 
@@ -384,7 +386,7 @@ class Turn:
     def ask(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def enter(self, view: AgentView, phase: str) -> None:
+    def enter(self, view: AgentState, phase: str) -> None:
         """An agent is somewhere else in its life."""
         if view.phase == phase:
             return

@@ -9,7 +9,7 @@ import msgspec
 from ....db.events.state import Run, Task
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
-from ..state.world import AgentView, World
+from ..state.world import AgentState, World
 
 
 def last_word(world: World, run: Run) -> BatchState | None:
@@ -32,12 +32,12 @@ def _of_all(run: Run, said: BatchState) -> BatchState:
     return msgspec.structs.replace(said, node="", run_dir="/".join(said.run_dir.split("/")[:-2]))
 
 
-def sign_in(view: AgentView, key: AgentKey) -> str:
+def sign_in(view: AgentState, key: AgentKey) -> str:
     """It waits for its user."""
     return f"it waits until its user signs in to {key.host}{_why(view)}"
 
 
-def _why(view: AgentView) -> str:
+def _why(view: AgentState) -> str:
     return f": {view.sign_in}" if view.sign_in else ""
 
 

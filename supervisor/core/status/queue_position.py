@@ -13,11 +13,11 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
-from ..resources.concurrency_limits import Ticket, Wait
-from ..state.world import AgentView, World
+from ..resources.concurrency_limits import LimitWait, RunKey
+from ..state.world import AgentState, World
 
 
-def for_slot(world: World, wait: Wait, number: int) -> int | None:
+def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
     """Runs submitted before `number` that need a slot of the pool and have none; None for a pool
     that is no queue of runs.
     """
@@ -69,12 +69,12 @@ def for_room(world: World, driver: str, number: int) -> int:
     return sum(_earlier(v.gangs.values(), number) for v in views) - _among(views, aside, number)
 
 
-def of_user(view: AgentView, number: int) -> int:
+def of_user(view: AgentState, number: int) -> int:
     """Runs of the same agent that were submitted earlier and wait."""
     return _earlier(view.queued.values(), number)
 
 
-def _asking(world: World, driver: str | None = None) -> Iterator[AgentView]:
+def _asking(world: World, driver: str | None = None) -> Iterator[AgentState]:
     """Agents that are up and have runs that wait."""
     for key, view in world.agents.items():
         if view.queued and view.phase == "up" and view.synced and driver in (None, key.driver):
@@ -85,12 +85,12 @@ def _earlier(numbers: Iterable[int], number: int) -> int:
     return bisect_left(list(numbers), number)
 
 
-def _among(views: Iterable[AgentView], tickets: Collection[Ticket], number: int) -> int:
+def _among(views: Iterable[AgentState], tickets: Collection[RunKey], number: int) -> int:
     """How many of these tickets wait with a lower number."""
     return sum(v.queued[t] < number for v in views for t in v.queued.keys() & tickets)
 
 
-def _members(view: AgentView, prefix: str, number: int) -> int:
+def _members(view: AgentState, prefix: str, number: int) -> int:
     """Runs of an array. Those that ask are among the first of the queue, so this loop is short."""
     return sum(
         jid.startswith(prefix)

@@ -14,18 +14,14 @@ from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
 from ..interface.inputs import Now
-from ..resources import concurrency_limits as slots
-from ..resources import gang_allocator as rooms
-from ..resources import host_selection as hosts
-from ..resources import unschedulable as shortage
-from ..resources.concurrency_limits import Ticket, Wait
+from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
+from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.gang_allocator import Node
-from ..resources.host_selection import HostPlace
+from ..resources.host_selection import HostCapacity
 from ..runs.termination import canceled_after
-from ..state import cluster_assignment as batch
-from ..state.world import AgentView, World, owner
-from . import batch_status
-from . import queue_position as ahead
+from ..state import cluster_assignment
+from ..state.world import AgentState, World, owner
+from . import batch_status, queue_position
 
 #: Of the runs it waits for, so many are named.
 WAITS_SHOWN = 20
@@ -212,10 +208,10 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if ticket in world.homes.homeless and queued:
         return (
             "no_host",
-            f"{batch.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
+            f"{cluster_assignment.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
         )
     if ticket in world.homes.homeless:
-        return "no_host", shortage.no_host(run.spec.active_plan)
+        return "no_host", unschedulable.no_host(run.spec.active_plan)
     if run.waits_for:
         named, count = (
             run.waits_for[0].compute_jid,
@@ -245,14 +241,14 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
         if view is not None and view.phase == "crowded":
             return "agent_memory", _memory_sentence(world, key) + _before_it(view, ticket)
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
-    wait = slots.wait_of(world.slots, ticket)
+    wait = concurrency_limits.wait_of(world.slots, ticket)
     if wait is not None:
         return _slot_sentence(world, job, wait, view.queued[ticket])
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
         # those before it ask for slots; what they wait for, it will wait for
-        before = ahead.of_user(view, view.queued[ticket])
+        before = queue_position.of_user(view, view.queued[ticket])
         return (
             "op_slot",
             f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)",
@@ -308,7 +304,7 @@ def _ending(world: World, run: Run) -> str:
     return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
 
 
-def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
+def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
     """Of a run with roles that has its slots."""
     if ticket in world.held_off:
         reason, until = world.held_off[ticket]
@@ -325,17 +321,17 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
             return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
         return "ports", "it has everything it asks for; its agent looks whether its ports are free"
     room = world.room(run.spec.driver)
-    lack = rooms.wait_of(room, ticket)
+    lack = gang_allocator.wait_of(room, ticket)
     if lack is not None:
         down, all_ = (
             _down(world, run, room.nodes),
-            {n.host for n in hosts.allowed(room.nodes, run.spec.active_plan)},
+            {n.host for n in host_selection.allowed(room.nodes, run.spec.active_plan)},
         )
         if down and all_ <= room.down:
             return "host_down", f"no host can be asked: {down}"
         if lack.code == "behind":
-            lack = shortage.behind(
-                ahead.for_room(world, run.spec.driver, room.claims[ticket].number)
+            lack = unschedulable.behind(
+                queue_position.for_room(world, run.spec.driver, room.claims[ticket].number)
             )
         return "ports" if lack.code == "ports" else "resources", lack.sentence + (
             f"; {down}" if down else ""
@@ -343,13 +339,17 @@ def _gang_sentence(world: World, run: Run, ticket: Ticket) -> tuple[str, str]:
     return "starting", "it is being placed"
 
 
-def _down(world: World, run: Run, places: Sequence[HostPlace] | Sequence[Node]) -> str:
+def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node]) -> str:
     """Which of the hosts that it may go to cannot be asked, why, and since when."""
     driver, down = run.spec.driver, world.homes.down
-    may = [p.host for p in hosts.allowed(places, run.spec.active_plan) if (driver, p.host) in down]
+    may = [
+        p.host
+        for p in host_selection.allowed(places, run.spec.active_plan)
+        if (driver, p.host) in down
+    ]
     told = [
         f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})"
-        for h in may[: shortage.NAMED_HOSTS]
+        for h in may[: unschedulable.NAMED_HOSTS]
     ]
     return "; ".join(told) + (
         f"; and {len(may) - len(told)} more are" if len(may) > len(told) else ""
@@ -366,7 +366,7 @@ def _memory_sentence(world: World, key: AgentKey) -> str:
     return f"the memory of host {key.host} is used by {by} ({there}), and {needs}: it waits until one is gone"
 
 
-def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
+def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     if view is None:
         return f"its agent is not there yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
@@ -391,7 +391,7 @@ def _agent_sentence(world: World, view: AgentView | None, key: str) -> str:
     return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
 
 
-def keeper_sentence(view: AgentView) -> str:
+def keeper_sentence(view: AgentState) -> str:
     """The keeper of this agent does not answer."""
     assert view.keeper is not None
     stopped = "; a signal has stopped it" if view.keeper.stopped else ""
@@ -415,18 +415,20 @@ def _keeper(world: World, run: Run) -> dict[str, Any] | None:
     return None
 
 
-def _before_it(view: AgentView | None, ticket: Ticket) -> str:
+def _before_it(view: AgentState | None, ticket: RunKey) -> str:
     before = (
-        0 if view is None or ticket not in view.queued else ahead.of_user(view, view.queued[ticket])
+        0
+        if view is None or ticket not in view.queued
+        else queue_position.of_user(view, view.queued[ticket])
     )
     return (
         f"; {before} of this user's runs {'is' if before == 1 else 'are'} ahead" if before else ""
     )
 
 
-def _first_waits(world: World, view: AgentView) -> str:
+def _first_waits(world: World, view: AgentState) -> str:
     first = next(iter(view.queued))
-    wait = slots.wait_of(world.slots, first)
+    wait = concurrency_limits.wait_of(world.slots, first)
     match wait.pool.split("/", 1)[0] if wait is not None else "":
         case "op":
             return "the first of which wait for a run of theirs to end"
@@ -442,10 +444,8 @@ def _first_waits(world: World, view: AgentView) -> str:
             return "the first of which are being placed"
 
 
-def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str, str]:
-    numbers = (
-        f"{wait.in_use} of {wait.capacity} in use, {ahead.for_slot(world, wait, number)} ahead"
-    )
+def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[str, str]:
+    numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
     match wait.pool.split("/", 1)[0]:
@@ -478,7 +478,7 @@ def _slot_sentence(world: World, job: Job, wait: Wait, number: int) -> tuple[str
             )
 
 
-def _longest(world: World, wait: Wait) -> float | None:
+def _longest(world: World, wait: LimitWait) -> float | None:
     """Start of the one that runs longest of those that have what is waited for."""
     runs = [(world.jobs[jid].run, serial) for jid, serial in wait.holders if jid in world.jobs]
     return min(

@@ -12,7 +12,7 @@ from strace_calls import Call, data_of, path_of
 from jobscribe.db.events.events import RunRequested, TaskPlaced, job_stream
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import FOLDER, RecordWriter, catch_up
-from jobscribe.db.sqlite import head_file as witness
+from jobscribe.db.sqlite import head_file
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Stored
 
@@ -102,7 +102,7 @@ def keep_them(
     if not (root / "db").exists():
         assert not promised, "the store is gone"
         return {}
-    mark = witness.look(root / "db")
+    mark = head_file.look(root / "db")
     assert not promised.position or (mark is not None and mark.position >= promised.position), (
         mark,
         promised.position,

@@ -20,7 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import real_site
 from golden_root import (
-    PLACE, answers, command, exits, log_length, pack, results, sign_in, traces,
+    PLACE,
+    answers,
+    command,
+    exits,
+    log_length,
+    pack,
+    results,
+    sign_in,
+    traces,
 )
 from real_site import Site, jid_of, until
 
@@ -37,8 +45,11 @@ FOREIGN = ("/work/", "/home/", "/sys/fs/cgroup", "jobscribe-link", "SSH_")
 UID = "GoldenU1"
 SETS = (
     # two sequential runs fill these slots, so a third run is pending
-    "slots.local_sequential=2", "slots.local_parallel=1", "slots.op_run=4",
-    "resources.local_cpu=8", "resources.local_memory_mb=4000",
+    "slots.local_sequential=2",
+    "slots.local_parallel=1",
+    "slots.op_run=4",
+    "resources.local_cpu=8",
+    "resources.local_memory_mb=4000",
     # the paths of cgroups would name this machine
     "keeper.cgroups=off",
 )
@@ -82,7 +93,10 @@ def run_inside(out: str) -> int:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     env = {
         INSIDE: "\n".join((os.uname().nodename, boot, sys.prefix, str(REPOSITORY))),
-        "PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "PYTHONPATH": f"{STAGE}/lib",
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": f"{STAGE}/lib",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     words = ["sh", "-c", entering, "sh", sys.prefix, str(REPOSITORY), out]
@@ -153,10 +167,15 @@ def fill(site: Site) -> dict[str, Any]:
 
     jids = sorted(row["jid"] for row in site.post("job-list", limit=1000)["jobs"])
     recorded = {
-        "root": str(site.root), "uid": UID, "completed": good, "again": again, "live": live,
+        "root": str(site.root),
+        "uid": UID,
+        "completed": good,
+        "again": again,
+        "live": live,
         "untold": jid_of(untold),
         "over": {jid: answers(site, jid) for jid in jids if jid not in live.values()},
-        "app": jid_of(report), "results": results(site, jid_of(report), serial),
+        "app": jid_of(report),
+        "results": results(site, jid_of(report), serial),
         "list": json.loads(command(site.root, "--json", "job", "list", "--all-users")),
         "signIn": sign_in(site.root, UID, "ann"),
     }
