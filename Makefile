@@ -4,20 +4,21 @@
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-# PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/db'. KEEP=1: leave the demo running.
+# PYTEST_ARGS: arguments for pytest, as in PYTEST_ARGS='-x tests/unit/db'. KEEP=1: leave the demo running.
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
-# One floor each, and nothing that another process would disturb: files of these share three processes. Neighbours wait for engines more than they
-# compute: one process has those with Docker, one those with Slurm, another one the rest. Faults wait for deadlines: files of these share three
-# processes, but for those that have to get a certain pid. So do tests with a browser: it gives up what it loads whenever
-# the machine gets another network interface, as it does with each of Docker's bridges.
-floors = $(addprefix tests/,agent apps check cli client contracts db drivers packaging protocol runtime service simulation supervisor)
-neighbours = $(addprefix tests/,docker engines examples front slurm system web)
+# floors: fast tests; three processes share their files. neighbours: tests that wait for engines; one
+# process has Docker, one has Slurm, one has the rest. others: tests that wait for deadlines, and
+# browsers, which reload pages when Docker adds a network interface. alone: tests that need a certain pid.
+floors = $(addprefix tests/,unit architecture contracts packaging simulation)
+neighbours = $(addprefix tests/,docker systemd examples site slurm integration web)
 browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
-others = tests/faults $(browsers)
-alone = tests/faults/test_kill_others.py
+others = tests/chaos $(browsers)
+alone = tests/chaos/test_kill_others.py
 python = .venv/bin/python
+# the modules that benchmarks share with the tests
+bench = PYTHONPATH=$(subst $() ,:,$(wildcard tests/*/support)) $(python)
 
 help:
 	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
@@ -68,23 +69,23 @@ lint: venv
 	PYTHONPATH=.types $(python) -P -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())' --no-cache --config pyproject.toml
 
 check: lint
-	$(python) -m pytest -q -x tests/check tests/protocol tests/db $(PYTEST_ARGS)
+	$(python) -m pytest -q -x tests/architecture tests/unit/protocol tests/unit/db $(PYTEST_ARGS)
 
 # What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand. Examples of properties are
 # others in each of its runs, and in none of `make test`.
 soak: venv engines
-	SOAK=1 SEED=$(SEED) $(python) -m pytest --hypothesis-profile=default tests/faults tests/db tests/protocol tests/client tests/service tests/cli tests/supervisor tests/agent tests/simulation tests/contracts tests/drivers tests/docker tests/slurm $(PYTEST_ARGS)
-	$(python) tests/simulation/run.py --seeds $(SEEDS)
+	SOAK=1 SEED=$(SEED) $(python) -m pytest --hypothesis-profile=default tests/chaos tests/unit tests/simulation tests/contracts tests/docker tests/slurm $(PYTEST_ARGS)
+	$(python) tests/simulation/support/run_seeds.py --seeds $(SEEDS)
 
 bench: venv
 	@etc/venv.sh test,check,bench
-	$(python) tests/bench/run.py
-	$(python) tests/bench/front_bench.py
-	$(python) tests/bench/roles_bench.py
-	$(python) tests/bench/operate_bench.py
-	$(python) tests/bench/docker_bench.py
-	$(python) tests/bench/slurm_bench.py
-	$(python) tests/bench/monitor_bench.py
+	$(bench) tests/bench/run.py
+	$(bench) tests/bench/front_bench.py
+	$(bench) tests/bench/roles_bench.py
+	$(bench) tests/bench/operate_bench.py
+	$(bench) tests/bench/docker_bench.py
+	$(bench) tests/bench/slurm_bench.py
+	$(bench) tests/bench/monitor_bench.py
 
 # The variable silences a notice about MkDocs 2; setup.py keeps MkDocs below 2.
 docs: venv

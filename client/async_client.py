@@ -2,7 +2,7 @@
 of them at once.
 
 One client belongs to one event loop. All failures are `ClientError`. It has every method of
-`client.http.Client`; tests/client compares both. Files are read and sent by the plain client, in
+`client.http.Client`; tests/unit/client compares both. Files are read and sent by the plain client, in
 threads of the loop's executor.
 """
 

@@ -8,24 +8,19 @@ with the failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` repeats n
 """
 
 import functools
-import sys
 import time
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import scheduling_noise
 from pytest_rerunfailures import StatusDB
-
-sys.path.insert(0, str(Path(__file__).parent / "system"))
-
-import machine_floor
 
 #: Of a test, and of all of a process: a machine that never runs shall not keep anybody for hours.
 REPEATS, AT_MOST = 2, 20
 CALM_SECS, WAIT_SECS = 3.0, 60.0
 _began, _failed, _timeout = (
-    pytest.StashKey[machine_floor.Moment](),
+    pytest.StashKey[scheduling_noise.Moment](),
     pytest.StashKey[str](),
     pytest.StashKey[Any](),
 )
@@ -57,8 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    machine_floor.floor()
-    item.stash[_began], item.stash[_failed] = machine_floor.now(), ""
+    scheduling_noise.floor()
+    item.stash[_began], item.stash[_failed] = scheduling_noise.now(), ""
     _file(item).stash.setdefault(_began, item.stash[_began])
 
 
@@ -83,8 +78,10 @@ def _says_nothing(item: pytest.Item) -> bool:
     """
     if not (when := item.stash[_failed]) or len(_repeated) >= AT_MOST:
         return False
-    floor = machine_floor.floor()
-    time.sleep(3 * machine_floor.PAUSE_SECS)  # the idle process may get to say last how late it was
+    floor = scheduling_noise.floor()
+    time.sleep(
+        3 * scheduling_noise.PAUSE_SECS
+    )  # the idle process may get to say last how late it was
     # what ends with a file has been there since its first test
     why = floor.stood_still((item if when != "teardown" else _file(item)).stash[_began])
     if not why:

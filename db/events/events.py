@@ -5,7 +5,7 @@ never by `at`. A stored event is its JSON text with the tag `type` and the schem
 `decode` reads every version ever released.
 
 To add an event: a struct here, a branch in `job.evolve` (or the agent's or the system's fold), a
-line in `story`, and a row in tests/db/golden/. To change one (or a value in `state`, which the
+line in `story`, and a row in tests/unit/db/events/golden/. To change one (or a value in `state`, which the
 checkpoints carry): raise its version in VERSIONS and add an upcaster.
 """
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# MPI for the tests: Debian's OpenMPI as it is, without a compiler. Programs of tests load its library (tests/slurm/mpi_ring.py).
+# MPI for the tests: Debian's OpenMPI as it is, without a compiler. Programs of tests load its library (tests/slurm/support/mpi_ring.py).
 #
 #   mpi.sh install   the Debian package openmpi-bin, where it is missing (together with Slurm's: slurm.sh install slurm mpi)
 #   mpi.sh check     1 and a sentence if it is not here

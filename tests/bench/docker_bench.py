@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE.parent / "system", HERE.parent / "docker"):
-    sys.path.insert(0, str(folder))
 
-from hosts import SCRIPT, Host, Hosts, Sites, sites
+from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from loop_lag import BOUND_SECS, loop
-from real_site import Site, spec
+from supervisor_process import Site, spec
 
 from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes

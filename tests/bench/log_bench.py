@@ -15,9 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
-
-from real_site import PYTHON_PATH, Site, shell
+from supervisor_process import PYTHON_PATH, Site, shell
 
 #: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file
 #: of its own.

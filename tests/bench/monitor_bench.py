@@ -3,9 +3,7 @@
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
 from history import _events, fill
 
@@ -27,8 +25,7 @@ def sample(text: str, name: str) -> float:
 
 
 def scrapes() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-    from real_site import Site
+    from supervisor_process import Site
 
     site = Site()
     try:

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from run import Http, simulation_id
 
 TASKS, PLANNED, REPEATS = 200, 1000, 5

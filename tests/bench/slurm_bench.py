@@ -26,15 +26,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE.parent / "system", HERE.parent / "slurm"):
-    sys.path.insert(0, str(folder))
 
 import asyncssh
-from hpc import Sshd, Users
+from engine_scripts import why_not
+from login_nodes import Sshd, Users
 from loop_lag import loop
-from real_site import Site, spec
-from scripts import why_not
-from slurm_yard import ACCOUNT, OVER, Sites, Slurm, sites
+from slurm_cluster import ACCOUNT, OVER, Sites, Slurm, sites
+from supervisor_process import Site, spec
 
 from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes

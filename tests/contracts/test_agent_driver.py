@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_docker import FakeDocker
 
 from jobscribe.drivers.contracts import AgentDriver, AgentSpec, Capacity
 from jobscribe.drivers.docker.agents.driver import DockerDriver
@@ -33,10 +34,6 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Direct, Log
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))  # what plays a Docker daemon
-
-from fake_docker import FakeDocker
 
 KEY, OTHER = (
     AgentKey("local", "sequential", "DriverU1", "localhost"),

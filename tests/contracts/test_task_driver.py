@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -304,7 +303,6 @@ class OnPaper:
         self.running: list[subprocess.Popen[bytes]] = []
 
     async def open(self) -> None:
-        sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))
         from fake_docker import FakeDocker
 
         self.fake = FakeDocker(self.ground.root)
@@ -360,9 +358,7 @@ class RealHost:
         self.ground, self.containers = ground, Containers(ground)
 
     async def open(self) -> None:
-        for name in ("system", "docker"):
-            sys.path.insert(0, str(Path(__file__).parents[1] / name))
-        from hosts import BASE, Hosts
+        from docker_hosts import BASE, Hosts
 
         if not RealHost.shared:
             RealHost.shared.append(Hosts())

@@ -4,7 +4,6 @@ out, and say why.
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "system", HERE.parent / "faults"):
-    sys.path.insert(0, str(folder))
 
-from hosts import SCRIPT, Host, Hosts, Sites, sites
-from real_site import Site, add_logs
+from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
+from supervisor_process import Site, add_logs
 
 
 def _why_not() -> str:

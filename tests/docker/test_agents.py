@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from container_agent import TOKEN, Supervisor, until
+from docker_hosts import UNIX_USERS, Host
 
 from jobscribe.drivers.contracts import AgentSpec, Handle
 from jobscribe.drivers.docker.agents.driver import DockerDriver
@@ -24,8 +26,6 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 
 from ..contracts import test_agent_driver as contract
-from .hosts import UNIX_USERS, Host
-from .stand_in import TOKEN, Supervisor, until
 
 pytestmark = pytest.mark.timeout(300)
 SHARE = ("test_a_stop_right_after_the_start_ends_it_too",)

@@ -5,19 +5,16 @@ nothing is changed by a no.
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host, Hosts, Sites, sites
-from loop_lag import check_lag
-from real_site import Site, jid_of, shell, until
-from typed import check_plain, environment, gang, refused, role, types
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "drivers"))
+from cli_session import check_plain, environment, gang, refused, role, types
+from docker_hosts import Host, Hosts, Sites, sites
 from fake_docker import FakeDocker
+from loop_lag import check_lag
+from supervisor_process import Site, jid_of, shell, until
 
 PATIENT = 90.0
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hosts import Hosts
-from places import dice, share
-from real_site import fresh_nap, naps, until
-from witness import FINAL
-from yard import AGENT, GONE_SECS, TASK, Case, Yard, check_next, ended, yards
+from docker_hosts import Hosts
+from docker_supervisor import AGENT, GONE_SECS, TASK, Case, Yard, check_next, ended, yards
+from oracle import FINAL
+from site_locations import dice, share
+from supervisor_process import fresh_nap, naps, until
 
 GRACE_SECS = 0.5
 #: For each kind of place.

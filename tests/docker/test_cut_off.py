@@ -9,10 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hosts import Host, Hosts
-from places import SOAK
-from real_site import fresh_nap, naps, until
-from yard import (
+from docker_hosts import Host, Hosts
+from docker_supervisor import (
     AGENT,
     CODE,
     GONE_SECS,
@@ -25,6 +23,8 @@ from yard import (
     ended,
     yards,
 )
+from site_locations import SOAK
+from supervisor_process import fresh_nap, naps, until
 
 PINGS = ("limits.ping_interval_secs=1", "limits.ping_timeout_secs=1")
 

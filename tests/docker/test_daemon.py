@@ -9,10 +9,22 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hosts import Host, Hosts
-from places import share
-from real_site import until
-from yard import AGENT, CODE, LOST_SECS, TASK, Case, Yard, check_next, crowd, ended, killed, yards
+from docker_hosts import Host, Hosts
+from docker_supervisor import (
+    AGENT,
+    CODE,
+    LOST_SECS,
+    TASK,
+    Case,
+    Yard,
+    check_next,
+    crowd,
+    ended,
+    killed,
+    yards,
+)
+from site_locations import share
+from supervisor_process import until
 
 from jobscribe.runtime import processes
 

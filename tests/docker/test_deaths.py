@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hosts import Hosts
-from places import share
-from real_site import until
-from yard import (
+from docker_hosts import Hosts
+from docker_supervisor import (
     AGENT,
     CODE,
     LOST_SECS,
@@ -29,6 +27,8 @@ from yard import (
     killed,
     yards,
 )
+from site_locations import share
+from supervisor_process import until
 
 #: Of the supervisor, with jobs under way on both hosts.
 KILLS = share(2, 50)

@@ -3,19 +3,15 @@ real host, each of its lines looked for in real logs.
 """
 
 import itertools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from hosts import BASE, Host, Sites
-from real_site import Site, until
-from test_journal_site import found, fresh_uid, journal, messages, pytestmark
+from docker_hosts import BASE, Host, Sites
+from docs_executor import Logs, Walker
+from docs_parser import Block, Page
+from supervisor_process import Site, until
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "front"))
-
-from walk_page import Block, Page
-from walking import Logs, Walker
+from .test_journal_site import found, fresh_uid, journal, messages, pytestmark
 
 SECTION = "Follow a run in containers"
 UID, IMAGE = "qsOpzxM9", "solver:7"

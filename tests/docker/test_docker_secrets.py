@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import BASE, Host, Sites
-from memory import tokens_in
-from real_site import Site, jid_of, shell, spec, texts_below, until
-from test_notifications import HEADER, SECRET, Receiver, targets
+from docker_hosts import BASE, Host, Sites
+from process_memory import tokens_in
+from supervisor_process import Site, jid_of, shell, spec, texts_below, until
 
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.runtime import processes
+
+from ..integration.test_notifications import HEADER, SECRET, Receiver, targets
 
 pytestmark = pytest.mark.timeout(300)
 UID = "SecretU1"

@@ -16,8 +16,8 @@ from typing import Any
 
 import docker
 import pytest
-from hosts import BUSYBOX, Host, Hosts
-from registry import Registry
+from docker_hosts import BUSYBOX, Host, Hosts
+from image_registry import Registry
 
 from jobscribe.drivers.docker.host import engine as engines
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine

@@ -6,20 +6,18 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from hosts import AGENT, UNIX_USERS, Host, Hosts
-from real_site import PYTHON_PATH, Site, until
+from docker_hosts import AGENT, UNIX_USERS, Host, Hosts
+from supervisor_process import PYTHON_PATH, Site, until
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "front"))
 
-from browser import Browser, close_all
+from http_browser import Browser, close_all
 
 #: The pool's image and the site's own app in it, as docs/docker-image.md says it.
 IMAGE = "jobscribe-test/front:1"
@@ -30,7 +28,7 @@ WHERE = "/usr/lib/python3/dist-packages"
 def front_image(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> str:
     """On both hosts."""
     folder = tmp_path_factory.mktemp("image")
-    (folder / "front_app.py").write_bytes((HERE / "front_app.py").read_bytes())
+    (folder / "front_app.py").write_bytes((HERE / "support" / "front_app.py").read_bytes())
     (folder / "Dockerfile").write_text(f"FROM {AGENT}\nCOPY front_app.py {WHERE}/\n")
     for host in pool.hosts.values():
         host.docker("build", "--quiet", "--network", "none", "--tag", IMAGE, str(folder))

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from books import check_books
-from hosts import BASE, BUSYBOX, NOSHELL, Hosts, sites
+from cli_session import environment, gang, output, refused, role, tasks, there, types, words
+from consistency_check import check_books
+from docker_hosts import BASE, BUSYBOX, NOSHELL, Hosts, sites
+from image_registry import Registry
 from loop_lag import check_lag
-from places import dice
-from real_site import Site, jid_of, req_id, until
-from registry import Registry
-from typed import environment, gang, output, refused, role, tasks, there, types, words
+from site_locations import dice
+from supervisor_process import Site, jid_of, req_id, until
 
 from jobscribe.drivers.deployment_name import deployment
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosts import BASE, BUSYBOX, NOSHELL, SCRIPT, Host, Hosts
-from real_site import until
+from docker_hosts import BASE, BUSYBOX, NOSHELL, SCRIPT, Host, Hosts
+from supervisor_process import until
 
 ENGINES = SCRIPT.parent
 ASKS = "timeout 3 nc -w 2 {} {} </dev/null || true"

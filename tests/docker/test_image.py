@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from stand_in import UNIX_USER, Place, until
+from container_agent import UNIX_USER, Place, until
 
 #: What costs more than it tells in every run.
 soak = pytest.mark.skipif("SOAK" not in os.environ, reason="set SOAK=1 (make soak) to run it")

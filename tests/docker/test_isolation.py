@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hosts import BASE, UNIX_USERS, Host, Hosts, Sites, sites
-from real_site import Site, shell, spec, until
-from zoo_programs import FILLS, LINK, python
+from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites, sites
+from hostile_programs import FILLS, LINK, python
+from supervisor_process import Site, shell, spec, until
 
 pytestmark = pytest.mark.timeout(300)
 HEAD = TAIL = 65536

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_site import Site, jid_of, spec
+from supervisor_process import Site, jid_of, spec
 
 from jobscribe.runtime.log.journald import Journal
 from jobscribe.runtime.log.logger import Record

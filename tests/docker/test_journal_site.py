@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Host, Hosts
-from real_site import Site, jid_of, shell, until
-from typed import gang, output, role, tasks
+from cli_session import gang, output, role, tasks
+from docker_hosts import Host, Hosts
+from supervisor_process import Site, jid_of, shell, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "etc" / "engines" / "journald.sh"

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hosts import Hosts
-from places import dice, share
-from real_site import until
-from yard import AGENT, TASK, Case, Yard, ended, yards
+from docker_hosts import Hosts
+from docker_supervisor import AGENT, TASK, Case, Yard, ended, yards
+from site_locations import dice, share
+from supervisor_process import until
 
 #: Of each user.
 JOBS = int(os.environ.get("JOBS", share(40, 200)))

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hosts import UNIX_USERS, Host, Hosts, Sites
-from real_site import PYTHON_PATH, Site, shell, until
+from docker_hosts import UNIX_USERS, Host, Hosts, Sites
+from supervisor_process import PYTHON_PATH, Site, shell, until
 
 
 def cli(site: Site, *args: str, code: int = 0) -> str:

@@ -5,18 +5,14 @@ images have, and what a restart finds.
 import asyncio
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "drivers"))
-
-from hosts import BASE, BUSYBOX, NOSHELL, Host, Hosts
-from task_ground import KEY, Life, token_of
+from docker_hosts import BASE, BUSYBOX, NOSHELL, Host, Hosts
+from docker_tasks import KEY, Life, token_of
 
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.wire.messages import Samples, Shared, TaskRun

@@ -11,14 +11,15 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import explanation_quality
 import pytest
-import readable
-from hosts import NOSHELL, Host, Hosts, sites
-from real_site import Site, jid_of, until
-from registry import Registry
-from test_bad_input import change
-from typed import check_plain, gang, refused, role
-from yard import AGENT, CODE, LOST_SECS, MEMORY, TASK, USERS, Case, Yard, killed
+from cli_session import check_plain, gang, refused, role
+from docker_hosts import NOSHELL, Host, Hosts, sites
+from docker_supervisor import AGENT, CODE, LOST_SECS, MEMORY, TASK, USERS, Case, Yard, killed
+from image_registry import Registry
+from supervisor_process import Site, jid_of, until
+
+from .test_bad_input import change
 
 #: A container's whole memory, in MiB.
 SMALL = 96
@@ -73,11 +74,11 @@ def yard(house: Yard) -> Iterator[Yard]:
 
 def why(site: Site, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer as JSON, and what the command prints of it, which a reader must understand."""
-    answer, text = readable.settled(
+    answer, text = explanation_quality.settled(
         lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)),
         lambda: typed(site, "job", "why", jid_of(run)),
     )
-    readable.check(answer, text)
+    explanation_quality.check(answer, text)
     check_plain(text)
     assert CANARY not in text
     return answer, text

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from real_site import DEADLINE_SECS, PYTHON_PATH, Site, until
+from supervisor_process import DEADLINE_SECS, PYTHON_PATH, Site, until
 
 FOLDER = Path(__file__).resolve().parents[2] / "etc/examples/flask_site"
 PASSWORDS = {"ada": "a long password", "bob": "another password"}

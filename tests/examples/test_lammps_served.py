@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_site import PYTHON_PATH, Answer, Site, jid_of, until
+from supervisor_process import PYTHON_PATH, Answer, Site, jid_of, until
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "etc/examples/lammps"

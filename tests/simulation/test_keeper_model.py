@@ -2,7 +2,7 @@
 must say the same.
 
 A seeded script of orders, ends and kills of jobs, deaths of the keeper (at its crash points, too)
-and restarts. The real keeper is the one of tests/agent, with this test as its agent.
+and restarts. The real keeper is the one of tests/unit/agent, with this test as its agent.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
-HARNESS = Path(__file__).resolve().parents[1] / "agent" / "keeper_harness.py"
+HARNESS = Path(__file__).resolve().parents[1] / "unit" / "agent" / "support" / "keeper_harness.py"
 KEY = AgentKey("local", "sequential", "AAAAAAAA", "localhost")
 STEPS = 60
 SEEDS = range(12 if os.environ.get("SOAK") == "1" else 2)

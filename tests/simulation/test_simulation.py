@@ -1,7 +1,7 @@
 """Seeded lives of the whole system: every guarantee is checked after every step, and every fault
 must really have happened.
 
-200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/run.py` takes any number, and
+200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/support/run_seeds.py` takes any number, and
 shows one step by step.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import sim_checks
 import simulator
-from sim_sometimes import MUST_HAPPEN, never_happened
+from sim_coverage import MUST_HAPPEN, never_happened
 
-RUN = Path(__file__).with_name("run.py")
+RUN = Path(__file__).parent / "support" / "run_seeds.py"
 SEEDS = 10_000 if os.environ.get("SOAK") == "1" else 200
 SLICE = 10
 

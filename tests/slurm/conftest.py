@@ -3,7 +3,6 @@ of them are left out, and say why.
 """
 
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "system", HERE.parent / "faults"):
-    sys.path.insert(0, str(folder))
 
-from hpc import Sshd, Users
-from real_site import Site, add_logs
-from scripts import why_not
-from slurm_yard import Sites, Slurm, sites
+from engine_scripts import why_not
+from login_nodes import Sshd, Users
+from slurm_cluster import Sites, Slurm, sites
+from supervisor_process import Site, add_logs
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Which logs have something to say of a test that failed: of users' agents, of the controller.

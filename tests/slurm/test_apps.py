@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ground import ALICE, SECS, Ground, ground
-from hpc import Users
-from real_site import jid_of, until
-from slurm_yard import Slurm
+from login_nodes import Users
+from slurm_cluster import Slurm
+from slurm_supervisor import ALICE, SECS, Ground, ground
+from supervisor_process import jid_of, until
 
 OWN, LAB = {"cluster": "own", "memoryMb": 100}, {"cluster": "lab", "memoryMb": 50}
 #: Runs are old enough to be purged so soon, and looked for so often (seconds).

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripts import CALL_SECS
-from slurm_yard import Slurm
+from engine_scripts import CALL_SECS
+from slurm_cluster import Slurm
 
 from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpc import Sshd, Users
-from real_site import Site, req_id, shell, until
-from slurm_yard import ACCOUNT, Sites, Slurm
+from login_nodes import Sshd, Users
+from slurm_cluster import ACCOUNT, Sites, Slurm
+from supervisor_process import Site, req_id, shell, until
 
 from jobscribe.agent.batch.cluster_facts import news
 from jobscribe.agent.batch.command_runner import Commands

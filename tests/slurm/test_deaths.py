@@ -11,11 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from hpc import Users
-from places import dice, share
-from real_site import fresh_nap, naps, until
-from slurm_yard import OVER, Slurm
-from witnessed import (
+from login_nodes import Users
+from observed_runs import (
     ALICE,
     BOB,
     CODE,
@@ -28,6 +25,9 @@ from witnessed import (
     true_again,
     well_ended,
 )
+from site_locations import dice, share
+from slurm_cluster import OVER, Slurm
+from supervisor_process import fresh_nap, naps, until
 
 #: Of the supervisor, with jobs under way.
 KILLS = share(2, 40)
@@ -162,9 +162,16 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> 
         {what: Case(house, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)},
     )
     for what, case in cases.items():
+        agents = house.agents(case.uid)
         house.trick(case, what)
         case.submit()
         until(lambda case=case: house.played(case), what, TRUE_SECS)  # type: ignore[misc]
+        if "killed" in what:  # its keeper must not end the sbatch of the next case, too
+            until(
+                lambda uid=case.uid, agents=agents: not {*agents} & {*house.agents(uid)},  # type: ignore[misc]
+                f"the agent is gone: {what}",
+                TRUE_SECS,
+            )
     for case in cases.values():
         case.started(100)
     well_ended(ended(cases.values()))

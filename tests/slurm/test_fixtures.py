@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hpc import Users
-from real_site import until
-from scripts import ROOT, Refused, Script
-from slurm_yard import DAEMONS, Sites, Slurm
+from engine_scripts import ROOT, Refused, Script
+from login_nodes import Users
+from slurm_cluster import DAEMONS, Sites, Slurm
+from supervisor_process import until
 
 from jobscribe.service.site.cluster_file import load
 
@@ -363,7 +363,7 @@ def test_ranks_of_an_mpi_job_on_two_nodes(slurm: Slurm, hpc_users: Users) -> Non
     except Refused as e:
         pytest.skip(str(e))
     path, program = hpc_users.home("alice") / "ring", hpc_users.home("alice") / "mpi_ring.py"
-    program.write_bytes((ROOT / "tests" / "slurm" / "mpi_ring.py").read_bytes())
+    program.write_bytes((ROOT / "tests" / "slurm" / "support" / "mpi_ring.py").read_bytes())
     text = mpi("env") + f"mpirun /usr/bin/python3 {program}\n"
     job = slurm.submit(
         hpc_users,

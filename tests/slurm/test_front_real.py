@@ -2,18 +2,13 @@
 for, and where what was typed is found afterwards.
 """
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hpc import Sshd, Users
-from real_site import Site, texts_below, until
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "web"))
-
-from web_site import ANN, BOB, Browser, Web
+from front_end_fixture import ANN, BOB, Browser, Web
+from login_nodes import Sshd, Users
+from supervisor_process import Site, texts_below, until
 
 WISH = {"simulationType": "myapp", "simulationId": "sim00001", "report": "heightWeightReport"}
 BATCH = {

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground import ALICE, SECS, Ground, ground, role
-from hpc import Users
-from real_site import fresh_nap, jid_of, until
-from scripts import ROOT
-from slurm_yard import Slurm
+from engine_scripts import ROOT
+from login_nodes import Users
+from slurm_cluster import Slurm
+from slurm_supervisor import ALICE, SECS, Ground, ground, role
+from supervisor_process import fresh_nap, jid_of, until
 
 SERVER = """exec /usr/bin/python3 -c '
 import os, socket, signal
@@ -103,7 +103,7 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Gr
         name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()
     }
     assert counts == {"ps": (0, 2, 0), "worker": (2, 0, 0)}, counts
-    # (all nodes of this cluster have one address: tests/agent/test_slurm_script.py has nodes that
+    # (all nodes of this cluster have one address: tests/unit/agent/slurm/test_batch_script.py has nodes that
     # differ)
     servers = [f"{ADDRESS}:{told['ps', i]['ports']['http'][0]}" for i in (0, 1)]
     everybody = [[r, i, ADDRESS, t["ports"]] for (r, i), t in told.items()]

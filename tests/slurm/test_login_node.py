@@ -13,10 +13,10 @@ from typing import Any
 
 import asyncssh
 import pytest
-from hpc import NAMES, Sshd, Users
-from real_site import until
-from scripts import Script
-from slurm_yard import Slurm
+from engine_scripts import Script
+from login_nodes import NAMES, Sshd, Users
+from slurm_cluster import Slurm
+from supervisor_process import until
 
 #: What other tests of this folder would notice as well, only later and less clearly.
 whole = pytest.mark.skipif(

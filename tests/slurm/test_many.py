@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hpc import Users
-from places import dice, share
-from real_site import until
-from slurm_yard import OVER, Slurm
-from witnessed import ALICE, BOB, PEOPLE, Case, House, ended, houses
+from login_nodes import Users
+from observed_runs import ALICE, BOB, PEOPLE, Case, House, ended, houses
+from site_locations import dice, share
+from slurm_cluster import OVER, Slurm
+from supervisor_process import until
 
 #: Of each user.
 JOBS = int(os.environ.get("JOBS", share(25, 100)))

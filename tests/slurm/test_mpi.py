@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground import SECS, Ground, ground
-from hpc import Users
-from real_site import fresh_nap, jid_of, until
-from scripts import Refused, Script
-from slurm_yard import Slurm
+from engine_scripts import Refused, Script
+from login_nodes import Users
+from slurm_cluster import Slurm
+from slurm_supervisor import SECS, Ground, ground
+from supervisor_process import fresh_nap, jid_of, until
 
-RING = (Path(__file__).resolve().parent / "mpi_ring.py").read_text()
+RING = (Path(__file__).resolve().parent / "support" / "mpi_ring.py").read_text()
 #: Every rank hands the number round and waits for the others, for ever. Those with rank 0 tell of
 #: each round.
 LONG = (

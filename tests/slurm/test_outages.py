@@ -16,13 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import explanation_quality
 import pytest
-import readable
-from hpc import Users
-from places import SOAK, share
-from real_site import until
-from slurm_yard import OVER, Slurm
-from witnessed import (
+from login_nodes import Users
+from observed_runs import (
     ALICE,
     BOB,
     CALL_SECS,
@@ -35,6 +32,9 @@ from witnessed import (
     true_again,
     well_ended,
 )
+from site_locations import SOAK, share
+from slurm_cluster import OVER, Slurm
+from supervisor_process import until
 
 from jobscribe.cli.job.why import told
 
@@ -137,7 +137,7 @@ class Scene:
     def _explained(self, case: Case, cause: str) -> None:
         """Nobody is said to have failed; since when nobody knows, and what was known last."""
         why = self.house.site.post("job-why", uid=case.uid, computeJid=case.jid)
-        readable.check(why, text := "\n".join(told(case.jid, why)))
+        explanation_quality.check(why, text := "\n".join(told(case.jid, why)))
         assert why["cause"] == cause and "what is said here is the last that is known" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
         assert (
@@ -367,7 +367,7 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house:
 
 @pytest.mark.skipif(
     not SOAK,
-    reason="a soak's (SOAK=1); tests/agent/test_batch_faults.py has the same without a real Slurm",
+    reason="a soak's (SOAK=1); tests/unit/agent/batch/test_faults.py has the same without a real Slurm",
 )
 @pytest.mark.timeout(300)
 def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_locally import types
-from hpc import Users
-from real_site import jid_of, req_id, until
-from scene import ALICE, BOB, PEOPLE, SECS, Stage
-from slurm_yard import Slurm, sites
+from concurrent_runs import ALICE, BOB, PEOPLE, SECS, Stage
+from local_parity import types
+from login_nodes import Users
+from slurm_cluster import Slurm, sites
+from supervisor_process import jid_of, req_id, until
 
 LATER = "begin=now+1hour"
 

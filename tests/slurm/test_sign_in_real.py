@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hpc import Sshd
+from login_nodes import Sshd
 
 from jobscribe.drivers.sbatch.login_node.channel import ChannelError
 from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect

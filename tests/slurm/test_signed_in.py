@@ -4,26 +4,23 @@ nobody a run, and nobody is asked for a code twice for it.
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import explanation_quality
 import pytest
-import readable
-from hpc import Sshd, Users
-from real_site import until
-from scripts import free_ports
-from signed import ALICE, BOB, DEEP, SECS, WHO, FarNode, Stand, all_at_once, stand
-from slurm_yard import Slurm, sites
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
-
-from test_tls import Authority, settings
+from engine_scripts import free_ports
+from login_nodes import Sshd, Users
+from signed_in_users import ALICE, BOB, DEEP, SECS, WHO, FarNode, Stand, all_at_once, stand
+from slurm_cluster import Slurm, sites
+from supervisor_process import until
 
 from jobscribe.cli.job.why import told
+
+from ..integration.test_tls import Authority, settings
 
 SOAK = bool(os.environ.get("SOAK"))
 pytestmark = pytest.mark.timeout(600)
@@ -97,7 +94,7 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
             "sbatchLogin",
         ), said
         why = at.why(run)
-        readable.check(why, "\n".join(told(why["computeJid"], why)))
+        explanation_quality.check(why, "\n".join(told(why["computeJid"], why)))
         assert (why["cause"], why["confidence"]) == ("sign_in", "certain") and why["try"][
             0
         ].startswith(f"jobscribe login {cluster} "), why

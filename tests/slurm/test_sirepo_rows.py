@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpc import Sshd, Users
-from real_site import until
-from slurm_yard import Slurm, sites
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "web"))
-
-from web_site import ANN, Browser, Web
+from front_end_fixture import ANN, Browser, Web
+from login_nodes import Sshd, Users
+from slurm_cluster import Slurm, sites
+from supervisor_process import until
 
 #: What these rows promise (seconds). Five times that on a busy machine.
 CANCEL_SECS, RUN_SECS, ROOM = 25.0, 90.0, 5.0

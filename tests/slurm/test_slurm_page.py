@@ -5,20 +5,16 @@ real Slurm, and its lines are looked for in what is real.
 import itertools
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ground import Ground, ground
-from hpc import Users
-from real_site import spec, until
-from slurm_yard import Slurm
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "front"))
-
-from walk_page import Page
-from walking import Logs, Walker
+from docs_executor import Logs, Walker
+from docs_parser import Page
+from login_nodes import Users
+from slurm_cluster import Slurm
+from slurm_supervisor import Ground, ground
+from supervisor_process import spec, until
 
 UID, SECTION = "qsOpzxM9", "Follow a run on a cluster"
 #: The example ids of the section, with the form that a real one has.

@@ -17,21 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground import environment
-from hpc import Sshd, Users
-from memory import tokens_in
-from real_site import jid_of, texts_below, until
-from scripts import free_ports
-from signed import ALICE, BOB, SECS, WHO, Stand, all_at_once, stand
-from slurm_yard import Slurm, sites
+from engine_scripts import free_ports
+from login_nodes import Sshd, Users
+from process_memory import tokens_in
+from signed_in_users import ALICE, BOB, SECS, WHO, Stand, all_at_once, stand
+from slurm_cluster import Slurm, sites
+from slurm_supervisor import environment
+from supervisor_process import jid_of, texts_below, until
 
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.runtime import processes
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
-sys.path.append(str(Path(__file__).resolve().parent.parent / "docker"))
-
-from test_tls import Authority, settings
+from ..integration.test_tls import Authority, settings
 
 pytestmark = pytest.mark.timeout(600)
 ATTACKER = Path(__file__).resolve().parent / "attacker.py"

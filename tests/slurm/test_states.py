@@ -14,12 +14,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from as_locally import APP, AS_LOCALLY, SETTING
-from hpc import Users
-from real_site import PYTHON_PATH, naps, until
-from scene import ALICE, PEOPLE, SECS, Play, Stage, played
-from scripts import CALL_SECS
-from slurm_yard import Slurm, sites
+from concurrent_runs import ALICE, PEOPLE, SECS, Play, Stage, played
+from engine_scripts import CALL_SECS
+from local_parity import APP, AS_LOCALLY, SETTING
+from login_nodes import Users
+from slurm_cluster import Slurm, sites
+from supervisor_process import PYTHON_PATH, naps, until
 
 from jobscribe.drivers.deployment_name import deployment
 

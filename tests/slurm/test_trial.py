@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_site import until
-from scripts import CALL_SECS, ROOT, free_ports, why_not
+from engine_scripts import CALL_SECS, ROOT, free_ports, why_not
+from supervisor_process import until
 
 PAGE = ROOT / "docs" / "sbatch.md"
 #: Five times what the slowest block takes on a busy machine.

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import explanation_quality
 import pytest
-import readable
-from as_locally import types
-from hpc import Users
-from real_site import jid_of, naps, until
-from scene import BOB, PEOPLE, SECS, Play, Stage, played
-from slurm_yard import Slurm, sites
+from concurrent_runs import BOB, PEOPLE, SECS, Play, Stage, played
+from local_parity import types
+from login_nodes import Users
+from slurm_cluster import Slurm, sites
+from supervisor_process import jid_of, naps, until
 
 LATER = {"directives": ["begin=now+1hour"]}
 PLAYS: dict[str, Play] = {}
@@ -69,9 +69,9 @@ def read(
     """This is why, so sure; the text as it is typed has these words, and tells a reader what to
     try, this among it.
     """
-    answer, text = readable.settled(lambda: stage.why(run), lambda: _typed(stage, run))
+    answer, text = explanation_quality.settled(lambda: stage.why(run), lambda: _typed(stage, run))
     assert (answer["cause"], answer["confidence"]) == (cause, confidence), text
-    readable.check(answer, text)
+    explanation_quality.check(answer, text)
     assert [w for w in words if w not in text] == [], text
     assert tries in "\n".join(answer["try"]), text
 

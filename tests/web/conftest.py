@@ -3,32 +3,25 @@ front of either.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent / "apps"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
-sys.path.append(str(Path(__file__).parent.parent / "supervisor"))
-
-import real_site
-from books import check_books
-from real_site import Site
+import supervisor_process
+from consistency_check import check_books
+from front_end_fixture import ALSO, Web
 from stub_supervisor import StubSupervisor
-from web_site import ALSO, Web
+from supervisor_process import Site
 
 SETS = ("apps.also=" + ",".join(ALSO), "slots.local_sequential=2", "slots.local_parallel=2")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _agents_find_the_test_apps() -> Iterator[None]:
-    before = real_site.PYTHON_PATH
-    real_site.PYTHON_PATH = before + os.pathsep + str(Path(__file__).parent / "apps")
+    before = supervisor_process.PYTHON_PATH
+    supervisor_process.PYTHON_PATH = before + os.pathsep + str(Path(__file__).parent / "apps")
     yield
-    real_site.PYTHON_PATH = before
+    supervisor_process.PYTHON_PATH = before
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ answered alike.
 from typing import Any
 
 import pytest
-from test_gates import CHANGING
-from web_site import ADM, ANN, BOB, Web, refused
+from front_end_fixture import ADM, ANN, BOB, Web, refused
 
 from jobscribe.web.blueprint.routes import ROUTES
+
+from .test_gates import CHANGING
 
 SID, REPORT = (
     "mine0001",

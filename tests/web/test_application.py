@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from flask.testing import FlaskClient
+from front_end_fixture import Lines, refused
 from stub_supervisor import StubSupervisor
-from web_site import Lines, refused
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from doors import Api
+from front_end_fixture import ANN, BOB, Browser, Web, refused
+from login_nodes_fake import Api
 from stub_supervisor import StubSupervisor
-from web_site import ANN, BOB, Browser, Web, refused
 
 from jobscribe.client.transport.address import Address
 from jobscribe.protocol.clusters.batch import BatchRequest

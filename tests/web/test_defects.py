@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_site import Site, until
-from web_site import ANN, BOB, Browser, Web, refused
+from front_end_fixture import ANN, BOB, Browser, Web, refused
+from supervisor_process import Site, until
 
 REPORT = {"simulationType": "odd", "report": "oddReport"}
 MOVIE = {"simulationType": "odd", "report": "oddAnimation"}

@@ -9,11 +9,12 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from front_end_fixture import ANN, Web, refused
 from stub_supervisor import StubSupervisor
-from test_runs import status
-from web_site import ANN, Web, refused
 
 from jobscribe.protocol.errors import Refusal
+
+from .test_runs import status
 
 CONTENT = bytes(range(256)) * 4
 ETAG, MODIFIED = '"3ff-17"', "Sat, 21 Nov 2026 07:47:56 GMT"

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from front_end_fixture import ANN, Web, refused
 from stub_supervisor import StubSupervisor
-from web_site import ANN, Web, refused
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.web.handlers.frames import FOR_EVER

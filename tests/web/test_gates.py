@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from front_end_fixture import ADM, ANN, BOB, Web, refused
 from stub_supervisor import StubSupervisor
-from web_site import ADM, ANN, BOB, Web, refused
 
 from jobscribe.protocol.errors import CODES, Refusal
 from jobscribe.web.blueprint.openapi import REFUSALS

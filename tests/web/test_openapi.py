@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-from real_site import Site
+from front_end_fixture import ANN, BOB, Web
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -17,11 +17,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from test_gates import address
-from web_site import ANN, BOB, Web
+from supervisor_process import Site
 
 from jobscribe.web.blueprint.openapi import document
 from jobscribe.web.blueprint.routes import ROUTES
+
+from .test_gates import address
 
 CHECKS = [
     not_a_server_error,

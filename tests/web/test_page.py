@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_site
-from books import check_books
-from real_site import Site, jid_of, shell, until
+import supervisor_process
+from consistency_check import check_books
+from supervisor_process import Site, jid_of, shell, until
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from person import CHROMIUM, FLAGS, Person
+from chromium_user import CHROMIUM, FLAGS, Person
 
 HERE = Path(__file__).resolve().parent
 LAMMPS = HERE.parents[1] / "etc/examples/lammps"
@@ -77,7 +77,7 @@ def end_all(site: Site) -> None:
     for row in site.post("job-list", active=True)["jobs"]:
         site.post(
             "run-cancel",
-            reqId=real_site.req_id(),
+            reqId=supervisor_process.req_id(),
             uid=row["jid"].split("-")[0],
             computeJid=row["jid"],
         )
@@ -327,7 +327,7 @@ def test_all_runs_are_listed_whoever_submitted_them(people: People, site: Site) 
     uid = first.split("-")[0]
     fails = shell("printf 'half\\rWHOLE\\n\\033[31mred\\033[0m\\n'; exit 3", uid)
     runs = [shell("true", uid) for _ in range(60)]
-    site.post("run-many", reqId=real_site.req_id(), runs=runs)
+    site.post("run-many", reqId=supervisor_process.req_id(), runs=runs)
     site.submit(fails)
     until(lambda: jid_of(fails) in ann.runs(), "commands appear while the page is open")
     site.finished(fails)
@@ -779,7 +779,9 @@ def _lines(path: Path) -> int:
 def test_the_crack_is_watched_as_it_grows(
     people: People, make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(real_site, "PYTHON_PATH", real_site.PYTHON_PATH + os.pathsep + str(LAMMPS))
+    monkeypatch.setattr(
+        supervisor_process, "PYTHON_PATH", supervisor_process.PYTHON_PATH + os.pathsep + str(LAMMPS)
+    )
     site = make_site(
         "apps.also=lammps=jobscribe_lammps.plugin:app",
         env={"PYTHONDONTWRITEBYTECODE": "1"},

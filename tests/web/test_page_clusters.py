@@ -12,9 +12,9 @@ from typing import Any
 import flask
 import pytest
 import werkzeug.serving
-from real_site import until
+from front_end_fixture import ANN, Lines
 from stub_supervisor import StubSupervisor
-from web_site import ANN, Lines
+from supervisor_process import until
 
 from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
@@ -27,7 +27,7 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from person import CHROMIUM, FLAGS, Person
+from chromium_user import CHROMIUM, FLAGS, Person
 
 pytestmark = pytest.mark.skipif(
     not os.access(CHROMIUM, os.X_OK),

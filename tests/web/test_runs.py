@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from front_end_fixture import ANN, Web, refused
 from stub_supervisor import StubSupervisor
-from web_site import ANN, Web, refused
 
 from jobscribe.protocol.errors import Refusal
 
@@ -511,7 +511,7 @@ def test_a_list_shows_jobs_by_their_parts(web: Web, stub: StubSupervisor) -> Non
 def test_administrators_see_everybodys_jobs_and_nobody_else_does(
     web: Web, stub: StubSupervisor
 ) -> None:
-    from web_site import ADM
+    from front_end_fixture import ADM
 
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     refused(web.as_(ANN).post("/adm-jobs"), 403, "forbidden")

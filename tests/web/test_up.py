@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_site
 import requests
-from real_site import Site, until
+import supervisor_process
+from supervisor_process import Site, until
 
 from jobscribe.cli.services import front_end
 
@@ -166,7 +166,7 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
     make_site: Callable[..., Site], tmp_path: Path
 ) -> None:
     module = tmp_path / "changing_app.py"
-    paths = os.pathsep.join((real_site.PYTHON_PATH, str(tmp_path)))
+    paths = os.pathsep.join((supervisor_process.PYTHON_PATH, str(tmp_path)))
     site = make_site(web=True, env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}).start()
     ann = Person(site, "ann")
     keeps = {
@@ -299,14 +299,14 @@ def test_up_whose_front_end_cannot_start_says_so_and_ends(
 ) -> None:
     (tmp_path / "waitress.py").write_text("raise ImportError('no waitress here')\n")
     site = make_site(web=True, env={})
-    before = real_site.PYTHON_PATH
-    real_site.PYTHON_PATH = before + os.pathsep + str(tmp_path)
+    before = supervisor_process.PYTHON_PATH
+    supervisor_process.PYTHON_PATH = before + os.pathsep + str(tmp_path)
     try:
         # installed packages come after PYTHONPATH, so this one is found first
         process = site.launch()
         assert process.wait(40) == 125
     finally:
-        real_site.PYTHON_PATH = before
+        supervisor_process.PYTHON_PATH = before
     assert "no waitress here" in site.log()
     assert process.stdout is not None
     assert process.stdout.read() == b"", "no ready line"
@@ -337,7 +337,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(
         "--port",
         "0",
     ]
-    env = {**os.environ, "PYTHONPATH": real_site.PYTHON_PATH + os.pathsep + str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": supervisor_process.PYTHON_PATH + os.pathsep + str(tmp_path)}
     refused = subprocess.run(
         arguments, env=env, capture_output=True, timeout=60, text=True, check=False
     )
@@ -452,7 +452,7 @@ def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(
             {
                 "url": "http://127.0.0.1:1",
                 "token": "t",
-                "uid": real_site.UID,
+                "uid": supervisor_process.UID,
                 "front": f"http://127.0.0.1:{port}",
             }
         )

@@ -1,0 +1,48 @@
+"""Lets the tests of this folder import what they share, and gives them sites."""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+from site_locations import ORDINARY, everybodys_python, new_site
+from supervisor_process import Site, add_logs, ended
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    add_logs(report)
+    return report
+
+
+@pytest.fixture(scope="module", params=["same user", "ordinary user"])
+def who(request: pytest.FixtureRequest) -> int | None:
+    """As whom a site runs: as the user who runs the tests, and, where that is root, as an ordinary
+    user as well.
+    """
+    if request.param == "same user":
+        return None
+    if os.geteuid() != 0:
+        pytest.skip(
+            "the tests do not run as root, so the share that runs as another user is left out; this share ran as 'same user'"
+        )
+    if everybodys_python() is None:
+        pytest.skip(
+            "no Python of this version can be read by an ordinary user: put the checkout and its .venv where everybody can read "
+            "them, or install this version's python3 package"
+        )
+    return ORDINARY
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    """`make_site(who, *settings, **options)`: a fresh root. At the end nothing that ran on it is
+    left.
+    """
+    with ended() as sites:
+
+        def make(who: int | None, *sets: str, **options: object) -> Site:
+            sites.append(new_site(who, *sets, **options))  # type: ignore[arg-type]
+            return sites[-1]
+
+        yield make

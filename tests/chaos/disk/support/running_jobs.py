@@ -1,0 +1,47 @@
+"""What goes on while a disk fails: a run that never notices, and requests that are refused as they
+must be.
+"""
+
+import json
+from typing import Any
+
+from supervisor_process import Answer, Site, shell, until
+
+
+class Long:
+    """A run that goes on until it is let go, and writes that it does into a file of its own."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._beats, gate = site, site.place / "beats", site.place / "gate"
+        self.run = shell(f"while ! [ -e {gate} ]; do echo beat >>{self._beats}; sleep 0.1; done")
+        self._gate = gate
+        site.submit(self.run)
+        site.running(self.run)
+
+    def beats(self) -> int:
+        return len(self._beats.read_text().splitlines())
+
+    def check(self) -> None:
+        """It is alive and known to be."""
+        before = self.beats()
+        until(lambda: self.beats() > before, "the job goes on")
+        said = self._site.status(self.run)
+        assert (said["state"], said["known"]) == ("running", True), said
+
+    def let_go(self) -> None:
+        self._gate.touch()
+        assert self._site.wait(self.run)["state"] == "completed"
+
+
+def ask(site: Site, run: dict[str, Any], request: str) -> Answer:
+    return site.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": request, "run": run}).encode()
+    )
+
+
+def refused(answer: Answer, *codes: str) -> None:
+    """By name, and worth another try."""
+    said = answer.json()
+    assert (
+        said["code"] in codes and answer.code == 503 and said["retry"] is True and said["error"]
+    ), (answer.code, said)

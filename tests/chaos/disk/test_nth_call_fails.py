@@ -1,0 +1,199 @@
+"""One call of the kernel fails, and it may be any: the n-th write, cut, open or sync of the store,
+for every n.
+
+Whatever has room to come back is refused by name and comes back by itself; a failed sync is the end
+of the supervisor, at once and with its reason. Nothing acknowledged is ever lost, and a job that
+runs never notices.
+"""
+
+import contextlib
+import http.client
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strace_calls
+from consistency_check import check_books
+from failing_calls import Fault, after_the_first, struck
+from running_jobs import Long, ask, refused
+from supervisor_process import Site, jid_of, req_id, shell, until
+
+SOAK = os.environ.get("SOAK") == "1"
+#: Of all n, every so-manieth is tried, from 1 on; with SOAK=1 every one.
+EVERY = 1 if SOAK else 9
+#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
+#: with five times the room.
+RECOVERY_SECS = 5 * 1.5
+Make = Callable[..., Site]
+
+#: What may fail and come back: calls, the error, and whose.
+PASSING = [
+    ("pwrite64,ftruncate,fallocate", "ENOSPC"),
+    ("pwrite64,ftruncate,fallocate", "EDQUOT"),
+    ("pwrite64,ftruncate", "EROFS"),
+    ("pwrite64", "ENOMEM"),
+    ("pwrite64", "EIO"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _traceable() -> None:
+    strace_calls.required()
+
+
+def store_files(site: Site) -> list[Path]:
+    return [
+        site.root / "db" / name
+        for name in ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm")
+    ]
+
+
+def accepted(site: Site, run: dict[str, Any], request: str) -> dict[str, Any]:
+    """Within the time it may take to come back."""
+
+    def look() -> dict[str, Any] | None:
+        answer = ask(site, run, request)
+        if answer.code == 200:
+            return answer.json()  # type: ignore[no-any-return]
+        refused(answer, "storageUnavailable", "conflict")
+        return None
+
+    said: dict[str, Any] = until(look, "the request is accepted", RECOVERY_SECS)
+    return said
+
+
+@pytest.mark.timeout(3600 if SOAK else 120)
+def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(
+    make_site: Make,
+) -> None:
+    site = make_site("slots.local_sequential=3").start()
+    long = Long(site)
+    acknowledged: dict[str, int] = {}
+    hit = refusals = 0
+    for n, kinds in _cases(PASSING):
+        reached = False
+        for calls, error in kinds:
+            lines, refusal = _one_fails(site, calls, error, n, acknowledged)
+            reached, hit, refusals = reached or bool(lines), hit + bool(lines), refusals + refusal
+            long.check()
+        if not reached:
+            break
+    assert n > 30 and hit and refusals, (n, hit, refusals)
+    print(
+        f"a run needs less than {n} writes; {hit} failed, {refusals} requests refused, {len(acknowledged)} runs acknowledged"
+    )
+    _restarted_whole(site, long, acknowledged)
+
+
+def _cases(kinds: list[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """n, and what fails then; in the small share the kinds take turns."""
+    turns = itertools.cycle(kinds)
+    for n in itertools.count(1, EVERY):
+        yield n, (kinds if SOAK else [next(turns)])
+
+
+def _one_fails(
+    site: Site, calls: str, error: str, n: int, acknowledged: dict[str, int]
+) -> tuple[list[str], bool]:
+    """The n-th of these calls fails while a run is submitted and runs. Returns those that did, and
+    whether it was refused.
+    """
+    run, request = shell("exit 0"), req_id()
+    fault = Fault(
+        site.pid, calls, f"error={error}", str(n), store_files(site), site.place / "struck"
+    )
+    try:
+        answer = ask(site, run, request)
+        if answer.code == 200:
+            acknowledged[jid_of(run)] = answer.json()["computeJobSerial"]
+            site.wait(run)
+        else:
+            refused(answer, "storageUnavailable")
+    finally:
+        lines = fault.end()
+    said = accepted(site, run, request)
+    assert said["computeJobSerial"] == acknowledged.setdefault(
+        jid_of(run), said["computeJobSerial"]
+    )
+    assert site.wait(run)["state"] == "completed"
+    return lines, answer.code != 200
+
+
+def _gone(site: Site) -> bool:
+    return site.process is None or site.process.poll() is not None
+
+
+def _restarted_whole(site: Site, long: Long, acknowledged: dict[str, int]) -> None:
+    assert site.stop() == 0
+    site.start()
+    until(lambda: site.status(long.run)["known"], "the job is known again")
+    long.check()
+    long.let_go()
+    books = check_books(site)
+    for jid, serial in acknowledged.items():
+        run = books[jid].run
+        assert run is not None and (run.serial, run.status) == (serial, "completed")
+
+
+#: What must not be tried again: calls, the error, whose, and how many of them a run makes.
+FATAL = [
+    pytest.param("fdatasync,fsync", "EIO", ("events.sqlite", "events.sqlite-wal"), 3, id="sync"),
+    pytest.param("pwrite64", "EIO", ("head",), 3, id="witness"),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("calls", "error", "names", "most"), FATAL)
+def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
+    make_site: Make,
+    calls: str,
+    error: str,
+    names: tuple[str, ...],
+    most: int,
+) -> None:
+    site = make_site("slots.local_sequential=3").start()
+    long = Long(site)
+    acknowledged: dict[str, int] = {}
+    for n in range(1, most + 1) if SOAK else (1,):
+        (site.place / "up.log").write_text("")
+        files, seen = [site.root / "db" / name for name in names], site.place / "struck"
+        fault = Fault(
+            site.pid,
+            calls,
+            f"error={error}",
+            str(n),
+            files,
+            seen,
+            also="pwrite64,ftruncate,fdatasync,fsync",
+        )
+        run = shell("exit 0")
+        answer = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = ask(site, run, req_id())
+        if answer is not None and answer.code == 200:
+            acknowledged[jid_of(run)] = answer.json()["computeJobSerial"]
+        elif answer is not None:
+            refused(answer, "storageUnavailable")
+        until(lambda: _gone(site), "the supervisor has ended")
+        fault.end()
+        assert site.stop() > 0
+        assert len(struck(seen)) == 1 and not after_the_first(seen), (
+            "after a failed sync nothing may be written or synced"
+        )
+        said = site.log()
+        assert (
+            "cannot be written" in said
+            and "nothing is written until the supervisor has been started again" in said
+        ), said[-2000:]
+        assert "Traceback" not in said, said[-3000:]
+        assert "the store failed for good" in site.logged()
+        assert (answer is None or answer.code != 200) or n > 1
+        beats = long.beats()
+        until(lambda beats=beats: long.beats() > beats, "the job goes on without a supervisor")
+        site.start()
+        until(lambda: site.status(long.run)["known"], "the job is known again")
+        site.wait(run) if jid_of(run) in acknowledged else None
+    _restarted_whole(site, long, acknowledged)

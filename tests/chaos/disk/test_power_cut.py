@@ -1,0 +1,264 @@
+"""The power is cut at every moment that matters: whatever of the unsynced data arrived, everything
+promised is there.
+
+A real supervisor on a fresh root is recorded through three lives (killed, told to stop, killed).
+`power_cut` says what the disk may hold at a moment; every such disk is opened as at a start.
+"""
+
+import hashlib
+import http.client
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strace_calls
+from durability_oracle import Job, Promised, keep_them
+from power_cut import Disk, File
+from strace_calls import Call, path_of
+from supervisor_process import UID, Site, shell, until
+
+from jobscribe.runtime.execution import folder as evidence
+
+SOAK = os.environ.get("SOAK") == "1"
+#: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first
+#: two kinds, and more of the third.
+SHARE = {"sync": 60, "promise": 40, "other": 50}
+OTHERS_IN_SOAK = 2000
+SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
+#: Runs of each client in each life; that many in all are waited for.
+CLIENTS, RUNS = 3, 25
+SYNCS = ("fsync", "fdatasync", "sync", "syncfs")
+
+
+class Client:
+    """Submits until it has enough, or the supervisor is gone or about to go."""
+
+    def __init__(self, site: Site, numbers: Iterator[int]) -> None:
+        self.acknowledged: dict[Job, str] = {}
+        self._numbers, self._token, self._connection = numbers, site.token, site.connection()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for request in itertools.islice((f"client-{n}" for n in self._numbers), RUNS):
+                said = self._submit(request)
+                if said.get("code") == "draining":
+                    return
+                self.acknowledged[Job(said["computeJid"], said["computeJobSerial"])] = request
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            self._connection.close()
+
+    def _submit(self, request: str) -> dict[str, Any]:
+        body = json.dumps({"reqId": request, "run": shell("exit 0")})
+        self._connection.request(
+            "POST", "/api/run-simulation", body, {"Authorization": "Bearer " + self._token}
+        )
+        said: dict[str, Any] = json.loads(self._connection.getresponse().read())
+        return said
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+@dataclass(frozen=True)
+class Recording:
+    root: Path
+    calls: list[Call] = field(repr=False)
+    #: reqId by jid, of everything that was acknowledged
+    requests: dict[str, str] = field(repr=False)
+    acknowledged: set[Job] = field(repr=False)
+    #: of the first life, whose keepers outlived it
+    trace: Path
+    secrets: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
+    strace_calls.required()
+    folder = tmp_path_factory.mktemp("recording")
+    site = Site(python=str(folder / "python"))
+    try:
+        yield _recorded(site, folder)
+    finally:
+        left = site.end()
+    assert left == {}
+
+
+def _recorded(site: Site, folder: Path) -> Recording:
+    numbers, acknowledged, calls = itertools.count(), dict[Job, str](), list[Call]()
+    for life, ending in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
+        strace_calls.write_recorder(folder / "python", folder / f"trace-{life}")
+        site.start()
+        _other_promises(site, life)
+        clients = [Client(site, numbers) for _ in range(CLIENTS)]
+        until(
+            lambda clients=clients: sum(len(c.acknowledged) for c in clients) >= RUNS,
+            "many are acknowledged",
+        )
+        assert site.stop(ending) == (0 if ending == signal.SIGTERM else -ending)
+        for client in clients:
+            client.join()
+            acknowledged.update(client.acknowledged)
+        calls += strace_calls.calls(
+            folder / f"trace-{life}", 1 + max((c.ended or c.began for c in calls), default=-1)
+        )
+    secrets = {p.name: p.read_text() for p in (site.root / "secret").iterdir()}
+    return Recording(
+        site.root,
+        calls,
+        {job.jid: request for job, request in acknowledged.items()},
+        set(acknowledged),
+        folder / "trace-0",
+        secrets,
+    )
+
+
+def _other_promises(site: Site, life: int) -> None:
+    """Ports, a file in a library, a run that is watched to its end, and one that is canceled."""
+    site.post(
+        "global-resources",
+        uid=UID,
+        simulationType="command",
+        simulationId=f"lease{life:03d}",
+        ports=2,
+    )
+    content = os.urandom(3000)
+    answer = site.ask(
+        "PUT", f"/api/lib-file?uid={UID}&simulationType=command&name=file{life}.dat", content
+    )
+    assert answer.json()["sha256"] == hashlib.sha256(content).hexdigest(), answer
+    site.finished(shell("exit 0", uid="OtherUid"))
+    run = shell("sleep 100", uid="OtherUid")
+    site.submit(run)
+    site.cancel(run)
+
+
+def _left_out(path: str) -> bool:
+    """Nothing is promised of these: shared memory of SQLite, logs, and what agents and jobs write."""
+    parts = path.split("/")
+    below = parts[1:]
+    return (
+        parts[0] != "r"
+        or parts[-1].endswith("-shm")
+        or below[:1] in (["log"], ["agent"], ["supervisor.lock"])
+        or (below[:1] == ["user"] and len(below) >= 4 and below[3] != "lib")
+    )
+
+
+def _moments(recording: Recording) -> dict[int, str]:
+    """Kinds of moments by their number: right after a sync, right before a promise, and others."""
+    out: dict[int, str] = {}
+    promised, disk = Promised(), Disk(recording.root, _left_out)
+    for number, call, returned in disk.moments(recording.calls):
+        if (
+            returned
+            and call.name in SYNCS
+            and path_of(call.args[0]).startswith(str(recording.root))
+        ):
+            out[number] = "sync"
+        elif not returned and promised.hear(call):
+            out[number] = "promise"
+        else:
+            out.setdefault(number, "other")
+    assert recording.acknowledged <= promised.runs, "the trace does not show every answer"
+    assert promised.orders and len(promised.uploads) == len(promised.ports) == 3
+    return out
+
+
+def _chosen(moments: dict[int, str], chance: random.Random) -> set[int]:
+    out: set[int] = set()
+    for kind, share in SHARE.items():
+        those = sorted(n for n, k in moments.items() if k == kind)
+        share = share if not SOAK else OTHERS_IN_SOAK if kind == "other" else len(those)
+        out.update(chance.sample(those, min(share, len(those))))
+    return out
+
+
+@pytest.mark.timeout(1800 if SOAK else 300)
+def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
+    recording: Recording, image: Path
+) -> None:
+    print(f"SEED={SEED}")
+    chance = random.Random(SEED)
+    moments = _moments(recording)
+    chosen = _chosen(moments, chance)
+    promised, disk = Promised(), Disk(recording.root, _left_out)
+    cuts, shorter = 0, 0
+    for number, call, returned in disk.moments(recording.calls):
+        if not returned:
+            promised.hear(call)
+        if number not in chosen:
+            continue
+        chosen.discard(number)
+        seed = chance.getrandbits(32)
+        disk.write_image(image, random.Random(seed))
+        try:
+            found = keep_them(
+                image / recording.root.name, promised, recording.requests, recording.secrets
+            )
+        except BaseException as e:
+            e.add_note(
+                f"the power was cut at moment {number} ({call.name} of {call.args[0][:200]}, SEED={SEED})"
+            )
+            raise
+        cuts, shorter = cuts + 1, shorter + (found.get("events", 0) > promised.position)
+        for path in image.iterdir():
+            shutil.rmtree(path)
+    assert cuts >= sum(SHARE.values()) and shorter
+    print(
+        f"{cuts} power cuts in {len(moments)} moments, {len(promised.runs)} runs, {promised.position} events told"
+    )
+
+
+def _not_evidence(path: str) -> bool:
+    """All but r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where the file is one that
+    a keeper replaces as a whole.
+    """
+    parts = path.split("/")
+    if parts[:2] != ["r", "agent"][: len(parts)]:
+        return True
+    folder = len(parts) <= 3 or (len(parts) <= 5 and parts[3] == "run")
+    return not folder and not re.search(r"\.json(\.\d+\.new)?$", path)
+
+
+def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
+    recording: Recording, image: Path
+) -> None:
+    """Nothing of it is synced: after a power cut all of these jobs are over anyway. But half a file
+    is never taken for a whole one.
+    """
+    chance, disk = random.Random(SEED), Disk(recording.root, _not_evidence)
+    written: dict[str, list[object]] = {}
+    looked = missing = 0
+    for _, call, returned in disk.moments(strace_calls.calls(recording.trace)):
+        if not returned or call.name != "rename":
+            continue
+        path = path_of(call.args[1]).removeprefix(f"{recording.root.parent}/")
+        node = disk.find(path)
+        if not isinstance(node, File) or not path.endswith(".json"):
+            continue
+        written.setdefault(path, [None]).append(json.loads(node.now()))
+        if chance.random() < (1.0 if SOAK else 0.3):
+            disk.write_image(image, chance)
+            for name, versions in written.items():
+                found = evidence.read_json(str(image / name))
+                assert found in versions, (SEED, name, found)
+                looked, missing = looked + 1, missing + (found is None)
+            shutil.rmtree(image / "r", ignore_errors=True)
+    assert sum(name.endswith("/exit.json") for name in written) >= 3 and looked > 20 and missing, (
+        looked,
+        missing,
+    )

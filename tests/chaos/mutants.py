@@ -1,0 +1,179 @@
+"""Bugs on purpose: each is planted alone in a copy of the tree, and the test that guards against it
+must fail.
+
+`python tests/chaos/mutants.py` plants all of mutants.toml and writes MUTANTS.md. `--only WORD`
+plants those with the word in guarantee, name, file or test, and puts their rows into MUTANTS.md; it
+can be given several times. `--jobs N` plants so many at once. Ends with 1 when a bug was not
+caught.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+TREE = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).with_name("mutants.toml")
+PAGE = Path(__file__).with_name("MUTANTS.md")
+#: A test that hangs because of the bug has caught it.
+SECS = 600
+#: pytest's exit codes
+FAILED, PASSED = 1, 0
+
+
+class Mutant(NamedTuple):
+    """old stands in the file exactly once, and is replaced by new; test is what must fail then, as
+    pytest names it.
+    """
+
+    guarantee: str
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+class Outcome(NamedTuple):
+    mutant: Mutant
+    caught: bool
+    secs: float
+    said: str
+
+
+def read() -> list[Mutant]:
+    return [Mutant(**m) for m in tomllib.loads(LIST.read_text())["mutant"]]
+
+
+def misfit(mutant: Mutant) -> str | None:
+    """Why it cannot be planted any more."""
+    path = TREE / mutant.file
+    if not path.is_file():
+        return f"{mutant.file} is not there"
+    if (n := path.read_text().count(mutant.old)) != 1:
+        return f"its old text stands {n} times in {mutant.file}"
+    if not (TREE / mutant.test.partition("::")[0]).is_file():
+        return f"{mutant.test.partition('::')[0]} is not there"
+    return None
+
+
+def plant(mutant: Mutant) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
+        tree = Path(place) / "tree"
+        _copy(tree)
+        path = tree / mutant.file
+        path.write_text(path.read_text().replace(mutant.old, mutant.new))
+        began = time.monotonic()
+        code, said = _pytest(tree, mutant.test)
+        return Outcome(mutant, code == FAILED, time.monotonic() - began, said)
+
+
+def _copy(to: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=TREE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    for name in filter(None, listed):
+        if (TREE / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, to / name)
+    (to / ".types").mkdir()
+    (to / ".types" / "jobscribe").symlink_to("..")
+
+
+def _pytest(tree: Path, test: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *test.split()],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            timeout=SECS,
+            env={**os.environ, "PYTHONPATH": str(tree / ".types"), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+    except subprocess.TimeoutExpired:
+        return FAILED, f"not over within {SECS} s"
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+    ] or done.stdout.splitlines()[-3:]
+    return done.returncode, " ".join(lines)[:300]
+
+
+def row(o: Outcome) -> str:
+    caught = "yes" if o.caught else "**no**"
+    return f"| {o.mutant.guarantee} | {o.mutant.name} | `{o.mutant.file}` | `{o.mutant.test.split()[0]}` | {caught} | {o.secs:.0f} |"
+
+
+def with_rows(text: str, outcomes: list[Outcome]) -> str:
+    """The page with the rows of these outcomes: in the place of an older row of the same bug, else
+    at the end.
+    """
+    lines = text.rstrip("\n").split("\n")
+    for o in outcomes:
+        old = [
+            n
+            for n, line in enumerate(lines)
+            if line.startswith(f"| {o.mutant.guarantee} | {o.mutant.name} |")
+        ]
+        if old:
+            lines[old[0]] = row(o)
+        else:
+            lines.append(row(o))
+    return "\n".join(lines) + "\n"
+
+
+def page(outcomes: list[Outcome]) -> str:
+    """MUTANTS.md."""
+    rows = [row(o) for o in outcomes]
+    caught = sum(o.caught for o in outcomes)
+    return "\n".join(
+        [
+            "# Bugs that were planted",
+            "",
+            "Written by `python tests/chaos/mutants.py`; the bugs are in mutants.toml. Each was planted alone in a copy of the tree.",
+            "",
+            f"{caught} of {len(outcomes)} were caught.",
+            "",
+            "| guarantee | bug | in | test | caught | seconds |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--jobs", type=int, default=1)
+    args = parser.parse_args()
+    words = args.only or [""]
+    mutants = [
+        m for m in read() if any(w in f"{m.guarantee} {m.name} {m.file} {m.test}" for w in words)
+    ]
+    outcomes = []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for n, o in enumerate(pool.map(plant, mutants), 1):
+            print(
+                f"{n}/{len(mutants)} {'caught' if o.caught else 'NOT CAUGHT'} in {o.secs:.0f} s: {o.mutant.guarantee} {o.mutant.name}",
+                flush=True,
+            )
+            if not o.caught:
+                print(f"    {o.said}", flush=True)
+            outcomes.append(o)
+    PAGE.write_text(with_rows(PAGE.read_text(), outcomes) if args.only else page(outcomes))
+    return 0 if all(o.caught for o in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

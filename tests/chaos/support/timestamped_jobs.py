@@ -1,0 +1,171 @@
+"""Jobs that write down themselves when they started and ended, a site whose agents reach it through
+the harmful proxy, and who reads both.
+
+What the jobs wrote is believed, and nothing of our own books.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from harmful_proxy import NONE, Harm, HarmfulProxy
+from supervisor_process import UID, Site, jid_of, shell, until
+
+#: Deadlines of guarantees are asserted with so many times their room, and as they stand where SOAK
+#: is set.
+SOAK = os.environ.get("SOAK") == "1"
+ROOM = 1 if SOAK else 5
+#: The setting at which the tests run; a guarantee of three intervals is measured in these.
+PING_SECS = 0.5
+PINGS = (f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS / 2}")
+NOTICED_SECS = 3 * PING_SECS
+
+
+@contextmanager
+def sites() -> Iterator[Callable[..., Site]]:
+    """`make(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing
+    that ran on it is left.
+    """
+    made: list[Site] = []
+
+    def make(*sets: str, **options: Any) -> Site:
+        made.append(Site(sets, **options))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        left = [site.end() for site in made]
+    assert left == [{}] * len(made), f"processes outlived their keeper: {left}"
+
+
+@contextmanager
+def diverted(site: Site, seed: int = 0, harm: Harm = NONE) -> Iterator[HarmfulProxy]:
+    """A running site all of whose agents, from now on, go through the proxy."""
+    file = site.root / "agents.json"
+    said = json.loads(file.read_text())
+    with HarmfulProxy(urlsplit(said["agentsUrl"]).port or 0, seed, harm) as proxy:
+        point_to(file, proxy.port)
+        yield proxy
+
+
+def point_to(file: Path, port: int) -> None:
+    said = json.loads(file.read_text())
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({**said, "agentsUrl": f"ws://127.0.0.1:{port}/agent"}))
+    new.rename(file)
+
+
+class Stamps:
+    """One file a job, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def job(self, name: str, between: str = ":", code: int = 0, **fields: Any) -> dict[str, Any]:
+        """A run that stamps its start, does `between`, stamps its end, and exits with `code`."""
+        file = self.folder / name
+        stamp = f'echo "{{}} $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}'
+        return shell(
+            f"{stamp.format('start')}; {between}; {stamp.format('end')}; exit {code}", **fields
+        )
+
+    def until(self, name: str) -> str:
+        """What a job does between its stamps until `open` is said."""
+        return f"until [ -e {self.folder}/{name}.open ]; do sleep 0.05; done"
+
+    def open(self, name: str) -> None:
+        (self.folder / f"{name}.open").touch()
+
+    def of(self, name: str) -> list[list[str]]:
+        """[word, token, pid, nanoseconds] of every stamp, as they were written."""
+        file = self.folder / name
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    def words(self, name: str) -> list[str]:
+        return [stamp[0] for stamp in self.of(name)]
+
+    def check_no_overlap(self, name: str) -> None:
+        """Runs of one slot, one after the other: no token started twice, none started before the
+        one before it had ended.
+        """
+        starts = [s[1] for s in self.of(name) if s[0] == "start"]
+        assert len(starts) == len(set(starts)), f"a token started twice: {starts}"
+        words = self.words(name)
+        assert words == [w for s in range(len(starts)) for w in ("start", "end")][: len(words)], (
+            words
+        )
+
+
+class Asker:
+    """One client with a connection of its own, that holds every request against its deadline."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._connection = site, site.connection(120)
+        #: by how much the slowest answer was later than its deadline (seconds; negative: earlier),
+        #: and how many there were
+        self.latest, self.asked = float("-inf"), 0
+
+    def ask(self, path: str, deadline: float, **body: Any) -> tuple[int, Any]:
+        """(status, body), whatever it is. Every request ends by its deadline + 1 s."""
+        begun = time.monotonic()
+        self._connection.request(
+            "POST",
+            "/api/" + path,
+            json.dumps(body),
+            {"Authorization": "Bearer " + self._site.token},
+        )
+        reply = self._connection.getresponse()
+        text = reply.read()
+        late = time.monotonic() - begun - deadline
+        self.latest, self.asked = max(self.latest, late), self.asked + 1
+        assert late < 1.0 * ROOM, (
+            f"{path} was answered {late:.1f} s after its deadline of {deadline:g} s"
+        )
+        return reply.status, json.loads(
+            text
+        ) if reply.headers.get_content_type() == "application/json" else text
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def told(site: Site, run: dict[str, Any]) -> tuple[str, bool]:
+    """(state, known)"""
+    said = site.status(run)
+    return said["state"], said["known"]
+
+
+def agent_log(site: Site, uid: str = UID) -> str:
+    return (site.root / "agent" / str(site.agent_key(uid)) / "agent.log").read_text()
+
+
+def timed(true: Callable[[], Any], what: str, secs: float) -> float:
+    """Seconds until it was true; fails after `secs`."""
+    begun = time.monotonic()
+    until(true, what, secs)
+    return time.monotonic() - begun
+
+
+__all__ = [
+    "NOTICED_SECS",
+    "PINGS",
+    "PING_SECS",
+    "ROOM",
+    "SOAK",
+    "UID",
+    "Asker",
+    "Stamps",
+    "agent_log",
+    "diverted",
+    "jid_of",
+    "sites",
+    "timed",
+    "told",
+]

@@ -1,0 +1,301 @@
+"""Every crash point is visited, by real processes that kill themselves there; afterwards a restart
+tells the truth.
+
+What makes a process come there is written beside each. The jobs are the witnesses (see `witness`),
+the client journals its answers.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consistency_check import check_books
+from oracle import Witness
+from site_locations import SOAK, new_site
+from supervisor_process import Site, jid_of, spec, until
+
+from jobscribe.runtime.failpoints import POINTS, VARIABLE, arm, reached
+
+UID = "CrashUid"
+DEADLINE_SECS = 60.0
+APP = """
+from jobscribe.apps.app import App, Model, Prepared
+
+app = App(
+    name="plain", title="Plain", version="1", models=(Model(name="m", title="m", kind="sequential"),), parameters=lambda data, model: {},
+    prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {"answer": "x" * 20000},
+)
+"""
+#: What has to happen for a process to come to its places; whatever is not named here is passed by
+#: every run.
+NEEDS = {
+    "keeper.given": "app",
+    "job.prepared": "app",
+    "job.computed": "app",
+    "result.written": "app",
+    "result.renamed": "app",
+    "keeper.stopping": "cancel",
+    "purge.decided": "purge",
+    "purge.renamed": "purge",
+    "upload.written": "upload",
+    "upload.renamed": "upload",
+    "lease.written": "lease",
+    "lease.renamed": "lease",
+}
+#: Where the one that dies is the job itself: it has no end to tell but its signal.
+OF_THE_JOB = ("job.prepared", "job.computed", "result.written", "result.renamed")
+#: Whatever becomes of these, the run is lost, or told to have never started: its token is used, and
+#: nothing runs.
+BEFORE_IT_RUNS = ("keeper.consumed", "keeper.given")
+#: How many jobs are asked for, so that the n-th passage comes.
+JOBS = 3
+
+
+def _visits() -> list[tuple[str, int]]:
+    """The how-manieth passage is deadly: the first ones of the store belong to the supervisor's own
+    start.
+    """
+    out = []
+    for point in POINTS:
+        if point.startswith("supervisor."):
+            out += [(point, n) for n in ((2, 3, 4, 5) if SOAK else (4,))]
+        else:
+            out += [
+                (point, n)
+                for n in (
+                    (1, 2) if SOAK and point not in ("purge.decided", "purge.renamed") else (1,)
+                )
+            ]
+    return out
+
+
+class Scene:
+    """A site whose processes die at a point, and what a client does there, again and again until it
+    is answered.
+    """
+
+    def __init__(self, site: Site, point: str, folder: Path) -> None:
+        self.site, self.point, self.need = site, point, NEEDS.get(point, "run")
+        self.witness = Witness(site)
+        self.struck = folder / "struck"
+        nap = "sleep 30" if self.need == "cancel" else "sleep 0.1"
+        self.runs = [self._run(nap) for _ in range(JOBS)]
+        self.uploaded: list[dict[str, Any]] = []
+        self.leased: list[list[int]] = []
+        self.acknowledged: set[str] = set()
+
+    def _run(self, text: str) -> dict[str, Any]:
+        run = self.witness.job(text, uid=UID, graceSecs=1)
+        if self.need != "app":
+            return run
+        data = {"models": {"m": {}}, "shell": run["command"][2]}
+        return spec((), UID, simulationType="plain", computeModel="m", data=data)
+
+    def act(self) -> None:
+        """Ask for everything that this is about; what is not answered is asked for again, word for
+        word, next time.
+        """
+        for n, run in enumerate(self.runs):
+            reply = self._asked("run-simulation", reqId=f"request-{n}", run=run)
+            if reply is not None and "computeJobSerial" in reply:
+                self.acknowledged.add(jid_of(run))
+                self.witness.acknowledged(f"request-{n}", reply)
+                if self.need == "cancel" and self.witness.started(run):
+                    self._asked(
+                        "run-cancel", reqId=f"cancel-{n}00", uid=UID, computeJid=jid_of(run)
+                    )
+        if self.need == "upload":
+            self._upload()
+        if self.need == "lease":
+            said = self._asked(
+                "global-resources",
+                uid=UID,
+                simulationType="plain",
+                simulationId="portsid1",
+                ports=2,
+            )
+            if said is not None:
+                self.leased.append(said["ports"])
+
+    def _upload(self) -> None:
+        path = f"/api/lib-file?uid={UID}&simulationType=plain&name=lattice.dat"
+        try:
+            answer = self.site.ask("PUT", path, b"0123456789" * 30_000)
+        except (OSError, http.client.HTTPException):
+            return
+        if answer.code == 200:
+            self.uploaded.append(answer.json())
+
+    def _asked(self, path: str, **body: Any) -> dict[str, Any] | None:
+        """None where there was no answer, or one that says to ask again."""
+        try:
+            answer = self.site.ask("POST", f"/api/{path}", json.dumps(body).encode())
+        except (OSError, http.client.HTTPException):
+            return None
+        said: dict[str, Any] = answer.json()
+        assert answer.code == 200 or said["retry"], said
+        return said if answer.code == 200 else None
+
+    @property
+    def hit(self) -> bool:
+        """Has a process died there? A supervisor's is waited for."""
+        assert self.site.process is not None
+        return self.struck.exists() and (
+            self.site.process.poll() is not None or self.point.split(".")[0] in _OTHERS
+        )
+
+    def over(self) -> bool:
+        said = [self._asked("run-status", uid=UID, computeJid=jid_of(run)) for run in self.runs]
+        return all(s is not None and s["over"] for s in said)
+
+
+#: Places of processes other than the supervisor, which outlives their end.
+_OTHERS = ("agent", "keeper", "job", "result")
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """With a supervisor that comes up, or dies while it does."""
+    point, visit = request.param
+    purge = ("purge.after_secs=0.5", "purge.every_secs=0.2") if NEEDS.get(point) == "purge" else ()
+    site = new_site(
+        None,
+        "slots.local_sequential=2",
+        "apps.also=plain=plain_app:app",
+        *purge,
+        modules={"plain_app.py": APP},
+    )
+    scene = Scene(site, point, tmp_path)
+    site.add_environment(**{VARIABLE: f"{point}:{visit}:{scene.struck}"})
+    try:
+        site.process = site.launch()
+        yield scene
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
+
+
+@pytest.mark.parametrize("scene", _visits(), indirect=True, ids=lambda v: f"{v[0]}-{v[1]}")
+def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene: Scene) -> None:
+    def struck() -> bool:
+        if scene.site.token == "" and (scene.site.root / "client.json").exists():
+            scene.site.read_address()
+        if scene.site.token:
+            scene.act()
+        return scene.hit
+
+    until(struck, f"{scene.point} was reached", DEADLINE_SECS, pause=0.05)
+    if scene.site.process is not None and scene.site.process.poll() is None:
+        scene.site.process.kill()
+    scene.site.stop()
+    scene.site.start()
+
+    def over() -> bool:
+        scene.act()
+        return scene.over() and scene.acknowledged == set(map(jid_of, scene.runs))
+
+    until(over, "everything is over after the restart", DEADLINE_SECS, pause=0.05)
+    lost = frozenset(jid for jid in map(jid_of, scene.runs) if _may_fail(scene, jid))
+    if scene.need == "purge":
+        _check_purged(scene)
+    else:
+        check_books(scene.site)
+    scene.witness.check(killed=lost)
+    if scene.need == "upload":
+        _check_uploaded(scene)
+    if scene.need == "lease":
+        assert scene.leased and all(ports == scene.leased[0] for ports in scene.leased), (
+            "the same ports every time"
+        )
+        assert (
+            json.loads((scene.site.root / "leases.json").read_text())[0]["ports"] == scene.leased[0]
+        )
+    until(
+        lambda: not [*scene.site.root.glob("*.new"), *scene.site.root.glob("supervisor-job/*.new")],
+        "what was half written is cleared away",
+    )
+
+
+def _may_fail(scene: Scene, jid: str) -> bool:
+    """May this run have ended in another way than it was meant to? Only where its own token, or
+    process, was the one that was hit.
+    """
+    said = scene.site.post("run-status", uid=UID, computeJid=jid)
+    stamps = [s for s in scene.witness.stamps() if s.token.startswith(f"{jid}/")]
+    if said["state"] in ("completed", "job_run_purged") or (
+        scene.need == "cancel" and said["state"] == "canceled"
+    ):
+        return False
+    if scene.point in OF_THE_JOB:
+        assert (said["state"], said["reason"], said["exit"]["signal"]) == ("error", "signal", 9), (
+            said
+        )
+        assert said["exit"]["source"] == "keeper"
+        _check_result(scene, jid)
+    else:
+        assert scene.point in BEFORE_IT_RUNS, (scene.point, said)
+        assert (said["state"], stamps) == ("error", []) and said["reason"] in (
+            "lost",
+            "startFailed",
+        ), said
+    return True
+
+
+def _check_result(scene: Scene, jid: str) -> None:
+    """It is there whole, or not at all."""
+    result = scene.site.root / "user" / UID / "plain" / jid.split("-")[1] / "m" / "out.json"
+    assert result.exists() == (scene.point == "result.renamed")
+    if result.exists():
+        assert len(json.loads(result.read_text())["answer"]) == 20000
+
+
+def _check_purged(scene: Scene) -> None:
+    """Directories of purged runs are gone, by whatever name; the books say so."""
+    folders = [
+        scene.site.root / "user" / UID / "command" / run["simulationId"] for run in scene.runs
+    ]
+    until(
+        lambda: not [p for folder in folders if folder.exists() for p in folder.iterdir()],
+        "no directory is left",
+        DEADLINE_SECS,
+    )
+    for run in scene.runs:
+        assert (
+            scene.site.post("run-status", uid=UID, computeJid=jid_of(run))["state"]
+            == "job_run_purged"
+        )
+
+
+def _check_uploaded(scene: Scene) -> None:
+    """What was acknowledged is there, whole; of what was not there is nothing to be seen."""
+    (file,) = scene.site.ask("GET", f"/api/lib-files?uid={UID}&simulationType=plain").json()[
+        "files"
+    ]
+    assert scene.uploaded and (file["size"], file["sha256"]) == (
+        300_000,
+        scene.uploaded[0]["sha256"],
+    )
+
+
+def test_every_point_that_is_listed_is_visited_and_every_need_is_of_one() -> None:
+    assert {point for point, _ in _visits()} == set(POINTS)
+    assert set(NEEDS) <= set(POINTS) and set(OF_THE_JOB) <= set(POINTS)
+
+
+def test_a_point_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no crash point 'nowhere'"):
+        arm("nowhere:1:/tmp/struck")
+
+
+def test_nothing_happens_where_none_is_armed() -> None:
+    arm(None)
+    for point in POINTS:
+        reached(point)
+    begun = time.perf_counter()
+    for _ in range(100_000):
+        reached("supervisor.acted")
+    print(f"{(time.perf_counter() - begun) * 10:.1f} ns each")

@@ -1,0 +1,49 @@
+"""A keeper that cannot begin is told in its own words, long before anybody's patience is over, and
+the next start is tried.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from supervisor_process import UID, Site, jid_of, shell, until
+
+#: An agent has this long to connect; what is told sooner was not found out by waiting.
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Iterator[Site]:
+    site = make_site(None, f"limits.agent_start_secs={PATIENCE:g}", "limits.agent_start_tries=2")
+    site.start()
+    yield site
+
+
+def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(site: Site) -> None:
+    lock = site.root / "agent" / str(site.agent_key()) / "keeper.lock"
+    lock.mkdir(parents=True)
+    run = shell("exit 0")
+    began = time.monotonic()
+    said = site.finished(run)
+    assert time.monotonic() - began < PATIENCE / 2
+    assert (said["state"], said["reason"]) == ("error", "agentStartFailed")
+    assert (
+        "its keeper ended with exit code 5: its folder cannot be used: Is a directory"
+        in said["error"]
+        and str(lock) in said["error"]
+    )
+    assert (
+        "a fault of the job: it never started"
+        in site.post("job-why", uid=UID, computeJid=jid_of(run))["not"]
+    )
+    lock.rmdir()
+    assert site.finished(shell("exit 0"))["state"] == "completed"
+
+
+def test_a_template_that_is_killed_is_started_again(site: Site) -> None:
+    assert site.finished(shell("exit 0"))["state"] == "completed"
+    (template,) = site.titled("template")
+    site.kill(template)
+    said = site.finished(shell("exit 4", uid="SystemU2"))  # who has no agent yet
+    assert (said["state"], said["exit"]["code"]) == ("error", 4)
+    assert template not in until(lambda: site.titled("template"), "there is another one")

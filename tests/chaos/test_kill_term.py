@@ -1,0 +1,174 @@
+"""A supervisor that is told to stop: what was accepted is durable, jobs run on, nobody is left
+hanging, and it ends in time.
+"""
+
+import http.client
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from consistency_check import check_books
+from load_clients import UIDS, Load, Poll, Waiting, let_all_go, wait
+from oracle import Witness
+from site_locations import ROOM
+from supervisor_process import Site, jid_of, req_id, spec, until
+
+from jobscribe.client.api.errors import ClientError
+from jobscribe.client.sync_client import Client
+
+#: A status is true again so long after a restart, and a drained supervisor has ended (seconds).
+TRUE_SECS = END_SECS = 5
+
+APP = """
+import time
+from jobscribe.apps.app import App, Model, Prepared
+
+app = App(
+    name="slow", title="Slow", version="1", models=(Model(name="m", title="m", kind="sequential"),),
+    parameters=lambda data, model: {}, prepare=lambda run: Prepared(command=("/bin/true",)), result=lambda run: {},
+    stateless={"hang": lambda args: time.sleep(600), "echo": lambda args: args},
+)
+"""
+
+
+def test_told_to_stop_it_drains(make_site: Callable[..., Site], who: int | None) -> None:
+    """With streams, an upload, a call and long polls under way, and requests coming in all the
+    while.
+    """
+    site = make_site(
+        who, "slots.local_sequential=3", "apps.also=slow=slow_app:app", modules={"slow_app.py": APP}
+    ).start()
+    witness = Witness(site)
+    running = witness.gated(uid=UIDS[0])
+    witness.submit(running, req_id())
+    until(lambda: witness.started(running), "it runs")
+    site.post(
+        "call",
+        uid=UIDS[0],
+        jobCmd="stateless_compute",
+        simulationType="slow",
+        method="echo",
+        args={},
+    )
+
+    open_ends = _open_ends(site)
+    poll = Poll(site, running)
+    kept = site.connection(10)
+    kept.request("GET", "/livez")
+    kept.getresponse().read()
+    with Load(site, witness, f"drain/{who}") as load:
+        until(lambda: load.answered > 20, "there is load")
+        begun = time.monotonic()
+        assert site.process is not None
+        site.process.send_signal(signal.SIGTERM)
+        said = _asked_while_it_drains(kept, site.token)
+        code = site.process.wait(END_SECS * ROOM)
+        took = time.monotonic() - begun
+        site.stop()
+        assert witness.alive(running)
+        _check_retryable(poll)
+        for end in (*open_ends, kept):
+            end.close()
+        site.start()
+        until(lambda: witness.status(running)["known"], "it is known again", TRUE_SECS * ROOM)
+    print(f"exit code {code} after {took:.1f} s; meanwhile: {said}")
+    assert code == 0 and said.get("draining", 0) > 0
+    assert witness.status(running)["state"] == "running"
+    let_all_go(site, witness, "gate", [running])
+    assert "Traceback" not in site.log()
+    check_books(site)
+    witness.check()
+
+
+def _open_ends(site: Site) -> list[http.client.HTTPConnection | http.client.HTTPResponse]:
+    """Requests that would never end by themselves."""
+    key = {"Authorization": "Bearer " + site.token}
+    stream, upload, call = (site.connection(20) for _ in range(3))
+    stream.request("GET", "/api/events?after=0", headers=key)
+    events_ = stream.getresponse()
+    upload.putrequest("PUT", f"/api/lib-file?uid={UIDS[0]}&simulationType=slow&name=half.dat")
+    for name, value in {**key, "Content-Length": "1000000"}.items():
+        upload.putheader(name, value)
+    upload.endheaders(b"x" * 1000)
+    body = {
+        "uid": UIDS[0],
+        "jobCmd": "stateless_compute",
+        "simulationType": "slow",
+        "method": "hang",
+        "args": {},
+    }
+    call.request("POST", "/api/call", json.dumps(body), key)
+    return [events_, stream, upload, call]
+
+
+def _asked_while_it_drains(connection: http.client.HTTPConnection, token: str) -> dict[str, int]:
+    """New requests on a connection that is open already, until it is closed: what they were told,
+    and how often.
+    """
+    told: dict[str, int] = {}
+    while True:
+        try:
+            run = spec(["true"], UIDS[1])
+            connection.request(
+                "POST",
+                "/api/run-simulation",
+                json.dumps({"reqId": req_id(), "run": run}),
+                {"Authorization": "Bearer " + token},
+            )
+            reply = connection.getresponse()
+            body = json.loads(reply.read())
+        except (OSError, http.client.HTTPException):
+            return told
+        finally:
+            connection.auto_open = 0
+        if reply.status != 200:
+            assert (reply.status, body["code"], body["retry"]) == (503, "draining", True), body
+        told[body.get("code", "accepted")] = told.get(body.get("code", "accepted"), 0) + 1
+
+
+def _check_retryable(poll: Poll) -> None:
+    """Either an answer that is true, or one that says to ask again, or the connection is cut."""
+    try:
+        status, body = poll.answer()
+    except (http.client.HTTPException, OSError):
+        return
+    assert (status, body.get("state")) == (200, "running") or body.get("retry"), (status, body)
+
+
+def test_a_client_of_ours_survives_the_restart_of_a_drained_one(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(None).start()
+    witness = Witness(site)
+    run = witness.gated(uid=UIDS[0])
+    witness.submit(run, req_id())
+    waiting, asking = Waiting(lambda: wait(site, run)), Waiting(lambda: _ask_until_over(site, run))
+    for _ in range(2):
+        until(lambda: witness.started(run), "it runs")
+        assert site.stop() == 0
+        with (
+            Client.from_root(site.root, uid=UIDS[0], budget_secs=0) as impatient,
+            pytest.raises(ClientError) as refused,
+        ):
+            impatient.status(jid_of(run))
+        assert refused.value.retry
+        site.start()
+    let_all_go(site, witness, "gate", [run])
+    assert waiting.get().state == "completed"
+    states = asking.get()
+    assert states[-1] == "completed" and set(states) <= {"pending", "running", "completed"}
+    witness.check()
+
+
+def _ask_until_over(site: Site, run: dict[str, Any]) -> list[str]:
+    """Every state that it hears, asking all the time."""
+    states: list[str] = []
+    with Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client:
+        while True:
+            state = client.status(jid_of(run))
+            states.append(state.state)
+            if state.over:
+                return states

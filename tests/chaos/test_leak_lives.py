@@ -1,0 +1,178 @@
+"""Many lives later everything is back: what the engine keeps, and what the processes have of their
+machine.
+"""
+
+import gc
+import os
+from collections import Counter, OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flooding import MIB, bulk, metrics
+from in_memory_supervisor import WALL, Agent, Office
+from loop_lag import check_lag
+from site_locations import share
+from supervisor_process import Site, rss, spec, until
+
+from jobscribe.protocol.ids import op_id
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.wire.messages import Execution, RunStatusUpdate
+from jobscribe.supervisor.engine import decision_loop as engine_module
+
+LIVES, USERS = share(3_000, 100_000), 20
+CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)
+
+
+def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
+    """How many elements each container has that can be reached from here, by the attributes on the
+    way; some are left out.
+    """
+    out: Counter[str] = Counter()
+    seen: set[int] = set()
+    todo: list[tuple[str, Any]] = [(type(root).__name__, root)]
+    while todo:
+        name, value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, CONTAINERS):
+            out[name] += len(value)
+            members = value.values() if isinstance(value, dict) else value
+            todo += [(name + "[]", m) for m in list(members)]
+        elif type(value).__module__.startswith(("jobscribe.", "office")) and not isinstance(
+            value, type
+        ):
+            fields = getattr(value, "__dict__", None) or {
+                f: getattr(value, f, None) for f in getattr(value, "__struct_fields__", ())
+            }
+            todo += [(f"{name}.{f}", v) for f, v in fields.items() if f not in besides]
+    return out
+
+
+async def lives(office: Office, agents: list[Agent], count: int, first: int) -> None:
+    """So many runs from their submission to their end: most complete, some are canceled while they
+    wait, some while they run.
+    """
+    for n in range(first, first + count):
+        agent = agents[n % len(agents)]
+        jid = await office.submitted(n, agent.key.uid)
+        token = office.launched.pop()
+        assert token.jid == jid
+        if n % 3:
+            agent.running(token)
+        if n % 7 == 0:
+            agent.report(token, frameCount=n)
+        exit_ = ExitInfo(code=0, started_at=WALL, ended_at=WALL + 1)
+        agent.say(
+            RunStatusUpdate(
+                execution=Execution(
+                    token=token,
+                    state="ended",
+                    op_id=op_id(token, "run"),
+                    pid=9,
+                    start_ticks=7,
+                    exit=exit_,
+                )
+            )
+        )
+        agent.heard.clear()
+
+
+@pytest.mark.timeout(900)
+async def test_nothing_of_a_life_stays_in_the_engine_or_in_who_serves_it() -> None:
+    """Every dict, list, set and queue that can be reached from them is looked at, whatever it is
+    called.
+    """
+    office = Office()
+    agents = [office.agent(f"Leak{n:04d}") for n in range(USERS)]
+    besides = ("store", "_store", "lines", "log", "_log", "decoder", "launched", "started")
+    await lives(
+        office, agents, 2 * engine_module.AT_HAND, 1
+    )  # what is kept for the next question is there in full
+    office.lines.lines.clear()
+    gc.collect()
+    before = kept(office, besides=besides)
+    await lives(office, agents, LIVES, 10_000)
+    after = kept(office, besides=besides)
+    print(f"{LIVES} lives: {office.engine.sizes()}")
+    assert {name: (before[name], n) for name, n in after.items() if n > before[name]} == {}
+    assert office.engine.sizes()["jobs"] == 0
+    for agent in agents:
+        agent.gone()
+    sizes = office.engine.sizes()
+    assert (
+        sizes["agents"],
+        sizes["claims"],
+        sizes["pools"],
+        sizes["pending"],
+        sizes["requests"],
+    ) == (0, 0, 0, 0, 0)
+    assert sizes["atHand"] <= engine_module.AT_HAND
+
+
+@pytest.mark.timeout(1800)
+def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
+    """Runs in bulk, in two halves; the second costs no more memory than a small part of the first,
+    and no descriptor, task or timer.
+    """
+    site: Site = make_site(None)
+    site.start()
+    half = share(300, 50_000)
+    site.finished(spec(["/bin/true"]))
+    _lived(site, half)
+    pids = {"supervisor": site.pid, "agent": site.agent_pid(), "keeper": site.keeper()["pid"]}
+    before, memory, open_before = (
+        metrics(site),
+        {n: rss(p) for n, p in pids.items()},
+        {n: _descriptors(p) for n, p in pids.items()},
+    )
+    _lived(site, half)
+    after = metrics(site)
+    grown = {n: (rss(p) - memory[n]) / MIB for n, p in pids.items()}
+    print(f"{half} lives after {half}: grown {grown} MiB; {after['engine']}")
+    assert grown["supervisor"] <= 8 and grown["agent"] <= 4 and grown["keeper"] <= 1
+    until(
+        lambda: all((_descriptors(p) or 0) <= (open_before[n] or 0) for n, p in pids.items()),
+        f"no more descriptors are open than before: {open_before}",
+    )
+    for part in ("engine", "desk", "performer", "hub", "live", "unsent", "calls"):
+        assert (
+            after[part] == before[part] | {"atHand": after[part]["atHand"]}
+            if part == "engine"
+            else after[part] == before[part]
+        )
+    assert after["process"]["tasks"] <= before["process"]["tasks"]
+    site.kill(pids["agent"], 15)
+    site.kill(pids["keeper"], 15)
+    until(
+        lambda: metrics(site)["engine"]["agents"] == 0,
+        "an agent that is gone and not needed is forgotten",
+    )
+    site.finished(spec(["/bin/true"]))
+    assert check_lag(site) == []
+
+
+def _lived(site: Site, count: int) -> None:
+    for first in range(0, count, 400):
+        replies = bulk(
+            site, [spec(["/bin/true"], graceSecs=0) for _ in range(min(400, count - first))]
+        )
+        assert {r["state"] for r in replies} == {"pending"}
+        until(
+            lambda: not site.post("job-list", active=True, limit=1)["jobs"],
+            "all are over",
+            120,
+            0.05,
+        )
+    until(
+        lambda: metrics(site)["performer"]["timers"] == 0 and metrics(site)["hub"]["tasks"] == 0,
+        "nothing is under way",
+    )
+
+
+def _descriptors(pid: int) -> int | None:
+    """None where that cannot be seen: our processes hide from their own user, and only root can
+    count.
+    """
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())) if os.geteuid() == 0 else None

@@ -1,0 +1,203 @@
+"""A thousand idle agents: what each costs, and how they all come back at once when their supervisor
+was killed (G17).
+
+The agents are the product's own link, a thousand of them in this process, with nothing to run; the
+supervisor is a real one, whose log was told of them before it started. One real agent with a real
+job is among them.
+"""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import socket_close
+from known_agents import alive_of, tell_of_agents, token_of
+from supervisor_process import Site, until
+from timestamped_jobs import ROOM, SOAK, Stamps, sites, told
+
+from jobscribe.agent.session.websocket import Link
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.wire.messages import Snapshot
+
+AGENTS = 1000
+IDLE_BYTES, SETTLED_SECS, ANSWER_SECS = 25 * 1024, 10.0, 1.0
+MAX_ROUND_SECS = 0.5
+KEYS = [AgentKey("local", "sequential", f"Storm{n:03d}", "localhost") for n in range(AGENTS)]
+
+
+class Crowd:
+    """All agents, on a loop in a thread of its own."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._file = site, site.root / "agents.json"
+        self.up: set[AgentKey] = set()
+        self.ups = 0
+        self.lines: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+        self._over = asyncio.Event()
+
+    def __enter__(self) -> "Crowd":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._live())
+
+    async def _live(self) -> None:
+        before = socket_close.watched(self._loop)
+        tasks = [self._loop.create_task(self._agent(key).run()) for key in KEYS]
+        await self._over.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await socket_close.said(before)
+
+    def _agent(self, key: AgentKey) -> Link:
+        def up() -> None:
+            self.up.add(key)
+            self.ups += 1
+            link.send(Snapshot(number=1, page=0, last=True, executions=()))
+
+        link = Link(
+            self._file,
+            str(key),
+            token_of(key),
+            alive_of(self._site, key),
+            self._log,  # type: ignore[arg-type]
+            on_up=up,
+            on_message=lambda _: None,
+            on_down=lambda: self.up.discard(key),
+        )
+        return link
+
+    def _log(self, text: str, *args: Any, **_: Any) -> None:
+        self.lines.append(text.format(*args))
+
+
+class Prober:
+    """Asks for one run's status again and again; remembers the slowest answer, and how often nobody
+    was there.
+    """
+
+    def __init__(self, site: Site, run: dict[str, Any]) -> None:
+        self._site, self._over = site, threading.Event()
+        self._body = json.dumps(
+            {"uid": run["uid"], "computeJid": f"{run['uid']}-{run['simulationId']}-command"}
+        )
+        self._thread = threading.Thread(target=self._run)
+        self.slowest, self.asked = 0.0, 0
+        self.told: list[tuple[str, bool]] = []
+
+    def __enter__(self) -> "Prober":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = self._site.connection()
+        while not self._over.wait(0.01):
+            begun = time.monotonic()
+            connection.request(
+                "POST",
+                "/api/run-status",
+                self._body,
+                {"Authorization": "Bearer " + self._site.token},
+            )
+            said = json.loads(connection.getresponse().read())
+            self.slowest, self.asked = max(self.slowest, time.monotonic() - begun), self.asked + 1
+            self.told.append((said["state"], said["known"]))
+        connection.close()
+
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture
+def make_site() -> Iterator[MakeSite]:
+    with sites() as make:
+        yield make
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Iterator[Site]:
+    site = make_site("slots.local_sequential=2")
+    site.start()
+    site.stop()
+    tell_of_agents(site, KEYS)
+    yield site.start()
+
+
+def metrics(site: Site) -> Any:
+    return site.ask("GET", "/api/metrics").json()
+
+
+def settled(site: Site, snapshots: int) -> bool:
+    """Everybody is connected and has told what it runs."""
+    return metrics(site)["hub"]["connections"] == AGENTS + 1 and _snapshots(site) >= snapshots
+
+
+def _snapshots(site: Site) -> int:
+    return site.logged().count("opName=snapshot")
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_idle_agents_and_their_storm(site: Site, tmp_path: Path) -> None:
+    stamps, go = Stamps(tmp_path / "stamps"), tmp_path / "go"
+    long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")
+    site.submit(long)
+    site.running(long)
+    before = metrics(site)["process"]
+    with Crowd(site) as crowd:
+        until(lambda: settled(site, AGENTS + 1), "all are connected", 60, 0.1)
+        there = metrics(site)["process"]
+        each = (there["rss"] - before["rss"]) / AGENTS
+        print(
+            f"{AGENTS} idle agents: {each / 1024:.1f} KiB each, {(there['tasks'] - before['tasks']) / AGENTS:.2f} tasks each"
+        )
+        snapshots = _snapshots(site)
+        site.stop(signal.SIGKILL)
+        until(lambda: not crowd.up, "all have noticed")
+        time.sleep(3.0)  # their pauses have grown to the longest by now, as after any restart
+        site.start()
+        begun = time.monotonic()
+        with Prober(site, long) as prober:
+            until(
+                lambda: settled(site, snapshots + AGENTS + 1),
+                "all are back and believed",
+                SETTLED_SECS * ROOM,
+                0.1,
+            )
+        took, loop = time.monotonic() - begun, metrics(site)["loop"]
+        print(
+            f"settled {took:.2f} s after the supervisor was ready; meanwhile {prober.asked} status requests, the slowest {prober.slowest * 1000:.0f} ms;"
+            f" loop p99.9 {loop['p999'] * 1000:.0f} ms, longest round {loop['worst']['secs'] * 1000:.0f} ms at {loop['worst']['what']}"
+        )
+        assert {state for state, _ in prober.told} == {"running"} and told(site, long) == (
+            "running",
+            True,
+        )
+        assert prober.asked > 5 and prober.slowest < ANSWER_SECS * ROOM
+        assert loop["worst"]["secs"] < MAX_ROUND_SECS * ROOM
+        assert crowd.ups <= 2.1 * AGENTS, (
+            f"{crowd.ups} connections were made in two rounds: not all settled with their first"
+        )
+        go.touch()
+        assert site.wait(long)["state"] == "completed"
+    assert stamps.words("long") == ["start", "end"]
+    assert each < IDLE_BYTES * (1 if SOAK else 2)
+    assert "Traceback" not in site.log()

@@ -1,0 +1,102 @@
+"""What a person types at a supervisor of these tests, and gangs as they are sent: for tests of
+whole jobs in containers.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from docker_hosts import Hosts
+from supervisor_process import PYTHON_PATH, Site, jid_of, req_id, spec
+
+#: What a person never sees, whatever went wrong.
+TRACES = ("Traceback", 'File "', "Error(", "docker.errors", "urllib3", "object at 0x")
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
+        "PYTHONPATH": PYTHON_PATH
+    }
+
+
+def words(site: Site, *args: str) -> list[str]:
+    return [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *args]
+
+
+def types(site: Site, *args: str, code: int = 0) -> tuple[str, str]:
+    """Standard output and standard error of a command of ours, which ends with this code and shows
+    no trace.
+    """
+    done = subprocess.run(
+        words(site, *args),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment(),
+    )
+    assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
+    check_plain(done.stdout + done.stderr)
+    return done.stdout, done.stderr
+
+
+def check_plain(text: str) -> None:
+    assert [t for t in TRACES if t in text] == [], text
+
+
+def role(name: str, command: str | list[str], **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "command": ["/bin/sh", "-c", command] if isinstance(command, str) else command,
+        **fields,
+    }
+
+
+def gang(*roles: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    run = spec([], roles=list(roles), **fields)
+    del run["command"]
+    return run
+
+
+def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = site.post(
+        "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
+    )["tasks"]
+    return found
+
+
+def output(site: Site, run: dict[str, Any], name: str, index: int = 0, **fields: Any) -> str:
+    return site.output(run, role=name, index=index, **fields).body.decode()
+
+
+def refused(site: Site, run: dict[str, Any], status: int, code: str) -> str:
+    """The sentence with which a run is refused; nothing is stored, and nothing on the hosts is
+    asked to change.
+    """
+    head = site.ready()["head"]
+    answer = site.ask(
+        "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
+    )
+    said = answer.json()
+    assert (answer.code, said["code"]) == (status, code), said
+    assert site.ready()["head"] == head
+    check_plain(said["error"])
+    return str(said["error"])
+
+
+def there(hosts: Hosts, run: dict[str, Any], *what: str) -> dict[str, list[str]]:
+    """Names by host of the containers and networks of this job. what: labels besides."""
+    marks = [
+        w
+        for label in (f"jobscribe.jid={jid_of(run)}", *what)
+        for w in ("--filter", f"label={label}")
+    ]
+    out = {}
+    for name, host in hosts.hosts.items():
+        found = host.containers(f"jobscribe.jid={jid_of(run)}", *what)
+        found += host.docker("network", "ls", "--format", "{{.Name}}", *marks).split()
+        if found:
+            out[name] = sorted(found)
+    return out

@@ -1,0 +1,309 @@
+"""A supervisor on both hosts, users whose jobs are witnessed in containers, and the hands that kill
+them.
+
+The oracle is that of tests/chaos: what jobs stamped to disk. In a container a process stamps the
+number that it has there; who it is outside is found by that and its start time. Where a job is
+witnessed its user's own directory is, which is all of a host that it sees.
+"""
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from consistency_check import check_books
+from docker_hosts import Host, Hosts, sites
+from loop_lag import check_lag
+from oracle import Stamp, Witness
+from site_locations import ROOM
+from supervisor_process import Site, jid_of, req_id, spec, until
+
+from jobscribe.runtime import processes
+
+#: What cannot be known any more is said so long after it was lost, and a status is true again so
+#: long after a restart (seconds).
+LOST_SECS, TRUE_SECS = 10 * ROOM, 5 * ROOM
+#: A canceled job is gone so long after its grace.
+GONE_SECS = 1 * ROOM
+#: A place to run in: by an agent's keeper, or a container of the task's own.
+AGENT, TASK = "agent", "task"
+CODE = 5
+#: Who has agents in a yard already has jobs there sooner.
+USERS = tuple(f"YardUsr{n}" for n in range(9))
+#: Of each host for tasks, in MiB.
+MEMORY = 6000
+#: The same as `flock -n 8`, which the image does not have: exclusive, and without waiting.
+LOCK = "python3 -ISc 'import fcntl; fcntl.flock(8, 6)'"
+
+_letters = itertools.count()
+
+
+def fresh_uid() -> str:
+    """A user that nobody else is."""
+    return f"Yard{next(_letters):04d}"
+
+
+def outside(stamp: Stamp) -> int | None:
+    """The process that stamped this, as this machine numbers it. Two containers may have begun in
+    the same tick: its token tells.
+    """
+    mark = f"JOBSCRIBE_TOKEN={stamp.token}".encode()
+    for p in processes.table().values():
+        same = p.ticks == stamp.born and not p.over and _inner(p.pid) == stamp.pid
+        if same and mark in processes._read(f"/proc/{p.pid}/environ").split(b"\0"):
+            return p.pid
+    return None
+
+
+def _inner(pid: int) -> int:
+    """Its number in its own container."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return 0
+
+
+def lives(stamp: Stamp) -> bool:
+    return outside(stamp) is not None
+
+
+class Yard:
+    """One site with the driver docker."""
+
+    def __init__(self, site: Site, hosts: Hosts) -> None:
+        self.site, self.hosts = site, hosts
+        #: jids of jobs that a test has killed itself
+        self.killed: set[str] = set()
+        self._witnesses: dict[str, Witness] = {}
+
+    def witness(self, uid: str) -> Witness:
+        if uid not in self._witnesses:
+            own = self.site.root / "user" / uid
+            own.mkdir(parents=True, exist_ok=True)
+            self._witnesses[uid] = Witness(self.site, own / "witness", lives)
+        return self._witnesses[uid]
+
+    def restart(self) -> None:
+        """kill -9 of the supervisor, and a new one."""
+        assert self.site.stop(signal.SIGKILL) == -signal.SIGKILL
+        self.site.start()
+
+    def host_of(self, name: str) -> Host:
+        """Where a container with this name is."""
+        return next(h for h in self.hosts.hosts.values() if h.inspect(name))
+
+    def check(self) -> str:
+        """Everything is over: books, witnesses, loop. Returns what was looked at."""
+        for job in self.site.post("job-list", active=True)[
+            "jobs"
+        ]:  # of a test that has failed: they are not the next one's
+            self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
+        check_books(self.site)
+        said = [w.check(killed=frozenset(self.killed)) for w in self._witnesses.values()]
+        assert not (late := check_lag(self.site)), late
+        return f"{len(said)} users: " + "; ".join(said[:3])
+
+
+class Case:
+    """A run that is witnessed. place: AGENT or TASK."""
+
+    def __init__(
+        self,
+        yard: Yard,
+        place: str,
+        text: str = "",
+        *,
+        uid: str | None = None,
+        code: int = CODE,
+        deaf: bool = False,
+        **fields: Any,
+    ) -> None:
+        """text: what it does; nothing: it waits at a gate of its own, and ends with `code`. deaf:
+        nothing of it ends by SIGTERM.
+        """
+        self.yard, self.site, self.place, self.uid = yard, yard.site, place, uid or fresh_uid()
+        self.witness = yard.witness(self.uid)
+        self.gate = f"gate-{next(_letters)}"
+        run = (
+            self.witness.job(text, uid=self.uid, **fields)
+            if text
+            else self.witness.gated(code, self.gate, uid=self.uid, **fields)
+        )
+        whole = run["command"][2].replace("flock -n 8", LOCK)
+        if text.startswith("exec "):  # it is the job's own main process, and stamps no end
+            whole = whole.replace(f"( {text}\n)", text)
+        run["command"] = ["/bin/sh", "-c", ("trap '' TERM HUP INT\n" if deaf else "") + whole]
+        self.run = run if place == AGENT else as_task(run)
+        self.jid = jid_of(self.run)
+
+    def submit(self) -> "Case":
+        self.witness.submit(self.run, req_id())
+        return self
+
+    def started(self, secs: float = 60) -> "Case":
+        until(lambda: self.witness.started(self.run), f"{self} has started", secs)
+        self.site.running(self.run, secs)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        return self.witness.status(self.run)
+
+    def go(self) -> None:
+        self.witness.open(self.gate)
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.jid}"
+
+    # ---- its container
+
+    @property
+    def container(self) -> tuple[Host, str]:
+        for host in self.yard.hosts.hosts.values():
+            mark = [f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}"]
+            found = host.containers(
+                *mark, *([f"jobscribe.jid={self.jid}"] if self.place == TASK else []), running=True
+            )
+            if found:
+                return host, found[0]
+        raise AssertionError(f"{self} has no container")
+
+    def on(self, host: Host) -> bool:
+        """Does it run in a container of this host? (The other one may be down.)"""
+        return bool(
+            host.containers(
+                f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}", running=True
+            )
+        )
+
+    def docker(self, *words: str) -> str:
+        """A command about its container."""
+        host, name = self.container
+        return host.docker(*words, name)
+
+    @property
+    def first(self) -> int:
+        """PID 1 of its container, as this machine numbers it."""
+        host, name = self.container
+        return int(host.inspect(name)["State"]["Pid"])
+
+    @property
+    def job(self) -> int:
+        found = outside(self.witness.started(self.run)[-1])
+        assert found is not None, f"{self} does not run"
+        return found
+
+    @property
+    def agent(self) -> int:
+        """The agent's process, a child of the keeper."""
+        keeper = self.first
+
+        def look() -> int | None:
+            children = [
+                p.pid for p in processes.table().values() if p.parent == keeper and not p.over
+            ]
+            return next(
+                (
+                    p
+                    for p in children
+                    if b"jobscribe agent" in Path(f"/proc/{p}/cmdline").read_bytes()
+                ),
+                None,
+            )
+
+        return int(until(look, f"the agent of {self} runs"))
+
+
+def as_task(run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The same as the only task of a gang of one."""
+    run = dict(run)
+    role = {"name": "main", "command": run.pop("command"), "memoryMb": 64, **fields}
+    return run | {"roles": [role], "retry": {"count": 0, "platform": 0}}
+
+
+def killed(pid: int) -> None:
+    """SIGKILL, and wait until it is gone."""
+    ticks = processes.start_ticks(pid)
+    assert ticks is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not processes.alive(pid, ticks), f"{pid} is gone")
+
+
+def ended(
+    cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True
+) -> dict[Case, dict[str, Any]]:
+    """All over; go: let go."""
+    said: dict[Case, dict[str, Any]] = {}
+    waits = list(cases)
+
+    def look() -> bool:
+        for case in waits[:]:
+            if go:
+                case.go()
+            status = case.status()
+            if status["over"]:
+                said[case] = status
+                waits.remove(case)
+        return not waits
+
+    deadline = time.monotonic() + secs
+    while not look():
+        assert time.monotonic() < deadline, (
+            f"not over within {secs:g} s: {[(str(c), c.status()) for c in waits]}"
+        )
+        time.sleep(0.05)
+    return said
+
+
+@contextlib.contextmanager
+def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[Yard]:
+    """A supervisor that runs; nothing of it is left afterwards. pool: fields of the pool."""
+    for host in hosts.hosts.values():
+        host.well()
+    host = {"cpu": 32, "memoryMb": MEMORY, "agentsMb": MEMORY, "sequential": 12}
+    with sites(hosts) as made:
+        fields = {"host": host, "sequential": {"memoryMb": 256, "runs": 4}, **pool}
+        yield Yard(
+            made.make("slots.op_run=8", "limits.agent_start_secs=50", *sets, pool=fields).start(),
+            hosts,
+        )
+
+
+def crowd(yard: Yard, each: int) -> dict[tuple[str, str], list[Case]]:
+    """Jobs that wait, so many of each place on each host, by (place, host). Each host has a user of
+    its own.
+    """
+    cases = [
+        Case(yard, place, uid=uid)
+        for _ in range(each)
+        for place in (AGENT, TASK)
+        for uid in USERS[: len(yard.hosts.hosts)]
+    ]
+    for case in cases:
+        if case.place == TASK:  # no more of these fit on one host, and something small beside them
+            case.run["roles"][0]["memoryMb"] = (MEMORY - 400) // each
+        case.submit()
+    out: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        case.started()
+        out.setdefault((case.place, case.container[0].name), []).append(case)
+    assert {len(found) for found in out.values()} == {each}, {
+        where: len(found) for where, found in out.items()
+    }
+    return out
+
+
+def check_next(cases: list[Case]) -> None:
+    """The next run of each of these users, at the same kind of place, does what it should."""
+    runs = []
+    for case in cases:
+        run = spec(["/bin/sh", "-c", "exit 0"], case.uid)
+        runs.append(run if case.place == AGENT else as_task(run))
+        case.site.submit(runs[-1])
+    assert [c.site.wait(r, 90)["state"] for c, r in zip(cases, runs, strict=True)] == [
+        "completed"
+    ] * len(runs)

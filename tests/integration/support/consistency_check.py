@@ -1,0 +1,238 @@
+"""The check at the end of every system test: the fold of the store, the records and what the
+supervisor answers are one.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from supervisor_process import Site, until
+
+from jobscribe.db.events.state import Job, Run
+from jobscribe.db.maintenance.verification import check, export, folded, opened
+from jobscribe.db.records.job_record import record_bytes
+from jobscribe.db.records.record_files import record_path
+from jobscribe.db.store.contract import Stored
+from jobscribe.db.store.job_index import index_row
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.jobs.status import PURGED
+
+#: What a run may go through. Anything else is a step too many, too few, or out of order.
+_NEXT = {
+    None: {"RunRequested", "JobFolded"},
+    "JobFolded": {"RunRequested", "RunPurged"},
+    "RunRequested": {"TaskPlaced", "StopRequested", "RunEnded"},
+    "TaskPlaced": {"TaskSubmitted", "TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskSubmitted": {"TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskStarted": {"TaskExited", "TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
+    "TaskExited": {"LateStopRequested", "TaskEnded"},
+    "LateStopRequested": {"TaskEnded"},
+    "StopRequested": {"RunEnded"},
+    "TaskEnded": {"AttemptEnded"},
+    "AttemptEnded": {"RunEnded", "RunPurged"},
+    "RunEnded": {"TaskSubmitted", "TaskStarted", "TaskExited", "TaskEnded", "RunPurged"},
+    "RunPurged": set[str](),
+}
+
+
+def check_books(site: Site) -> dict[str, Job]:
+    """All jobs of the root, by computeJid. The supervisor may run or not; everything that was
+    submitted must be over.
+    """
+    if site.process is not None:
+        until(
+            lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running"
+        )
+        until(lambda: not _busy(site.root), "nothing is left of anything")
+    jobs = fold(site.root)
+    _check_order(site.root)
+    if site.process is not None:
+        for jid, (job, last) in jobs.items():
+            _check_answers(site, jid, job, last)
+        _check_lists(site, jobs)
+        until(lambda: not check(site.root).records_behind, "the records are written")
+        for jid, (job, last) in jobs.items():
+            assert record_path(site.root / "supervisor-job", jid).read_bytes() == record_bytes(
+                job, last.position, last.event.at
+            )
+    report = check(site.root)
+    assert report.ok, report
+    return {jid: job for jid, (job, _) in jobs.items()}
+
+
+def fold(root: Path) -> dict[str, tuple[Job, Stored]]:
+    """Every job as its events in the store say, with its last event."""
+    connection = opened(root)
+    try:
+        return {job.jid: (job, last) for job, last in folded(connection, 2**62)}
+    finally:
+        connection.close()
+
+
+def events(root: Path) -> list[dict[str, Any]]:
+    """The whole log: {"position", "stream", "version", "type", "event"}."""
+    return [msgspec.json.decode(line) for line in export(root)]
+
+
+def stories(root: Path) -> dict[str, list[str]]:
+    """Types of events by computeJid."""
+    out: dict[str, list[str]] = {}
+    for e in events(root):
+        if e["stream"].startswith("job/"):
+            out.setdefault(e["stream"].removeprefix("job/"), []).append(e["type"])
+    return out
+
+
+def _busy(root: Path) -> list[str]:
+    return [jid for jid, (job, _) in fold(root).items() if job.busy]
+
+
+def _check_order(root: Path) -> None:
+    """Run by run: what is left of a canceled run may come to its end when the next one waits
+    already.
+    """
+    ended: dict[str, int] = {}
+    for (jid, serial), own in _runs(root).items():
+        types = [e["type"] for e in own]
+        if _is_plain(own[0]["event"]):
+            for before, after in zip([None, *types], types, strict=False):
+                assert after in _NEXT[before], (jid, serial, types)
+            assert all(n == 1 for n in Counter(types).values()), (jid, serial, types)
+        else:
+            _check_attempts(own)
+        assert types.count("RunEnded") == 1, (jid, serial, types)
+        assert serial > ended.get(jid, 0), (jid, serial)
+        ended[jid] = serial
+
+
+def _is_plain(requested: dict[str, Any]) -> bool:
+    """One task, one attempt, nothing to wait for."""
+    spec = requested.get("spec", {})
+    return not any(spec.get(name) for name in ("roles", "retry", "debugSecs", "after"))
+
+
+def _check_attempts(own: list[dict[str, Any]]) -> None:
+    """Of a run with roles, or one that is tried again: each task goes its way once, an attempt is
+    placed whole, and one follows another.
+    """
+    told = [(e["type"], e["event"]) for e in own]
+    assert told[0][0] == "RunRequested", told
+    tasks: dict[tuple[Any, ...], list[str]] = {}
+    attempt = 0
+    for (before, _), (type_, event) in zip([("", {}), *told], told, strict=False):
+        if type_ == "TaskPlaced":
+            number = event["token"][2]
+            assert number in (attempt, attempt + 1) and (
+                number > attempt or before == "TaskPlaced"
+            ), told
+            assert number == attempt or all("TaskEnded" in steps for steps in tasks.values()), told
+            attempt = number
+        if "token" in event:
+            tasks.setdefault(tuple(event["token"]), []).append(type_)
+        if type_ == "AttemptEnded":
+            assert event["attempt"] == attempt and all(
+                "TaskEnded" in steps for steps in tasks.values()
+            ), told
+    for steps in tasks.values():
+        way = [
+            step
+            for step in (
+                "TaskPlaced",
+                "TaskSubmitted",
+                "TaskStarted",
+                "TaskExited",
+                "TaskHeld",
+                "TaskEnded",
+            )
+            if step in steps
+        ]
+        assert steps == way and way[0] == "TaskPlaced" and way[-1] == "TaskEnded", (steps, told)
+
+
+def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Events by run, in the order in which they were requested."""
+    out: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for e in events(root):
+        if e["stream"].startswith("job/") and e["type"] != "JobFolded":
+            serial = e["event"].get("serial") or int(e["event"]["token"][1])
+            out.setdefault((e["stream"].removeprefix("job/"), serial), []).append(e)
+    return out
+
+
+def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
+    def answer() -> Any:
+        said = site.post("run-status", uid=jid[:8], computeJid=jid)
+        return said["position"] >= last.position and said
+
+    # another process may see what was committed a moment before the supervisor is told of it
+    said = until(answer, f"the supervisor knows of {jid} what is in its store")
+    check_answer(said, job, last)
+    assert said["known"]
+
+
+def _run_dir(said: dict[str, Any], run: Run) -> str | None:
+    """None before it is made and once it is purged. On a cluster it is the one that the agent there
+    names.
+    """
+    if run.started_at is None or run.status == PURGED:
+        return None
+    return said["runDir"] if run.spec.driver == "sbatch" else run.run_dir
+
+
+def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
+    """What `run-status` says of a job is what its events add up to, field by field."""
+    run = job.run
+    assert run is not None
+    exit_ = None if said["exit"] is None else msgspec.convert(said["exit"], ExitInfo)
+    told = (
+        said["state"],
+        said["computeJobSerial"],
+        said["computeJobHash"],
+        said["computeJobQueued"],
+        said["computeJobStart"],
+        said["computeJobEnd"],
+        said["reason"],
+        said["error"],
+        said["over"],
+        said["attempt"],
+        said["runDir"],
+        said["position"],
+        exit_,
+    )
+    assert told == (
+        run.status,
+        run.serial,
+        run.spec.compute_job_hash,
+        run.queued_at,
+        run.started_at,
+        run.ended_at,
+        run.reason,
+        run.error,
+        not run.busy,
+        run.attempt,
+        _run_dir(said, run),
+        last.position,
+        run.exit,
+    )
+
+
+def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
+    listed, before = [], None
+    while True:
+        page = site.post("job-list", limit=1000, before=before)
+        listed += page["jobs"]
+        before = page["next"]
+        if before is None:
+            break
+    check_list(listed, jobs)
+
+
+def check_list(listed: list[dict[str, Any]], jobs: dict[str, tuple[Job, Stored]]) -> None:
+    """What `job-list` says of all jobs is what their events add up to."""
+    rows = [
+        msgspec.structs.replace(index_row(job), position=last.position)
+        for job, last in jobs.values()
+    ]
+    wanted = [{**msgspec.to_builtins(row), "state": row.status} for row in rows]
+    assert sorted(listed, key=lambda r: r["jid"]) == sorted(wanted, key=lambda r: r["jid"])

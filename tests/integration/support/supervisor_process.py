@@ -1,0 +1,495 @@
+"""A root with a real supervisor on it, as a user starts it: `jobscribe up` in a process of its own.
+And who else runs there.
+
+Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
+"""
+
+import contextlib
+import ctypes
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from scheduling_noise import floor
+
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.runtime import processes
+from jobscribe.runtime.log.session_folders import log_files
+
+DEADLINE_SECS = 30.0
+UID = "SystemU1"
+#: relative parts would mean something else in a process that changes its directory
+PYTHON_PATH = os.pathsep.join(
+    os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p
+)
+PROFILE = "limits.login_profile_secs"
+
+#: What a report of a failure shows of each log.
+SHOWN_CHARS = 4000
+_libc = ctypes.CDLL(None, use_errno=True)
+_alive: "weakref.WeakSet[Site]" = weakref.WeakSet()
+_numbers = itertools.count(1)
+_naps = itertools.count(1)
+
+
+def until(
+    true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02
+) -> Any:
+    """What `true` returns as soon as it is something; fails when that takes too long."""
+    deadline = time.monotonic() + secs
+    while not (found := true()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {secs:g} s: {what}")
+        time.sleep(pause)
+    return found
+
+
+def add_logs(report: pytest.TestReport, *others: Path) -> None:
+    """To what is told of a test that failed: the ends of the logs of the sites that stand, and of
+    these files. Called from folders' conftest.
+    """
+    if not report.failed:
+        return
+    for site in sorted(_alive, key=lambda s: s.place):
+        report.sections.append(
+            (f"log of the supervisor in {site.place}", site.log()[-SHOWN_CHARS:])
+        )
+        report.sections += [
+            (f"{path}", _end_of(path)) for path in sorted(site.root.glob("agent/*/agent.log"))[-4:]
+        ]
+    report.sections += [(f"{path}", _end_of(path)) for path in others]
+
+
+def _end_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-SHOWN_CHARS:]
+    except OSError as e:
+        return f"({e.strerror})"
+
+
+def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
+    """What the plain files have in them, but for longer ones. Those who write go on: what was
+    removed meanwhile, or replaced, is not there.
+    """
+    found: dict[Path, bytes] = {}
+    for path in (
+        Path(top, name) for folder in folders for top, _, names in os.walk(folder) for name in names
+    ):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= most_bytes:
+                found[path] = path.read_bytes()
+    return found
+
+
+def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
+    """A run in a slot of its own. fields: those of RunSpec, as they are in JSON."""
+    return {
+        "uid": uid,
+        "simulationId": f"s{next(_numbers):07d}",
+        "command": list(command),
+        **fields,
+    }
+
+
+def shell(text: str, uid: str = UID, **fields: Any) -> dict[str, Any]:
+    return spec(["/bin/sh", "-c", text], uid, **fields)
+
+
+def jid_of(run: dict[str, Any]) -> str:
+    return f"{run['uid']}-{run['simulationId']}-{run.get('computeModel', 'command')}"
+
+
+def req_id() -> str:
+    return f"request-{next(_numbers)}"
+
+
+class Answer(NamedTuple):
+    code: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Site:
+    """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end
+    beside it.
+
+    obeys_permissions: where the tests run as root, without root's power over all files. python:
+    another interpreter than ours. who: the unix user to become (tests that run as root only); None:
+    whoever runs the tests.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[str] = (),
+        *,
+        env: dict[str, str] | None = None,
+        obeys_permissions: bool = False,
+        command: str = "up",
+        python: str = sys.executable,
+        web: bool = False,
+        who: int | None = None,
+    ) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
+        if who is not None:
+            os.chown(self.place, who, who)
+        self.root = self.place / "r"
+        # what the profile of whoever runs the tests does is nobody's business, least of all at how
+        # many times at once, killed in the midst of it
+        profile = () if any(s.startswith(PROFILE) for s in sets) else (f"{PROFILE}=0",)
+        self._sets, self._env, self._command, self._python = (
+            (*sets, *profile),
+            env or {},
+            command,
+            python,
+        )
+        self._web = web
+        self._before: Callable[[], None] | None = (
+            _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
+        )
+        if who is not None:
+            self._before = lambda: become(who)
+            self._env = {"HOME": str(self.place), **self._env}
+        self.process: subprocess.Popen[bytes] | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self.url, self.token, self.front = "", "", ""
+        _alive.add(self)
+
+    # ---- the supervisor
+
+    def add_environment(self, **variables: str) -> None:
+        """To that of the supervisors that are started from now on."""
+        self._env |= variables
+
+    def arguments(self) -> list[str]:
+        sets = [a for s in self._sets for a in ("--set", s)]
+        alone = ["--no-web"] if self._command == "up" and not self._web else []
+        return [
+            self._python,
+            "-m",
+            "jobscribe.cli",
+            "--root",
+            str(self.root),
+            self._command,
+            *alone,
+            "--port",
+            "0",
+            *sets,
+        ]
+
+    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+        """A supervisor process, which may or may not come up."""
+        env = (
+            {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+            | {"PYTHONPATH": PYTHON_PATH}
+            | self._env
+        )
+        with (self.place / "up.log").open("ab") as log:
+            return subprocess.Popen(
+                [*self.arguments(), *more],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                cwd="/",
+                preexec_fn=self._before,
+            )
+
+    def start(self) -> "Site":
+        """Returns when it says that it is ready."""
+        assert self.process is None
+        floor()
+        self.process = self.launch()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("jobscribe ready at "), (line, self.log()[-3000:])
+        self.read_address()
+        return self
+
+    def read_address(self) -> None:
+        said = json.loads((self.root / "client.json").read_text())
+        self.url, self.token, self.front = said["url"], said["token"], said["front"] or ""
+        self._disconnect()
+
+    def stop(self, number: int = signal.SIGTERM, secs: float = 20.0) -> int:
+        """End the supervisor; returns its exit code."""
+        assert self.process is not None
+        self._disconnect()
+        self.process.send_signal(number)
+        code = self.process.wait(secs)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log(self) -> str:
+        """What supervisor, keepers and agents wrote to the supervisor's stderr."""
+        path = self.place / "up.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logged(self, name: str = "supervisor") -> str:
+        """The whole log file of supervisor ("server": front end), all sessions: one of an earlier
+        start is not in the newest.
+        """
+        return "".join(
+            Path(file).read_text(errors="replace") for file in log_files(str(self.root), name)
+        )
+
+    # ---- who runs here
+
+    def titled(self, name: str) -> list[int]:
+        """Pids of the processes that show themselves as `jobscribe <name> <root>`."""
+        wanted = f"jobscribe {name} {self.root}".encode()
+        return [
+            p.pid
+            for p in processes.table().values()
+            if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted
+        ]
+
+    def keeper(self, uid: str = UID, kind: str = "sequential") -> dict[str, Any]:
+        said: dict[str, Any] = json.loads(
+            (self.root / "agent" / str(self.agent_key(uid, kind)) / "keeper.json").read_text()
+        )
+        return said
+
+    def agent_key(self, uid: str = UID, kind: str = "sequential") -> AgentKey:
+        return AgentKey("local", kind, uid, "localhost")
+
+    def agent_pid(self, uid: str = UID) -> int:
+        """The agent of this user that runs now."""
+        keeper = self.keeper(uid)["pid"]
+
+        def look() -> int | None:
+            agents = set(self.titled("agent"))
+            return next(
+                (
+                    p.pid
+                    for p in processes.table().values()
+                    if p.parent == keeper and p.pid in agents
+                ),
+                None,
+            )
+
+        return int(until(look, "the agent runs"))
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Signal a process of this site; with SIGKILL, return when it is gone."""
+        ticks = processes.start_ticks(pid)
+        os.kill(pid, number)
+        if number == signal.SIGKILL and ticks is not None:
+            until(lambda: not processes.alive(pid, ticks), f"process {pid} is gone")
+
+    def everybody(self) -> dict[int, bytes]:
+        """All processes that name this place in their arguments or environment, by pid."""
+        needle = str(self.place).encode()
+        out = {}
+        for p in processes.table().values():
+            if p.over or p.pid == os.getpid():
+                continue
+            line = _cmdline(p.pid)
+            if needle in line or needle in processes._read(f"/proc/{p.pid}/environ"):
+                out[p.pid] = line
+        return out
+
+    def end(self) -> dict[int, bytes]:
+        """End everything that runs here, by pid. Returns what had to be killed after its keeper had
+        ended: there must be nothing.
+        """
+        self._disconnect()
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGCONT)
+                self.process.terminate()
+                try:
+                    self.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+        # also those of agents elsewhere, as on a cluster whose files are in this place
+        for keeper in [
+            pid for pid, line in self.everybody().items() if line.startswith(b"jobscribe keeper ")
+        ]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGCONT)
+                os.kill(keeper, signal.SIGTERM)
+        deadline = time.monotonic() + 15
+        while (left := self.everybody()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):  # gone since it was looked for
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.place, ignore_errors=True)
+        return left
+
+    # ---- requests
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def connection(self, timeout: float = 40.0) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=timeout)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """One request on the kept connection; `headers` instead of the secret's."""
+        if self._connection is None:
+            self._connection = self.connection()
+        sent = {"Authorization": "Bearer " + self.token} if headers is None else headers
+        try:
+            self._connection.request(method, path, body, sent)
+            reply = self._connection.getresponse()
+            return Answer(reply.status, reply.headers, reply.read())
+        except (OSError, http.client.HTTPException):
+            self._disconnect()
+            raise
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The answer to `/api/<path>`, which must be a success."""
+        answer = self.ask("POST", "/api/" + path, json.dumps(body).encode())
+        assert answer.code == 200, (path, answer.code, answer.body)
+        return answer.json()
+
+    def submit(self, run: dict[str, Any], request: str | None = None) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post("run-simulation", reqId=request or req_id(), run=run)
+        return reply
+
+    def status(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post(
+            "run-status", uid=run["uid"], computeJid=jid_of(run), **fields
+        )
+        return reply
+
+    def cancel(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.post(
+            "run-cancel",
+            **{"reqId": req_id(), "uid": run["uid"], "computeJid": jid_of(run), **fields},
+        )
+        return reply
+
+    def wait(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        """The status when nothing of the run is left."""
+        deadline = time.monotonic() + secs
+        while not (reply := self.status(run, waitSecs=5))["over"]:
+            if time.monotonic() > deadline:
+                pytest.fail(f"not over within {secs:g} s: {reply}\n{self.log()[-3000:]}")
+        return reply
+
+    def finished(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        self.submit(run)
+        return self.wait(run, secs)
+
+    def running(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
+        """The status as soon as it runs."""
+
+        def look() -> dict[str, Any] | None:
+            said = self.status(run)
+            assert not said["over"], said
+            return said if said["state"] == "running" and said["known"] else None
+
+        found: dict[str, Any] = until(look, f"{jid_of(run)} runs", secs)
+        return found
+
+    def output(self, run: dict[str, Any], stream: str = "stdout", **fields: Any) -> Answer:
+        """One piece of a stream."""
+        body = {"uid": run["uid"], "computeJid": jid_of(run), "stream": stream, **fields}
+        answer = self.ask("POST", "/api/job-log", json.dumps(body).encode())
+        assert answer.code == 200, answer
+        return answer
+
+    def story(self, run: dict[str, Any]) -> list[str]:
+        """Types of the job's events, oldest first."""
+        return [
+            e["event"]["type"]
+            for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]
+        ]
+
+    def ready(self) -> dict[str, Any]:
+        """With the counters, which only who has the secret is told."""
+        said: dict[str, Any] = self.ask("GET", "/readyz").json()
+        return {**said, "counters": self.ask("GET", "/api/metrics").json()["counters"]}
+
+
+def _give_up_power_over_files() -> None:
+    """What is executed after this has neither CAP_DAC_OVERRIDE nor CAP_DAC_READ_SEARCH."""
+    for capability in (1, 2):
+        if _libc.prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
+            raise OSError("a capability cannot be dropped")
+
+
+def become(who: int) -> None:
+    os.setgroups([])
+    os.setgid(who)
+    os.setuid(who)
+
+
+def _cmdline(pid: int) -> bytes:
+    return processes._read(f"/proc/{pid}/cmdline")
+
+
+def rss(pid: int) -> int:
+    """Bytes of memory a process has now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def naps(nap: str) -> list[int]:
+    """Pids of all `sleep <nap>` on this machine, whoever started them."""
+    return [
+        p.pid
+        for p in processes.table().values()
+        if not p.over and nap.encode() in _cmdline(p.pid).split(b"\0")
+    ]
+
+
+def fresh_nap() -> str:
+    """A number of seconds that nobody else sleeps."""
+    return f"{2000 + next(_naps) % 1000}.{os.getpid()}"
+
+
+@contextlib.contextmanager
+def ended(late: Callable[[Site], list[str]] = lambda _: []) -> Iterator[list[Site]]:
+    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said
+    against one while it still lives.
+    """
+    sites: list[Site] = []
+    said, left = [], {}
+    try:
+        yield sites
+        said = [sentence for site in sites for sentence in late(site)]
+    finally:
+        for site in sites:
+            left.update(site.end())
+    # texts of their own: assertions of a module that tests share are not taken apart
+    assert left == {}, f"processes outlived their keeper: {left}"
+    assert said == [], "a loop was held: " + "\n".join(said)

@@ -1,0 +1,153 @@
+"""Job descriptions over HTTP: the examples run, and what is wrong is answered with all of it and
+leaves nothing behind.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loop_lag import check_lag
+from supervisor_process import UID, Site, ended, req_id, until
+
+from jobscribe.client.sync_client import Client, Job
+from jobscribe.schema.text.job_text import read
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "jobs"
+
+
+@pytest.fixture(scope="module")
+def wide() -> Iterator[Site]:
+    """A site for eight cores' worth of roles, whatever this machine has."""
+    with ended(check_lag) as sites:
+        sites.append(Site(("resources.local_cpu=8",)))
+        sites[0].start()
+        yield sites[0]
+
+
+def posted(
+    site: Site, description: object, code: int = 200, request: str | None = None
+) -> dict[str, Any]:
+    body = json.dumps(
+        {"reqId": request or req_id(), "uid": UID, "description": description}
+    ).encode()
+    answer = site.ask("POST", "/api/run-description", body)
+    assert answer.code == code, (answer.code, answer.body)
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def jobs(site: Site) -> int:
+    return len(site.post("job-list", uid=UID)["jobs"])
+
+
+def test_all_that_is_wrong_is_http_400_and_nothing_is_stored(wide: Site) -> None:
+    before = wide.ready()
+    bad = {
+        "jobs": [
+            {"name": "good", "command": "true"},
+            {
+                "name": "x",
+                "roles": {"w": {"tasks": 2, "minFailed": 3, "comand": "x"}},
+                "after": ["good", "x"],
+            },
+        ]
+    }
+    said = posted(wide, bad, 400)
+    assert set(said) == {"state", "code", "error", "advice", "retry", "problems", "warnings"}
+    assert (said["state"], said["code"], said["retry"]) == ("error", "badRequest", False)
+    assert [p["path"] for p in said["problems"]] == [
+        "jobs[1].roles.w.comand",
+        "jobs[1].roles.w.command",
+        "jobs[1].roles.w.minFailed",
+        "jobs[1].after",
+    ]
+    assert "and 3 more" in said["error"]
+    after = wide.ready()
+    assert (after["head"], after["counters"]["refused.badRequest"]) == (
+        before["head"],
+        before["counters"].get("refused.badRequest", 0) + 1,
+    )
+    assert jobs(wide) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"reqId": "request-0000", "uid": "SystemU1"}', "badRequest"),
+        (
+            b'{"reqId": "request-0000", "uid": "SystemU1", "description": {"name": "x", "name": "y", "command": "z"}}',
+            "badRequest",
+        ),
+        (
+            b'{"reqId": "request-0000", "uid": "SystemU1", "description": '
+            + b"[" * 100_000
+            + b"]" * 100_000
+            + b"}",
+            "tooDeep",
+        ),
+        (
+            b'{"reqId": "request-0000", "uid": "SystemU1", "description": "' + b"x" * 2**20 + b'"}',
+            "tooLarge",
+        ),
+        (
+            b'{"reqId": "request-0000", "uid": "SystemU1", "description": "'
+            + b"x" * 10 * 2**20
+            + b'"}',
+            "tooLarge",
+        ),
+    ],
+)
+def test_bodies_that_are_no_request(wide: Site, body: bytes, code: str) -> None:
+    head = wide.ready()["head"]
+    answer = wide.ask("POST", "/api/run-description", body)
+    assert (answer.json()["code"], answer.code) == (code, 413 if code == "tooLarge" else 400)
+    assert wide.ready()["head"] == head
+
+
+def test_jobs_that_wait_for_each_other_run_in_order_and_once(wide: Site, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    tmp_path.chmod(0o777)
+    description = {
+        "jobs": [
+            {
+                "name": "last",
+                "command": f"echo last >> {told}",
+                "after": [{"job": "fails", "on": "failed"}],
+            },
+            {"name": "fails", "command": f"echo fails >> {told}; exit 3", "after": ["piece"]},
+            {"name": "piece", "command": f"echo piece >> {told}", "array": "1-3"},
+        ]
+    }
+    first = posted(wide, description, request="request-pipeline")
+    jid = first["jobs"]["last"][0]["computeJid"]
+    until(lambda: wide.post("run-status", uid=UID, computeJid=jid)["over"], "the last is over")
+    assert (
+        posted(wide, description, request="request-pipeline")["jobs"].keys() == first["jobs"].keys()
+    )
+    assert told.read_text().split() == ["piece", "piece", "piece", "fails", "last"]
+    assert jobs(wide) == 5
+
+
+def test_two_servers_and_two_workers_find_each_other(wide: Site) -> None:
+    """The example does what it says."""
+    description = read(str(EXAMPLES / "training.yaml")).data
+    with Client.from_root(wide.root, uid=UID) as client:
+        job = client.submit_description(description)["training"][0]
+        assert isinstance(job, Job)
+        state = job.wait(timeout=60)
+        assert (state.state, state.finished) == ("completed", True), (state, wide.log()[-3000:])
+    said = [
+        wide.ask(
+            "POST",
+            "/api/job-log",
+            json.dumps({"uid": UID, "computeJid": job.jid, "role": "worker", "index": n}).encode(),
+        ).body
+        for n in (0, 1)
+    ]
+    assert [line.split()[:3] for line in said] == [
+        [b"worker", b"0", b"saw"],
+        [b"worker", b"1", b"saw"],
+    ]
+    assert max(int(line.split()[3]) for line in said) == 200

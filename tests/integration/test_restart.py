@@ -1,0 +1,381 @@
+"""Whoever dies - supervisor, agent, keeper, or several - what runs goes on, what was acknowledged
+is there, and the end is true.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consistency_check import check_books, events, stories
+from supervisor_process import Site, req_id, shell, until
+
+from jobscribe.runtime import processes
+
+SLOTS = 3
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site]) -> Iterator[Site]:
+    site = make_site(f"slots.local_sequential={SLOTS}")
+    site.start()
+    yield site
+    check_books(site)
+
+
+class Witness:
+    """A run that writes down its start and its end, and ends with `code` when it is let go."""
+
+    def __init__(self, site: Site, code: int = 0) -> None:
+        self.run = shell("")
+        self.code = code
+        self._stamps, self._gate = (
+            site.place / f"stamps-{self.run['simulationId']}",
+            site.place / f"gate-{self.run['simulationId']}",
+        )
+        text = f"echo start $$ >>{self._stamps}; until [ -e {self._gate} ]; do sleep 0.05; done; echo end $$ >>{self._stamps}; echo the last line; exit {code}"
+        self.run["command"] = ["/bin/sh", "-c", text]
+        self.request = req_id()
+
+    def let_go(self) -> None:
+        self._gate.touch()
+
+    def stamps(self) -> list[str]:
+        return self._stamps.read_text().splitlines() if self._stamps.exists() else []
+
+    @property
+    def pid(self) -> int:
+        (line,) = until(self.stamps, "it started")
+        return int(line.split()[1])
+
+    def check(self, site: Site, *, source: str | None = None) -> dict[str, Any]:
+        """It ran exactly once, to its end, and what is told of it is true."""
+        said = site.wait(self.run)
+        started, ended = self.stamps()
+        assert (started.split()[0], ended.split()[0]) == ("start", "end") and started.split()[
+            1
+        ] == ended.split()[1]
+        assert (said["state"], said["exit"]["code"]) == (
+            "completed" if self.code == 0 else "error",
+            self.code,
+        ), said
+        assert source is None or said["exit"]["source"] == source, said
+        assert site.output(self.run, tail=4096).body == b"the last line\n"
+        return said
+
+
+class Watcher:
+    """Asks for the status of runs all the time, from before a restart on; whatever it hears must be
+    true.
+    """
+
+    def __init__(self, site: Site, witnesses: list[Witness]) -> None:
+        self._site, self._witnesses = site, witnesses
+        self.heard: list[tuple[int, str, bool, bool]] = []
+
+    def look(self) -> bool:
+        """True as soon as all are known."""
+        all_known = True
+        for n, witness in enumerate(self._witnesses):
+            said = self._site.status(witness.run)
+            self.heard.append((n, said["state"], said["known"], said["over"]))
+            all_known = all_known and said["known"]
+        return all_known
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(
+    site: Site, number: int
+) -> None:
+    witnesses = [Witness(site) for _ in range(SLOTS + 3)]
+    serials = [site.submit(w.run, w.request)["computeJobSerial"] for w in witnesses]
+    for w in witnesses[:SLOTS]:
+        site.running(w.run)
+    pids = [w.pid for w in witnesses[:SLOTS]]
+    ticks = [processes.start_ticks(p) for p in pids]
+
+    assert site.stop(number) == (-number if number == signal.SIGKILL else 0)
+    assert all(processes.alive(p, t) for p, t in zip(pids, ticks, strict=True) if t)
+    site.start()
+
+    watcher = Watcher(site, witnesses)
+    until(watcher.look, "all states are known again", 5 * 5)
+    assert {h[1:] for h in watcher.heard if h[0] < SLOTS} <= {
+        ("running", True, False),
+        ("running", False, False),
+    }
+    assert {h[1:] for h in watcher.heard if h[0] >= SLOTS} == {("pending", True, False)}
+    assert all(processes.alive(p, t) for p, t in zip(pids, ticks, strict=True) if t)
+    for w, serial in zip(witnesses, serials, strict=True):
+        assert site.submit(w.run, w.request)["computeJobSerial"] == serial
+    for w in witnesses:
+        w.let_go()
+    for w in witnesses:
+        w.check(site, source="keeper")
+    assert set(map(tuple, stories(site.root).values())) == {
+        ("RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"),
+    }
+
+
+def test_every_acknowledged_request_survives_a_kill_in_the_middle_of_many(site: Site) -> None:
+    runs = [shell("exit 0") for _ in range(400)]
+    acknowledged: dict[int, int] = {}
+
+    def ask() -> None:
+        for n, run in enumerate(runs):
+            try:
+                acknowledged[n] = site.submit(run, f"request-n-{n}")["computeJobSerial"]
+            except (OSError, AssertionError):
+                return
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: len(acknowledged) >= 40, "some are acknowledged")
+    assert site.process is not None
+    site.process.kill()
+    thread.join()
+    site.stop(signal.SIGKILL)
+    assert 40 <= len(acknowledged) < len(runs)
+    site.start()
+    for n, serial in acknowledged.items():
+        assert site.status(runs[n])["computeJobSerial"] == serial
+    for n, run in enumerate(runs[: len(acknowledged) + 5]):
+        again = site.submit(run, f"request-n-{n}")["computeJobSerial"]
+        assert acknowledged.get(n, again) == again
+    for run in runs[: len(acknowledged) + 5]:
+        assert site.wait(run)["state"] == "completed"
+
+
+def test_a_killed_agent_is_replaced_and_its_jobs_are_adopted(site: Site) -> None:
+    witness = Witness(site, code=3)
+    site.submit(witness.run)
+    site.running(witness.run)
+    old, pid = site.agent_pid(), witness.pid
+    ticks = processes.start_ticks(pid)
+    site.kill(old)
+    new = until(lambda: next((p for p in site.titled("agent") if p != old), None), "another agent")
+    until(lambda: site.status(witness.run)["known"] and processes.find(new), "it is known again")
+    said = site.status(witness.run)
+    assert (said["state"], said["over"]) == ("running", False)
+    assert ticks is not None and processes.alive(pid, ticks)
+    witness.let_go()
+    witness.check(site, source="keeper")
+
+
+def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: Site) -> None:
+    witness = Witness(site, code=3)
+    site.submit(witness.run)
+    site.running(witness.run)
+    old = site.keeper()["pid"]
+    pid = witness.pid
+    ticks = processes.start_ticks(pid)
+    site.kill(old)
+    until(lambda: site.keeper()["pid"] != old, "another keeper")
+    until(lambda: site.status(witness.run)["known"], "it is known again")
+    assert site.status(witness.run)["state"] == "running"
+    assert ticks is not None and processes.alive(pid, ticks)
+    witness.let_go()
+    witness.check(site, source="script")
+
+
+def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(site: Site) -> None:
+    """Supervisor, keeper and agent are killed; the job ends; then the supervisor comes back."""
+    witness = Witness(site, code=7)
+    site.submit(witness.run)
+    site.running(witness.run)
+    pid = witness.pid
+    ticks = processes.start_ticks(pid)
+    agent, keeper = site.agent_pid(), site.keeper()["pid"]
+    site.stop(signal.SIGKILL)
+    site.kill(keeper)
+    until(lambda: agent not in site.titled("agent"), "its agent ended with it")
+    witness.let_go()
+    until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended by itself")
+    site.start()
+    assert site.status(witness.run)["state"] == "running"
+    witness.check(site, source="script")
+
+
+def test_a_job_that_is_killed_while_no_keeper_is_there_is_called_lost(site: Site) -> None:
+    witness = Witness(site)
+    site.submit(witness.run)
+    site.running(witness.run)
+    site.stop(signal.SIGKILL)
+    keeper = site.keeper()["pid"]
+    site.kill(keeper)
+    _kill_the_rest(site)
+    site.start()
+    said = site.wait(witness.run, 5 * 10)
+    assert (said["state"], said["reason"], said["exit"]["source"]) == ("error", "lost", "lost")
+    assert len(witness.stamps()) == 1
+
+
+def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(site: Site) -> None:
+    """The agent is frozen, gets its op into a buffer that nobody reads, and is killed there."""
+    first = Witness(site)
+    first.let_go()
+    site.submit(first.run)
+    first.check(site)
+    agent = site.agent_pid()
+    os.kill(agent, signal.SIGSTOP)
+    second = Witness(site)
+    site.submit(second.run)
+    until(lambda: "TaskPlaced" in site.story(second.run), "it is placed")
+    said = site.status(second.run)
+    assert (said["state"], said["queueState"]) == ("pending", "starting")
+    site.kill(agent)
+    site.running(second.run)
+    second.let_go()
+    second.check(site)
+
+
+def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_once(
+    site: Site,
+) -> None:
+    """The keeper is frozen with a start order before it; the supervisor is killed meanwhile."""
+    first = Witness(site)
+    first.let_go()
+    site.submit(first.run)
+    first.check(site)
+    keeper = site.keeper()["pid"]
+    os.kill(keeper, signal.SIGSTOP)
+    second = Witness(site)
+    site.submit(second.run)
+    until(lambda: "TaskPlaced" in site.story(second.run), "it is placed")
+    site.stop(signal.SIGKILL)
+    os.kill(keeper, signal.SIGCONT)
+    until(second.stamps, "it started without a supervisor")
+    site.start()
+    site.running(second.run)
+    second.let_go()
+    second.check(site, source="keeper")
+
+
+def test_a_frozen_supervisor_misses_nothing(site: Site) -> None:
+    witness = Witness(site, code=5)
+    site.submit(witness.run)
+    site.running(witness.run)
+    pid = witness.pid
+    ticks = processes.start_ticks(pid)
+    os.kill(site.pid, signal.SIGSTOP)
+    witness.let_go()
+    until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended")
+    os.kill(site.pid, signal.SIGCONT)
+    witness.check(site, source="keeper")
+
+
+def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(site: Site) -> None:
+    """The agent is frozen, so the cancel reaches nobody; supervisor and agent are killed; the job
+    is ended all the same.
+    """
+    witness = Witness(site)
+    site.submit(witness.run)
+    site.running(witness.run)
+    pid = witness.pid
+    ticks = processes.start_ticks(pid)
+    agent = site.agent_pid()
+    os.kill(agent, signal.SIGSTOP)
+    assert site.cancel(witness.run)["state"] == "canceled"
+    site.stop(signal.SIGKILL)
+    site.kill(agent)
+    assert ticks is not None and processes.alive(pid, ticks)
+    site.start()
+    assert site.status(witness.run)["state"] == "canceled"
+    said = site.wait(witness.run)
+    assert not processes.alive(pid, ticks)
+    assert (said["state"], said["reason"], len(witness.stamps())) == ("canceled", "cancel", 1)
+
+
+def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Site) -> None:
+    """What is on file names a living process by pid, and another start time."""
+    witness = Witness(site)
+    site.submit(witness.run)
+    site.running(witness.run)
+    site.stop(signal.SIGKILL)
+    site.kill(site.keeper()["pid"])
+    _kill_the_rest(site)
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        for path in [
+            *(site.root / "agent").glob("*/run/*/start.json"),
+            *(site.root / "agent").glob("*/keeper.json"),
+        ]:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
+        site.start()
+        said = site.wait(witness.run, 5 * 10)
+        assert (said["state"], said["reason"]) == ("error", "lost")
+        assert site.finished(shell("exit 0"))["state"] == "completed"
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        assert stranger.wait() == -signal.SIGKILL
+
+
+def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: Site) -> None:
+    """Another boot id stands in what keepers and the log remember."""
+    witness = Witness(site)
+    site.submit(witness.run)
+    site.running(witness.run)
+    site.stop(signal.SIGTERM)
+    for pid in site.titled("keeper") + site.titled("agent"):
+        site.kill(pid)
+    _kill_the_rest(site)
+    for path in (site.root / "agent").glob("*/run/*/start.json"):
+        _other_boot(path)
+    for path in (site.root / "agent").glob("*/keeper.json"):
+        _other_boot(path)
+    site.start()
+    said = site.wait(witness.run, 5 * 10)
+    assert (said["state"], said["reason"]) == ("error", "lost")
+    assert "restarted" in said["error"]
+
+
+def _kill_the_rest(site: Site) -> None:
+    """By pid, until nothing of it runs any more."""
+
+    def killed() -> bool:
+        left = list(site.everybody())
+        for pid in left:
+            ticks = processes.start_ticks(pid)
+            if ticks is not None:
+                processes.send_signal(pid, ticks, signal.SIGKILL)
+        return not left
+
+    until(killed, "nothing runs any more")
+
+
+def _other_boot(path: Path) -> None:
+    said = json.loads(path.read_text())
+    said["bootId"] = "00000000-0000-0000-0000-000000000000"
+    path.write_text(json.dumps(said))
+
+
+def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(site: Site) -> None:
+    site.stop(signal.SIGTERM)
+    site.start()
+    system = [e["event"] for e in _system(site)]
+    assert [(e["type"], e["session"]) for e in system] == [
+        ("SupervisorStarted", 1),
+        ("SupervisorStopped", 1),
+        ("SupervisorStarted", 2),
+    ]
+    assert system[2]["pid"] == site.pid
+
+
+def _system(site: Site) -> list[dict[str, Any]]:
+    return [e for e in events(site.root) if e["stream"] == "system"]
+
+
+def test_the_ready_line_comes_after_the_answers(site: Site) -> None:
+    """Whoever reads the line may ask at once: also right after a kill."""
+    run = shell("exit 0")
+    site.finished(run)
+    for _ in range(3):
+        site.stop(signal.SIGKILL)
+        site.start()
+        assert site.status(run)["state"] == "completed"

@@ -1,0 +1,44 @@
+"""The idle process that is told of beside a late loop is late itself when the machine stands still,
+and only then.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scheduling_noise import Floor
+from supervisor_process import until
+
+
+@pytest.fixture
+def idle() -> Iterator[Floor]:
+    made = Floor()
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: Floor) -> None:
+    began = time.monotonic()
+    pid = idle._process.pid
+    until(idle.measures, "it measures", 20)
+    os.kill(pid, signal.SIGSTOP)
+    until(
+        lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T",
+        "it stands still",
+        20,
+    )
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGCONT)
+    until(
+        lambda: max(idle.late(began), default=0.0) > 0.45, "it has noticed", 20
+    )  # it may have been a little late before
+    longest = max(idle.late(began))
+    assert longest - 0.1 < idle.percentile(0.001, began) <= longest, (
+        "over so short a time it is about the longest"
+    )
+    assert longest not in idle.late(time.monotonic())

@@ -1,0 +1,160 @@
+"""What fails while the machine stands still is repeated and told; what fails on a machine that runs
+has failed at once.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+HEAD = """
+import os, signal, sys, time
+import scheduling_noise
+import pytest
+
+tried = []
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    scheduling_noise.Floor.wait_until_it_runs = lambda *_: None  # no test of these but one has to wait for it
+
+def stand_still():
+    "Who is late by this is the idle process, as it would be on a machine that stood still."
+    floor = scheduling_noise.floor()
+    pid = floor._process.pid
+    while not floor.measures():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.6)
+    os.kill(pid, signal.SIGCONT)
+"""
+Tried = Callable[..., str]
+
+
+@pytest.fixture
+def tried(tmp_path: Path) -> Tried:
+    """What pytest prints of a file with this text, all its own tests have, and how it ends."""
+    (tmp_path / "tests").mkdir()
+    for name in ("conftest.py", "system"):
+        (tmp_path / "tests" / name).symlink_to(TESTS / name)
+    (tmp_path / "pyproject.toml").write_text((TESTS.parent / "pyproject.toml").read_text())
+
+    def run(text: str, *args: str) -> str:
+        file = tmp_path / "tests" / "test_it.py"
+        file.write_text(HEAD + text)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "--color=no",
+                *args,
+                str(file),
+            ],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+        return f"{done.stdout}{done.stderr}ended with {done.returncode}"
+
+    return run
+
+
+def test_what_failed_beside_a_standstill_is_repeated_and_told(tried: Tried) -> None:
+    said = tried(
+        """
+def test_once():
+    tried.append(1)
+    if len(tried) == 1:
+        stand_still()
+        assert "too late" == "in time"
+""",
+        "-n1",
+    )
+    assert "1 passed, 1 rerun in" in said and "ended with 0" in said, said
+    assert (
+        "repeated, because the machine stood still" in said
+        and "tests/test_it.py::test_once (call): in " in said
+    ), said
+    assert (
+        "a process that does nothing waited for a processor, at once 0." in said
+        and "'too late' == 'in time'" in said
+    ), said
+
+
+def test_what_fails_on_a_machine_that_runs_has_failed_at_once(tried: Tried) -> None:
+    said = tried("""
+def test_fails():
+    tried.append(1)
+    assert tried == "the first time"
+
+def test_was_tried_once():
+    assert tried == [1]
+""")
+    assert (
+        "1 failed, 1 passed in" in said
+        and "ended with 1" in said
+        and "repeated" not in said
+        and " rerun in" not in said
+    ), said
+
+
+def test_what_fails_whenever_it_is_tried_has_failed(tried: Tried) -> None:
+    said = tried("""
+def test_fails():
+    tried.append(1)
+    stand_still()
+    assert False, f"try {len(tried)}"
+""")
+    assert "1 failed, 2 rerun in" in said and "ended with 1" in said and "try 3" in said, said
+
+
+def test_each_try_has_the_whole_time_and_what_a_file_shares_lives_on(tried: Tried) -> None:
+    said = tried("""
+@pytest.fixture(scope="module")
+def shared():
+    made.append(1)
+    yield made
+    print("the end of the file")
+made = []
+
+@pytest.mark.timeout(4)
+def test_times_out_once(shared):
+    tried.append(1)
+    stand_still()
+    if len(tried) == 1:
+        time.sleep(60)
+    time.sleep(2.5)
+    assert made == [1]
+
+def test_next(shared):
+    assert made == [1]
+""")
+    assert (
+        "2 passed, 1 rerun in" in said and "ended with 0" in said and "Timeout (>4.0s)" in said
+    ), said
+
+
+def test_a_standstill_of_the_file_counts_for_what_its_end_says(tried: Tried) -> None:
+    said = tried("""
+@pytest.fixture(scope="module")
+def shared():
+    made.append(1)
+    yield
+    assert len(made) == 2, "a loop was held"
+made = []
+
+def test_first(shared):
+    stand_still()
+
+def test_last(shared):
+    tried.append(1)
+""")
+    assert (
+        "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said
+    ), said

@@ -1,0 +1,552 @@
+"""The hub against agents made by hand: who is let in, what is believed, and what a bad peer costs."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import tornado.httpclient
+import tornado.websocket
+from consistency_check import check_answer, check_list
+from in_process_supervisor import Agent, Hall, execution, until
+
+from jobscribe.db.events.agent_fold import evolve_agent
+from jobscribe.db.events.job_fold import fold
+from jobscribe.db.events.state import AgentRecord, Job
+from jobscribe.db.maintenance.verification import check
+from jobscribe.db.store.contract import Stored
+from jobscribe.drivers.contracts import AgentSpec
+from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
+from jobscribe.protocol.wire.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
+from jobscribe.supervisor.connections import hub as hub_module
+from jobscribe.supervisor.connections import websocket
+
+STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
+UID, OTHER_UID = "WireUsr1", "WireUsr2"
+
+
+@pytest.fixture
+async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hall]:
+    hall = Hall(tmp_path / "root", monkeypatch, op_reply_secs=0.5)
+    try:
+        await hall.open()
+        yield hall
+        await _check_live_state(hall)
+    finally:
+        monkeypatch.undo()
+        await hall.close()
+    report = check(tmp_path / "root")
+    assert report.ok and not report.records_behind, report
+
+
+async def _check_live_state(hall: Hall) -> None:
+    """The fold of the store is the world that decides, agents included, and what the supervisor
+    answers and lists.
+    """
+    store, world = hall.supervisor._store, hall.supervisor._engine.world
+    head = -1
+    while (
+        head != store.head() or hall.supervisor._engine._pending
+    ):  # until nothing was decided while we asked
+        head = store.head()
+        listed = (await hall.post("job-list", limit=1000))["jobs"]
+        answers = {
+            row["jid"]: await hall.post("run-status", uid=row["uid"], computeJid=row["jid"])
+            for row in listed
+        }
+    streams: dict[str, list[Stored]] = {}
+    for stored in store.read_all(0, 100_000):
+        streams.setdefault(stored.stream, []).append(stored)
+    jobs: dict[str, tuple[Job, Stored]] = {}
+    for stream, story in streams.items():
+        kind, _, name = stream.partition("/")
+        events: list[Any] = [s.event for s in story]
+        if kind == "job":
+            jobs[name] = (fold(name, events), story[-1])
+        elif kind == "agent":
+            (key,) = [k for k in world.agents if str(k) == name]
+            assert world.agents[key].record == functools.reduce(
+                evolve_agent, events, AgentRecord(key=key)
+            )
+    assert {jid: job for jid, job in world.jobs.items() if job.version} == {
+        jid: jobs[jid][0] for jid, job in world.jobs.items() if job.version
+    }
+    assert {jid for jid, (job, _) in jobs.items() if job.busy} <= world.jobs.keys()
+    check_list(listed, jobs)
+    for jid, (job, last) in jobs.items():
+        check_answer(answers[jid], job, last)
+
+
+# ---- who is let in
+
+
+async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    assert op.token == hall.token_of(run) and op.spec.command == ("true",)
+    await agent.report(op.token, "running")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
+    assert (await hall.status(run))["state"] == "running"
+    await agent.report(op.token, "ended", code=3)
+    assert (await agent.next(RunAck)).tokens == (op.token,)
+    assert hall.stories()["job/" + run["computeJid"]] == STORY
+    assert (await hall.status(run))["exit"]["code"] == 3
+
+
+async def test_what_ended_is_acknowledged_only_when_that_is_durable(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    store = hall.supervisor._store
+    held: list[tuple[Any, Any]] = []
+    append = store.append
+    monkeypatch.setattr(store, "append", lambda batch, done: held.append((batch, done)))
+    await agent.report(op.token, "ended")
+    await until(lambda: held, "the end is on its way to the disk")
+    with pytest.raises(TimeoutError):
+        await agent.next(RunAck, 0.5)
+    monkeypatch.undo()
+    for batch, done in held:
+        append(batch, done)
+    assert (await agent.next(RunAck)).tokens == (op.token,)
+
+
+async def test_no_answer_and_no_op_before_the_request_is_durable(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hall.submit()
+    agent = await (await hall.agent()).present()
+    await agent.run()
+    store = hall.supervisor._store
+    held: list[tuple[Any, Any]] = []
+    append = store.append
+    monkeypatch.setattr(store, "append", lambda batch, done: held.append((batch, done)))
+    answer = asyncio.ensure_future(hall.submit())
+    await until(lambda: held, "the request is on its way to the disk")
+    with pytest.raises(TimeoutError):
+        await agent.next(Run, 0.5)
+    assert not answer.done() and agent.received == []
+    monkeypatch.undo()
+    for batch, done in held:
+        append(batch, done)
+    run = await answer
+    assert (await agent.run()).token == hall.token_of(run)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"token": "x" * 32},
+        {"token": ""},
+        {"key_text": f"local.sequential.{OTHER_UID}@localhost"},
+        {"key_text": "local.parallel.WireUsr1@localhost"},
+        {"key_text": "local.sequential.WireUsr1@elsewhere"},
+        {"key_text": "../../etc"},
+        {"key_text": "local.sequential.WireUsrl@localhost"},
+    ],
+    ids=lambda c: str(c)[:60],
+)
+async def test_who_has_not_the_token_of_that_agent_is_not_let_in(
+    hall: Hall, claims: dict[str, str]
+) -> None:
+    await hall.submit()
+    await hall.submit(OTHER_UID)
+    spec = await hall.started()
+    await hall.started(OTHER_UID)
+    before, head = hall.counters.get("rejected.unauthenticated", 0), hall.head
+    token = claims.get("token", spec.token)
+    request = tornado.httpclient.HTTPRequest(
+        hall.agents_url,
+        headers={
+            "Authorization": "Bearer " + token,
+            "X-Jobscribe-Agent": claims.get("key_text", str(spec.key)),
+        },
+    )
+    with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
+        await tornado.websocket.websocket_connect(request)
+    assert refused.value.code == 401
+    assert (hall.counters["rejected.unauthenticated"], hall.head) == (before + 1, head)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Basic abc"},
+        {"X-Jobscribe-Agent": "local.sequential.WireUsr1@localhost"},
+    ],
+)
+async def test_who_says_nothing_of_himself_is_not_let_in(
+    hall: Hall, headers: dict[str, str]
+) -> None:
+    await hall.submit()
+    await hall.started()
+    with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
+        await tornado.websocket.websocket_connect(
+            tornado.httpclient.HTTPRequest(hall.agents_url, headers=headers)
+        )
+    assert refused.value.code == 401
+
+
+async def test_a_browser_is_not_let_in(hall: Hall) -> None:
+    await hall.submit()
+    agent = Agent(await hall.started(), hall.agents_url)
+    with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
+        await agent.connect(Origin="http://evil.example")
+    assert refused.value.code == 403
+
+
+async def test_an_alive_that_is_another_agents_ends_the_connection(hall: Hall) -> None:
+    await hall.submit()
+    agent = await hall.agent()
+    head = hall.head
+    await agent.alive(agent_key=AgentKey("local", "sequential", OTHER_UID, "localhost"))
+    assert "another key" in (await agent.ended() or "")
+    assert (hall.counters["rejected.foreignToken"], hall.head) == (1, head)
+
+
+# ---- what is no message
+
+
+def _frame(messages: list[Any], **outer: Any) -> bytes:
+    return bytes(msgpack.packb({"v": 1, "seq": 3, "m": messages, **outer}))
+
+
+BAD_FRAMES: dict[str, tuple[Any, str]] = {
+    "not msgpack": (b"\xc1\xc1\xc1", "rejected.malformed"),
+    "cut": (_frame([])[:-3], "rejected.malformed"),
+    "text": ("hello", "rejected.malformed"),
+    "empty": (b"", "rejected.malformed"),
+    "no map": (bytes(msgpack.packb([1, 2])), "rejected.malformed"),
+    "another version": (_frame([], v=2), "rejected.malformed"),
+    "a key too many": (_frame([], extra=1), "rejected.malformed"),
+    "a sequence number that is text": (_frame([], seq="3"), "rejected.malformed"),
+    "a message for agents": (_frame([{"op": "kill", "reason": "x"}]), "rejected.unknownOp"),
+    "a field that is not known": (
+        _frame([{"op": "error", "opId": "o" * 32, "code": "x", "error": "y", "more": 1}]),
+        "rejected.malformed",
+    ),
+    "a wrong type": (
+        _frame([{"op": "snapshot", "number": "1", "page": 0, "last": True, "executions": []}]),
+        "rejected.malformed",
+    ),
+    "too deep": (
+        _frame([{"op": "error", "x": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}]),
+        "rejected.tooDeep",
+    ),
+    "too many keys": (_frame([{f"k{n}": 1 for n in range(6000)}] * 2), "rejected.tooLarge"),
+    "too many keys in one map": (
+        _frame([{f"k{n}": 1 for n in range(10_001)}]),
+        "rejected.malformed",
+    ),
+    "an extension type": (_frame([msgpack.ExtType(5, b"x")]), "rejected.malformed"),
+}
+
+
+@pytest.mark.parametrize(("frame", "counter"), BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
+async def test_what_is_no_message_is_refused_counted_and_changes_nothing(
+    hall: Hall, frame: bytes | str, counter: str
+) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    await agent.run()
+    head = hall.head
+    await agent.raw(frame)
+    await until(lambda: hall.counters.get(counter), "it is counted")
+    assert hall.head == head
+    assert (await hall.status(run))["state"] == "pending"
+    if counter != "rejected.unknownOp":
+        assert await agent.ended() is not None
+    again = await (await hall.agent()).present(execution(hall.token_of(run), "ended"))
+    assert (await again.next(RunAck)).tokens == (hall.token_of(run),)
+
+
+async def test_after_an_unknown_op_the_connection_goes_on(hall: Hall) -> None:
+    await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    await agent.raw(_frame([{"op": "sing", "opId": "o" * 32}]))
+    await until(lambda: hall.counters.get("rejected.unknownOp"), "it is counted")
+    agent._encoder._seq = 3
+    await agent.report(op.token, "ended")
+    await agent.next(RunAck)
+
+
+async def test_good_messages_beside_an_unknown_op_are_not_lost_for_good(hall: Hall) -> None:
+    """One frame carries the end of a run and an op of a newer version."""
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    whole = next(iter(Encoder().frames([RunStatusUpdate(execution=execution(op.token, "ended"))])))
+    messages = msgpack.unpackb(whole)["m"]
+    await agent.raw(_frame([*messages, {"op": "sing"}]))
+    await until(lambda: hall.counters.get("rejected.unknownOp"), "it is counted")
+    await until(
+        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "its end is on record"
+    )
+
+
+async def test_a_frame_over_the_limit_ends_the_connection(hall: Hall) -> None:
+    await hall.submit()
+    agent = await (await hall.agent()).present()
+    await agent.run()
+    head = hall.head
+    await agent.raw(b"\0" * (MAX_FRAME + 1))
+    await agent.ended()
+    assert hall.head == head
+    await (await hall.agent()).present()
+
+
+async def test_a_lost_frame_is_made_good_by_a_snapshot(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    list(
+        agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))])
+    )  # never sent
+    await agent.report(Token(op.token.jid, op.token.serial, 1, "main", 0), "running")
+    await agent.next(RunStatus)
+    await agent.snapshot(execution(op.token, "ended"))
+    await agent.next(RunAck)
+    assert (await hall.status(run))["state"] == "completed"
+
+
+# ---- what is not believed
+
+
+async def test_an_agent_that_speaks_of_another_users_task_is_sent_away(hall: Hall) -> None:
+    mine, theirs = await hall.submit(), await hall.submit(OTHER_UID)
+    good = await (await hall.agent()).present()
+    await good.run()
+    bad = await (await hall.agent(OTHER_UID)).present()
+    await bad.run()
+    head = hall.head
+    await bad.report(hall.token_of(mine), "ended", code=1)
+    assert await bad.ended() is not None
+    await until(lambda: hall.counters.get("foreignToken"), "it is counted")
+    assert hall.head == head
+    assert [(await hall.status(r))["state"] for r in (mine, theirs)] == ["pending", "pending"]
+    await good.report(hall.token_of(mine), "ended")
+    await good.next(RunAck)
+
+
+async def test_an_old_serial_is_not_the_run_that_is_there(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    await agent.report(op.token, "running")
+    old = Token(op.token.jid, op.token.serial - 5, 1, "main", 0)
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
+    head = hall.head
+    await agent.report(old, "ended", code=9)
+    assert (await agent.next(RunAck)).tokens == (old,)
+    await agent.report(old, "running", pid=77)
+    cancel = await agent.next(Cancel)
+    assert cancel.token == old
+    assert (hall.head, hall.counters["staleSerial"]) == (head, 1)
+    assert (await hall.status(run))["state"] == "running"
+    await agent.report(op.token, "ended")
+    await agent.next(RunAck)
+
+
+async def test_the_same_end_twice_is_one_end(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    for _ in range(3):
+        await agent.report(op.token, "ended")
+    for _ in range(3):
+        await agent.next(RunAck)
+    assert hall.stories()["job/" + run["computeJid"]] == STORY
+
+
+async def test_a_second_connection_of_an_agent_ends_the_older_one(hall: Hall) -> None:
+    run = await hall.submit()
+    older = await (await hall.agent()).present()
+    op = await older.run()
+    newer = await hall.agent()
+    await newer.alive()
+    assert "newer" in (await older.ended() or "")
+    assert hall.counters["agentReplaced"] == 1
+    await newer.snapshot(execution(op.token, "running"))
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "the newer one is believed",
+    )
+    await newer.report(op.token, "ended")
+    await newer.next(RunAck)
+    assert hall.stories()["job/" + run["computeJid"]] == STORY
+
+
+async def test_a_placed_run_that_the_agent_does_not_know_is_sent_again(hall: Hall) -> None:
+    await hall.submit()
+    agent = await (await hall.agent()).present()
+    first = await agent.run()
+    agent.close()
+    again = await (await hall.agent()).present()
+    second = await again.run()
+    assert second.token == first.token and second.op_id == first.op_id
+    await again.report(second.token, "ended")
+    await again.next(RunAck)
+
+
+async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    await agent.report(op.token, "running")
+    await until(
+        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        "its start is on record",
+    )
+    agent.close()
+    agent = await (await hall.agent()).present()
+    await agent.next(RunStatus)
+    assert "RunEnded" not in hall.stories()["job/" + run["computeJid"]], "it is asked again first"
+    await agent.snapshot()
+    await until(
+        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "it is called lost"
+    )
+    said = await hall.status(run)
+    assert (said["state"], said["reason"]) == ("error", "lost")
+
+
+# ---- peers that do nothing
+
+
+async def test_who_never_says_alive_is_sent_away(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "ALIVE_SECS", 0.3)
+    await hall.submit()
+    agent = await hall.agent()
+    assert "alive" in (await agent.ended() or "")
+
+
+async def test_who_speaks_before_alive_is_sent_away(hall: Hall) -> None:
+    await hall.submit()
+    agent = await hall.agent()
+    head = hall.head
+    await agent.snapshot()
+    assert "alive" in (await agent.ended() or "")
+    assert hall.head == head
+
+
+async def test_who_says_alive_and_no_snapshot_is_asked_for_one_and_gets_no_work(hall: Hall) -> None:
+    run = await hall.submit()
+    agent = await hall.agent()
+    await agent.alive()
+    await agent.next(RunStatus)
+    assert agent.received == []
+    assert (await hall.status(run))["queueState"] == "agent"
+    await agent.snapshot()
+    await agent.report((await agent.run()).token, "ended")
+    await agent.next(RunAck)
+
+
+async def test_who_never_reads_costs_no_more_than_his_queue(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends are acknowledged to somebody who does not read: at the limit his connection is ended,
+    not kept for ever.
+    """
+    monkeypatch.setattr(hub_module, "MAX_WAITING", 500)
+    hall.supervisor._hub.write_secs = 1.0
+    run = await hall.submit()
+    agent = await (await hall.agent()).present()
+    op = await agent.run()
+    assert agent.socket is not None
+    # a client of tornado's takes one message ahead and then waits for its reader; what the kernels
+    # keep is made small
+    stream = agent.socket.protocol.stream  # type: ignore[union-attr]
+    theirs = hall.supervisor._hub.connections[agent.spec.key].socket.ws_connection.stream  # type: ignore[union-attr]
+    for end in (stream, theirs):
+        end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    others = await hall.submit(OTHER_UID)
+    good = await (await hall.agent(OTHER_UID)).present()
+    answered = await good.run()
+    deadline = asyncio.get_running_loop().time() + 30
+    earlier = itertools.count(1)
+    while hall.supervisor._hub.connections.get(agent.spec.key) is not None:
+        assert asyncio.get_running_loop().time() < deadline, "its connection was not ended"
+        tokens = [
+            Token(op.token.jid, op.token.serial - next(earlier), 1, "main", 0) for _ in range(50)
+        ]
+        with contextlib.suppress(TimeoutError, tornado.websocket.WebSocketClosedError):
+            await asyncio.wait_for(
+                agent.say(*(RunStatusUpdate(execution=execution(t, "ended")) for t in tokens)), 1
+            )
+    await good.report(answered.token, "ended")
+    await good.next(RunAck)
+    assert (await hall.status(others))["state"] == "completed"
+    again = await (await hall.agent()).present(execution(op.token, "ended"))
+    await again.next(RunAck)
+    assert (await hall.status(run))["state"] == "completed"
+
+
+# ---- drivers that fail
+
+
+async def test_an_agent_that_cannot_be_started_ends_its_runs_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hall = Hall(tmp_path / "broken", monkeypatch, agent_start_tries=2, agent_start_secs=0.3)
+    hall.place.broken = "there is no room for another agent"
+    await hall.open()
+    try:
+        run = await hall.submit()
+        said = await hall.status(run, waitSecs=10)
+        assert (said["state"], said["reason"]) == ("error", "agentStartFailed")
+        assert "no room" in said["error"]
+        assert hall.agent_events(UID) == ["AgentStartRequested", "AgentStartFailed"] * 2
+    finally:
+        await hall.close()
+
+
+async def test_an_agent_that_never_connects_is_stopped_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hall = Hall(tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=0.3)
+    await hall.open()
+    try:
+        run = await hall.submit()
+        await until(lambda: len(hall.place.entries) == 2, "a second one is started")
+        assert not hall.place.entries[0].running
+        agent = await (await hall.agent()).present()
+        await agent.report((await agent.run()).token, "ended")
+        await agent.next(RunAck)
+        assert (await hall.status(run))["state"] == "completed"
+    finally:
+        await hall.close()
+
+
+async def test_the_token_of_an_agent_that_was_given_up_is_worth_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hall = Hall(tmp_path / "old", monkeypatch, agent_start_tries=9, agent_start_secs=0.3)
+    await hall.open()
+    try:
+        await hall.submit()
+        first: AgentSpec = await hall.started()
+        await until(lambda: len(hall.place.entries) == 3, "a third one is started")
+        with pytest.raises(tornado.httpclient.HTTPClientError):
+            await Agent(first, hall.agents_url).connect()
+    finally:
+        await hall.close()

@@ -1,0 +1,212 @@
+"""One seeded life of the whole system: clients, supervisor, agents and machine, with faults; then
+calm, and a reckoning.
+
+`run(seed)` returns what happened and the digest of the log; it raises `Violation` with the command
+that shows it again.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import sim_hosts
+import sim_slurm
+from sim_agent import Agent
+from sim_checks import Checks
+from sim_clients import Clients
+from sim_crashes import strike
+from sim_faults import CALM_SECS, STORM_SECS, Swarm
+from sim_machine import Machine
+from sim_recipes import nodes
+from sim_reference_model import Ledger
+from sim_steady_state import Late
+from sim_supervisor import Supervisor
+from sim_time import BEGIN, Time
+
+from jobscribe.agent.session import state_machine
+from jobscribe.protocol.wire.codec import MAX_FRAME
+from jobscribe.runtime import failpoints
+from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.state.world import CoreConfig
+
+#: A disaster waits for up to so many more steps, so that it strikes between two that belong
+#: together.
+CLOSE_STEPS = 12
+
+
+class Violation(AssertionError):
+    """A guarantee was broken."""
+
+
+class Lived(NamedTuple):
+    happened: Counter[str]
+    #: of the whole event log
+    digest: str
+    steps: int
+
+
+class Simulator:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.time = Time(seed, trace)
+        r = self.time.random
+        self.swarm = Swarm(r)
+        self.time.rates = self.swarm.shares
+        what = r.random()
+        several = sim_hosts.settings(r) if what < 0.3 else {"nodes": {"local": nodes(r)}}
+        if what > 0.8:
+            several |= sim_slurm.settings(r)
+        runs = {
+            "op_run_slots": {
+                ("local", "sequential"): r.choice((1, 2, 3)),
+                ("local", "container"): r.choice((1, 2, 3)),
+            }
+        } | several
+        policy = CoreConfig(
+            cpu_slots={
+                ("local", "sequential"): r.choice((1, 2, 4)),
+                ("local", "parallel"): r.choice((1, 2)),
+            },
+            agent_return_secs=1.0,
+            op_reply_secs=5.0,
+            agent_start_secs=r.choice((3.0, 10.0)),
+            **runs,
+            hold_secs=r.choice((6.0, 60.0)),
+            hold_again_secs=3.0,
+            debug_secs=20.0,
+        )
+        #: small frames, pages and queues: everything comes in pieces
+        self.small = r.random() < 0.3
+        self.policy = policy
+        self.machine = Machine(self.time, self.broken, Agent)
+        self.supervisor = Supervisor(
+            self.time, self.machine, policy, 640 if self.small else MAX_FRAME
+        )
+        self.machine.connect = self.supervisor.connect
+        self.machine.slurms = sim_slurm.clusters(self)
+        self.sign_ins = self.supervisor.driver.sign_ins = sim_slurm.SignIns(self)
+        self.hosts = sim_hosts.Hosts(self)
+        self.supervisor.on_decision = self.hosts.decided
+        self.supervisor.on_start, self.supervisor.driver.on_dismissal = (
+            self.hosts.tell_all,
+            self.hosts.dismissed,
+        )
+        self.clients = Clients(self.supervisor, self.broken)
+        self.ledger = Ledger(self)
+        self.machine.on_spawn = self.ledger.spawned
+        self.checks = Checks(self)
+        self.seen: set[object] = set()
+        self.supervisor.on_projected = self.checks.projected
+        self.supervisor.on_removed = self._removed
+        # whoever waits for a call is cut off
+        self.supervisor.on_death = self.clients.calls.clear
+
+    def run(self) -> Lived:
+        r = self.time.random
+        self.supervisor.start()
+        busy = STORM_SECS * 0.8
+        for many, act in (
+            (r.randint(4, 40), self.clients.submit),
+            (r.choice((0, 0, 1, 3)), self.clients.submit_many),
+            (r.randint(0, 15), self.clients.cancel_one),
+            (r.choice((0, 0, 1, 2)), self.clients.submit_array),
+            (r.choice((0, 0, 1, 2)), self.clients.submit_chain),
+            (r.choice((0, 0, 5)), self.clients.release_one),
+            (r.choice((0, 0, 4, 20)), self._stranger),
+            (r.choice((0, 2, 10)), self.clients.call),
+            (r.choice((0, 0, 3)), self.clients.begin_session),
+            (r.choice((0, 0, 6)), self.clients.purge_one),
+            (r.choice((0, 1, 4)), self.hosts.outage),
+            (r.choice((0, 0, 1)), self.hosts.blackout),
+            (r.choice((0, 3, 10)), lambda: sim_slurm.trouble(self.time, self.machine.slurms)),
+        ):
+            for _ in range(many):
+                self.time.after(r.random() * busy, act)
+        for at, what in self.swarm.plan(r, STORM_SECS):
+            self.time.after(at, lambda what=what: self._soon(r.randint(0, CLOSE_STEPS), what))
+        self._until(BEGIN + STORM_SECS)
+        self._calm()
+        self._until(BEGIN + STORM_SECS + CALM_SECS)
+        self.ledger.advance()
+        self.checks.reckon()
+        self.ledger.reckon()
+        rows = self.supervisor.store._rows
+        return Lived(self.time.happened, rows[-1].checksum.hex() if rows else "", self.time.steps)
+
+    def _stranger(self) -> None:
+        """Somebody listens on a port that is there for tasks, for a while."""
+        r = self.time.random
+        node = r.choice(self.policy.nodes["local"])
+        host, port = self.machine.host(node.host), r.randint(node.first_port, node.last_port)
+        if self.time.calm or self.machine.busy_ports(node.host, (port,)):
+            return
+        host.strangers.add(port)
+        self.time.saw("a stranger listened on a port")
+        self.time.after(r.choice((0.5, 10.0, 60.0)), lambda: host.strangers.discard(port))
+
+    def _until(self, at: float) -> None:
+        time, check, account = self.time, self.checks.step, self.ledger.step
+        while time.next_at() <= at:
+            time.step()
+            account()
+            check()
+        time.now = at
+
+    def _soon(self, steps: int, what: str) -> None:
+        if steps and not self.time.calm:
+            self.time.after(
+                self.time.next_at() - self.time.now + 1e-9, lambda: self._soon(steps - 1, what)
+            )
+        elif not self.time.calm:
+            strike(self, what)
+
+    def _calm(self) -> None:
+        """Nothing goes wrong any more; and late, when all is well again, everything must be prompt."""
+        self.time.calm = True
+        self.checks.calm_since = self.time.now
+        self.supervisor.armed = None
+        self.hosts.mend()
+        self.sign_ins.mend()
+        for slurm in self.machine.slurms.values():
+            slurm.mend()
+        self.supervisor.faults.mend()
+        self.supervisor.commit_secs = 0.002
+        for keeper in self.machine.keepers.values():
+            keeper.armed = None
+        Late(self).begin()
+
+    def _removed(self, jid: str, serial: int) -> None:
+        self.time.saw("a run directory was purged")
+        if self.machine.of_job(jid):
+            self.broken(f"the run directory of {jid}/{serial} was removed while it runs")
+
+    def broken(self, sentence: str) -> None:
+        raise Violation(
+            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed)}"
+        )
+
+
+def command(seed: int) -> str:
+    return f".venv/bin/python tests/simulation/support/run_seeds.py --seed {seed} --trace"
+
+
+def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
+    """One life; raises Violation."""
+    sim = Simulator(seed, trace)
+    reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
+    failpoints.reached = sim.supervisor.reached
+    if sim.small:
+        state_machine.SNAPSHOT_PAGE, placement.ASKING = 2, 3
+    try:
+        return sim.run()
+    except Violation:
+        raise
+    except Exception as e:
+        raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed)}") from e
+    finally:
+        failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
+
+
+if __name__ == "__main__":
+    sys.exit("run tests/simulation/support/run_seeds.py")

@@ -1,0 +1,429 @@
+"""Runs on the real cluster that are witnessed, a supervisor that is asked about them all the time,
+and the hands that kill.
+
+The oracle is that of tests/chaos: what jobs stamped to disk; and Slurm's own word, asked past the
+product. Nodes of this cluster have hosts' names of their own, and this machine's processes: who
+stamped can be looked at.
+"""
+
+import contextlib
+import copy
+import http.client
+import itertools
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from consistency_check import check_books
+from login_nodes import Users
+from loop_lag import check_lag
+from oracle import Witness
+from site_locations import ROOM
+from slurm_cluster import Job, Slurm, sites
+from supervisor_process import Site, jid_of, req_id, until
+
+from jobscribe.runtime import processes
+
+ALICE, BOB = "WitAlice", "WitBobby"
+PEOPLE = {ALICE: "alice", BOB: "bob"}
+#: Slurm is asked at least so often. What has ended is told so long after that; a status is true
+#: again so long after a restart (seconds).
+POLL_SECS = 1.0
+TOLD_SECS, TRUE_SECS = (POLL_SECS + 30) * ROOM, 5 * ROOM
+#: A canceled job is gone so long after its grace.
+GONE_SECS = 1 * ROOM
+#: A program of Slurm's may take so long before it counts as silent.
+CALL_SECS = 6.0
+CODE = 5
+PROGRAMS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "sacctmgr")
+
+_gates = itertools.count(1)
+
+#: In front of Slurm's programs: each call is written down, and the first sbatch of a job may be
+#: played a trick. $PPID is the agent.
+_PROGRAM = """#!/bin/sh
+real=/usr/bin/{name}
+read -r up _ </proc/uptime
+echo "$up {name} $(id -un) $*" >>{place}/calls
+[ {name} = sbatch ] || exec "$real" "$@"
+for jid in $(ls {place}/tricks); do case $* in *"$jid"*) mv {place}/tricks/$jid {place}/played/$jid 2>/dev/null && trick=$(cat {place}/played/$jid) ;; esac; done
+keeper=$(ps -o ppid= -p $PPID | tr -d ' ')
+case ${{trick-}} in
+    "") exec "$real" "$@" ;;
+    "killed before") kill -KILL $PPID ;;
+    "killed after") "$real" "$@" >{place}/said.$$; kill -KILL $PPID ;;
+    "both killed after") "$real" "$@" >{place}/said.$$; kill -KILL "$keeper" $PPID ;;
+    "killed while it waits") setsid sh -c 'sleep 2; exec "$0" "$@"' "$real" "$@" >/dev/null 2>&1 & sleep 0.5; kill -KILL $PPID ;;
+    "answer lost") "$real" "$@" >{place}/said.$$; echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1 ;;
+    "no answer") "$real" "$@" >{place}/said.$$; sleep 100 ;;
+    "taken late") setsid sh -c 'sleep 14; exec "$0" "$@"' "$real" "$@" >/dev/null 2>&1 & sleep 100 ;;
+    "taken twice") "$real" "$@" >/dev/null; exec "$real" "$@" ;;
+esac
+"""
+
+
+_ON_THIS_BOOT = """#!/bin/sh
+exec unshare --mount sh -c 'mount --bind "{boot}" /proc/sys/kernel/random/boot_id && exec "$0" "$@"' "{python}" "$@"
+"""
+
+
+class House:
+    """One supervisor with the driver sbatch; users are unix users of their own."""
+
+    def __init__(self, site: Site, slurm: Slurm, users: Users, place: Path) -> None:
+        self.site, self.slurm, self.users, self.place = site, slurm, users, place
+        #: jids of jobs that a test has killed itself
+        self.killed: set[str] = set()
+        self.witness = Witness(site, place)
+        self.watch = Watch(self)
+
+    def restart(self) -> float:
+        """kill -9 of the supervisor, and a new one. The moment when it was up (monotonic)."""
+        assert self.site.stop(signal.SIGKILL) == -signal.SIGKILL
+        self.site.start()
+        return time.monotonic()
+
+    def reboot(self) -> float:
+        """A power cut of the machine where supervisor, keepers and agents are; it is another boot
+        then. (See `houses`.)
+        """
+        assert self.site.process is not None
+        self.kill(
+            self.site.process.pid,
+            *self.agents(),
+            *self.agents(what="keeper"),
+            *self.site.titled("relay"),
+        )
+        self.site.stop(signal.SIGKILL)
+        _boot(self.place, 2)
+        self.site.start()
+        return time.monotonic()
+
+    # ---- agents
+
+    def agents(self, uid: str = "", what: str = "agent") -> list[int]:
+        """Pids of agents (keepers) that run, of this user or of all."""
+        names = [PEOPLE[uid]] if uid else sorted(set(PEOPLE.values()))
+        title = f"jobscribe {what} ".encode()
+        return [
+            pid
+            for name in names
+            for pid in self.users.processes(name)
+            if _line(pid).startswith(title)
+        ]
+
+    def agent(self, uid: str) -> int:
+        return int(until(lambda: self.agents(uid), f"the agent of {uid} runs", 60)[0])
+
+    def keeper(self, uid: str) -> int:
+        return int(until(lambda: self.agents(uid, "keeper"), f"the keeper of {uid} runs", 60)[0])
+
+    def kill(self, *pids: int) -> None:
+        """SIGKILL for all of them at once; returns when they are gone."""
+        known = [(pid, processes.start_ticks(pid)) for pid in pids]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid, ticks in known:
+            until(
+                lambda pid=pid, ticks=ticks: ticks is None or not processes.alive(pid, ticks),
+                f"{pid} is gone",
+            )  # type: ignore[misc]
+
+    # ---- Slurm's programs
+
+    def trick(self, case: "Case", what: str) -> None:
+        """It is played to the first sbatch of this run."""
+        (self.place / "tricks" / case.jid).write_text(what)
+
+    def played(self, case: "Case") -> bool:
+        return (self.place / "played" / case.jid).exists()
+
+    def calls(self) -> list[tuple[float, str, str]]:
+        """Of Slurm's programs by agents: seconds since boot, program, and whose agent."""
+        rows = (line.split(" ", 3) for line in (self.place / "calls").read_text().splitlines())
+        return [(float(at), name, who) for at, name, who, *_ in rows]
+
+    # ---- the verdict
+
+    def check(self) -> str:
+        """Everything is over: books, witness, watch and loop. Returns what was looked at."""
+        for job in self.site.post("job-list", active=True)[
+            "jobs"
+        ]:  # of a test that has failed: they are not the next one's
+            self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
+        until(
+            lambda: not self.site.post("job-list", active=True)["jobs"],
+            "nothing is pending or running",
+            TOLD_SECS,
+        )
+        check_books(self.site)
+        assert not self.watch.lies, self.watch.lies
+        said = self.witness.check(killed=frozenset(self.killed))
+        late = check_lag(self.site)
+        assert not late, late
+        return f"{said}, {self.watch.looks} looks"
+
+
+class Case:
+    """A run that is witnessed. text: what it does; nothing: it waits at a gate of its own, and ends
+    with `code`.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        text: str = "",
+        *,
+        uid: str = ALICE,
+        code: int = CODE,
+        deaf: bool = False,
+        **fields: Any,
+    ) -> None:
+        """deaf: nothing of it ends by SIGTERM."""
+        self.house, self.uid, self.gate = house, uid, f"gate-{next(_gates)}"
+        fields = {"graceSecs": 1.0, "batch": {}, **fields}
+        w = house.witness
+        self.run = (
+            w.job(text, uid=uid, **fields) if text else w.gated(code, self.gate, uid=uid, **fields)
+        )
+        if deaf:
+            self.run["command"][2] = "trap '' TERM HUP INT\n" + self.run["command"][2]
+        self.jid = jid_of(self.run)
+
+    def submit(self) -> "Case":
+        self.house.witness.submit(self.run, req_id())
+        self.house.watch.add(self)
+        return self
+
+    def started(self, secs: float = 60) -> "Case":
+        until(lambda: self.house.witness.started(self.run), f"{self} has started", secs, 0.05)
+        self.house.site.running(self.run, secs)
+        return self
+
+    def queued(self, secs: float = 60) -> "Case":
+        """It waits in Slurm's queue, by our word."""
+        until(lambda: self.status()["queueState"] == "slurm", f"{self} waits for Slurm", secs, 0.05)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        return self.house.witness.status(self.run)
+
+    def cancel(self) -> dict[str, Any]:
+        return self.house.witness.heard(self.house.site.cancel(self.run))
+
+    def go(self) -> None:
+        self.house.witness.open(self.gate)
+
+    @property
+    def alive(self) -> bool:
+        return self.house.witness.alive(self.run)
+
+    @property
+    def starts(self) -> int:
+        return len(self.house.witness.started(self.run))
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What Slurm has of it, over or not."""
+        return [
+            j for j in self.house.slurm.queued(active=False) if j.name.startswith(f"js-{self.jid}-")
+        ]
+
+    def __str__(self) -> str:
+        return self.jid
+
+
+class Watch(threading.Thread):
+    """A client of its own: asks for every run and reads its record, over and over. lies: what was
+    said and not so.
+    """
+
+    def __init__(self, house: House) -> None:
+        super().__init__(daemon=True)
+        self._house, self._over = house, threading.Event()
+        self._cases: dict[str, Case] = {}
+        self._heard: dict[tuple[str, int], str] = {}
+        self._own = Witness(house.site, house.place / "watch")
+        self.lies: list[str] = []
+        self.looks = 0
+        #: jid: (moment, status), whenever it was another one
+        self.said: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+
+    def add(self, case: Case) -> None:
+        self._cases[case.jid] = case
+
+    def run(self) -> None:
+        site = copy.copy(self._house.site)
+        site._connection = None
+        with contextlib.ExitStack() as ending:
+            ending.callback(site._disconnect)
+            self._watch(site)
+
+    def _watch(self, site: Site) -> None:
+        while not self._over.wait(0.1):
+            for case in list(self._cases.values()):
+                try:
+                    site.url = self._house.site.url
+                    self._look(site, case)
+                except (OSError, http.client.HTTPException):  # there is no supervisor just now
+                    site._disconnect()
+                except AssertionError as e:
+                    self.lies.append(str(e))
+
+    def _look(self, site: Site, case: Case) -> None:
+        status = site.status(case.run)
+        self._own.heard(status)
+        before = self.said.setdefault(case.jid, [])
+        if not before or _gist(before[-1][1]) != _gist(status):
+            before.append((time.monotonic(), status))
+        if status["state"] in ("completed", "error") or status["over"]:
+            del self._cases[case.jid]
+            # by the order of things: it was said first, then looked at
+            assert not case.alive, f"{case} lives, and this was said: {status}"
+        self.looks += 1
+        with contextlib.suppress(FileNotFoundError):  # it is written soon after the answer
+            record = json.loads((site.root / "supervisor-job" / f"{case.jid}.json").read_text())
+            self._own.heard(
+                {
+                    "computeJid": f"record of {case.jid}",
+                    "computeJobSerial": record["computeJobSerial"],
+                    "state": record["status"],
+                    "reason": record.get("reason"),
+                }
+            )
+
+    def ever(self, case: Case, true: Callable[[dict[str, Any]], bool]) -> bool:
+        return any(true(status) for _, status in self.said.get(case.jid, []))
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def _gist(status: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(status.get(k) for k in ("state", "known", "over", "queueState", "reason"))
+
+
+def _line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def ended(
+    cases: Iterable[Case], secs: float = TOLD_SECS, go: bool = True
+) -> dict[Case, dict[str, Any]]:
+    """All over; go: let go."""
+    said: dict[Case, dict[str, Any]] = {}
+    waits = list(cases)
+    deadline = time.monotonic() + secs
+    while waits:
+        for case in waits[:]:
+            if go:
+                case.go()
+            status = case.status()
+            if status["over"]:
+                said[case] = status
+                waits.remove(case)
+        assert time.monotonic() < deadline, (
+            f"not over within {secs:g} s: {[(str(c), c.status(), c.jobs) for c in waits]}"
+        )
+        time.sleep(0.05)
+    return said
+
+
+def true_again(cases: list[Case], state: str = "running", secs: float = TRUE_SECS) -> float:
+    """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
+    begun = time.monotonic()
+    while True:
+        said = [case.status() for case in cases]
+        assert {s["state"] for s in said} <= {state} and not any(s["over"] for s in said), said
+        took = time.monotonic() - begun
+        if all(s["known"] for s in said):
+            return took
+        assert took < secs, f"not everything is known again within {secs:g} s: {said}"
+        time.sleep(0.02)
+
+
+def well_ended(said: dict[Case, dict[str, Any]], code: int = CODE) -> None:
+    """Each by its own exit code and last line, however it was told."""
+    for case, status in said.items():
+        exit_ = status["exit"]
+        assert (status["state"], status["reason"]) == (
+            ("error" if code else "completed"),
+            "exit",
+        ), (str(case), status)
+        assert (
+            exit_["code"],
+            exit_["source"],
+            exit_["lastLines"] if code else "the last line",
+        ) == (code, "script", "the last line"), (str(case), status)
+        assert case.starts == 1, str(case)
+
+
+def _boot(place: Path, number: int) -> None:
+    (place / "boot").write_text(f"{number:08x}-0000-4000-8000-000000000000\n")
+
+
+@contextlib.contextmanager
+def houses(
+    slurm: Slurm,
+    users: Users,
+    *sets: str,
+    sshd: Any = None,
+    fields: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[House]:
+    """A supervisor that runs, on a machine whose boots count for it and its agents alone; nothing
+    of it is left afterwards.
+
+    fields: of the cluster `lab`.
+    """
+    place = Path(tempfile.mkdtemp(prefix="witness-", dir=slurm.place))
+    place.chmod(0o777)
+    folder = place / "bin"
+    folder.mkdir()
+    for name in PROGRAMS:
+        (folder / name).write_text(_PROGRAM.format(name=name, place=place))
+        (folder / name).chmod(0o755)
+    folder.chmod(0o755)
+    for name in ("tricks", "played"):
+        (place / name).mkdir()
+        (place / name).chmod(0o777)
+    (place / "calls").touch()
+    (place / "calls").chmod(0o666)
+    _boot(place, 1)
+    (place / "python").write_text(_ON_THIS_BOOT.format(boot=place / "boot", python=sys.executable))
+    (place / "python").chmod(0o755)
+    environment = {**slurm.env, "PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"}
+    cluster = {
+        "environment": environment,
+        "pollMaxSecs": POLL_SECS,
+        "callSecs": CALL_SECS,
+        **(fields or {}),
+    }
+    slurm.well()
+    with sites(slurm, users, lambda: sshd) as made:
+        site = made.make(
+            "limits.agent_start_secs=60",
+            *sets,
+            clusters={"lab": cluster},
+            people=PEOPLE,
+            python=str(place / "python"),
+            **options,
+        )
+        house = House(site, slurm, users, place)
+        site.start()
+        house.watch.start()
+        try:
+            yield house
+        finally:
+            house.watch.end()

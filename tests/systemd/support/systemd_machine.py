@@ -1,0 +1,447 @@
+"""A machine with a systemd of its own (etc/engines/systemd.sh), on which jobscribe is installed as
+docs/operations.md says.
+
+Its files are seen from out here below /proc/<pid of its process 1>/root, its loopback network by a
+socket that was made in there.
+"""
+
+import ctypes
+import http.client
+import io
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "etc" / "engines" / "systemd.sh"
+#: Twenty times what anything here takes on a quiet machine.
+DEADLINE_SECS = 40.0
+STATE = "/var/lib/jobscribe"
+SUPERVISOR, SERVER = "jobscribe-supervisor", "jobscribe-server"
+UID = "SystemU1"
+#: Quicker than what ships in what would otherwise only be waited for.
+HURRY = "[Service]\nRestartSec=300ms\n"
+
+_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+_numbers = itertools.count(1)
+
+
+def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS) -> Any:
+    """What `true` returns as soon as it is something; fails when that takes too long."""
+    deadline = time.monotonic() + secs
+    while not (found := true()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {secs:g} s: {what}")
+        time.sleep(0.03)
+    return found
+
+
+def recipes(page: str = "docs/operations.md") -> list[str]:
+    """The commands that a page of the documentation shows, block by block."""
+    return [
+        block.split("```")[0]
+        for block in (ROOT / page).read_text(encoding="utf-8").split("```sh\n")[1:]
+    ]
+
+
+class Machine:
+    """`up` starts it. cgroup: as CGROUP of the script."""
+
+    def __init__(self, name: str, cgroup: str = "") -> None:
+        self.name = f"{name}-{os.getpid()}"
+        self._place = tempfile.mkdtemp(prefix="jobscribe-systemd-", dir="/tmp")
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "DIR": self._place,
+            "BIND": " ".join(_hidden()),
+            "CGROUP": cgroup,
+        }
+        self._ticks = 0
+
+    # ---- the machine
+
+    def up(self) -> "Machine":
+        """Skips the test where such a machine cannot be had."""
+        checked = subprocess.run(
+            [SCRIPT, "check"], env=self._env, capture_output=True, text=True, timeout=110
+        )
+        if checked.returncode:
+            pytest.skip(
+                f"no systemd of one's own: {checked.stderr.strip()} (etc/engines/systemd.sh check)"
+            )
+        self._script("up")
+        # the environment that tests run in may lie below a folder that only root may enter
+        self.sh(
+            "chmod a+x "
+            + " ".join({str(p) for path in _needed() for p in Path(path).parents})
+            + " || true"
+        )
+        return self
+
+    def down(self) -> None:
+        self._script("down")
+        os.rmdir(self._place)
+
+    def reboot(self) -> None:
+        before = self._first
+        self.run("systemctl", "reboot", code=None)
+        until(
+            lambda: (
+                self._first != before
+                and self.run("systemctl", "is-system-running", code=None).strip() == "running"
+            ),
+            "it is up again",
+        )
+
+    @property
+    def _first(self) -> str:
+        return Path(self._place, self.name, "pid").read_text().strip()
+
+    @property
+    def files(self) -> Path:
+        """Its root folder."""
+        return Path(f"/proc/{self._first}/root")
+
+    def at(self, path: str) -> Path:
+        return self.files / path.lstrip("/")
+
+    def run(self, *command: str, code: int | None = 0, given: bytes = b"") -> str:
+        """What a command in there wrote; `code` is the exit code that it must have."""
+        done = subprocess.run(
+            [SCRIPT, "exec", self.name, *command],
+            env=self._env,
+            input=given,
+            capture_output=True,
+            timeout=100,
+        )
+        said = done.stdout.decode(errors="replace")
+        assert code is None or done.returncode == code, (
+            command,
+            done.returncode,
+            said[-2000:],
+            done.stderr.decode(errors="replace")[-3000:],
+        )
+        return said if code == 0 else said + done.stderr.decode(errors="replace")
+
+    def sh(self, text: str, code: int | None = 0) -> str:
+        return self.run("sh", "-ec", text, code=code)
+
+    def _script(self, verb: str) -> str:
+        # not into pipes: what it leaves behind would hold them open
+        with tempfile.TemporaryFile() as said:
+            done = subprocess.run(
+                [SCRIPT, verb, self.name],
+                env=self._env,
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                timeout=100,
+            )
+            said.seek(0)
+            text = said.read().decode(errors="replace")
+        assert done.returncode == 0, text
+        return text
+
+    # ---- what is installed
+
+    def install(self) -> None:
+        """All of docs/operations.md's "Install", but with the packages that these tests run with
+        instead of an index's.
+        """
+        account, program, configuration, units = recipes()[:4]
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for name in ("etc", "protocol/version.py"):
+                tar.add(ROOT / name, name, filter=_readable)
+        self.run(
+            "sh", "-ec", "mkdir -p /root/source && tar -xC /root/source", given=archive.getvalue()
+        )
+        self.sh("cd /root/source\n" + account)
+        install = "/opt/jobscribe/$version/bin/pip install .\n"
+        assert program.count(install) == 1 and program.count("python3 -m venv ") == 1
+        base = os.path.realpath(sys.executable)
+        self.sh(
+            "cd /root/source\n"
+            + program.replace(install, "").replace(
+                "python3 -m venv ", f"{base} -m venv --without-pip "
+            )
+        )
+        self.fill(self.current())
+        probe = "import jobscribe.supervisor.app, jobscribe.web.server.processes, jobscribe.agent.process"
+        said = self.run(
+            "runuser",
+            "-u",
+            "jobscribe",
+            "--",
+            "/opt/jobscribe/current/bin/python",
+            "-c",
+            probe,
+            code=None,
+        )
+        if "PermissionError" in said or "ModuleNotFoundError" in said:
+            pytest.skip(
+                "another user cannot read the packages that the tests run with: install them with umask 022"
+            )
+        assert said == "", said
+        self.sh("cd /root/source\n" + configuration)
+        assert units.count("jobscribe install-units --config /etc/jobscribe.toml --now") == 1
+        self.drop_in("hurry", HURRY)
+        # what lies in /tmp is hidden from the front end, which has one of its own; these tests'
+        # packages may lie there
+        self.drop_in("hurry", HURRY + f"BindReadOnlyPaths={' '.join(_hidden())}\n", SERVER)
+        self.sh("cd /root/source\n" + units, code=None)
+        assert self.shows("ActiveState") == "active", "\n".join(self.journal()[-40:])
+
+    def fill(self, version: str) -> None:
+        """What `pip install .` would leave in the environment of this version."""
+        inside = f"/opt/jobscribe/{version}"
+        (packages,) = self.at(inside).glob("lib/python3*/site-packages")
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for name in (*_product(), "etc/systemd"):
+                tar.add(ROOT / name, f"jobscribe/{name}", filter=_readable)
+        self.run(
+            "tar", "-xC", "/" + str(packages.relative_to(self.files)), given=archive.getvalue()
+        )
+        packages.joinpath("tests-environment.pth").write_text(
+            "\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}) + "\n"
+        )
+        script = self.at(inside) / "bin" / "jobscribe"
+        script.write_text(
+            f"#!{inside}/bin/python\nimport sys\nfrom jobscribe.cli.main import main\nsys.exit(main())\n"
+        )
+        script.chmod(0o755)
+
+    def current(self) -> str:
+        """The version that is started."""
+        return os.readlink(self.at("/opt/jobscribe/current"))
+
+    def drop_in(self, name: str, text: str, unit: str = SUPERVISOR) -> None:
+        """A change of a unit, as docs/operations.md says; an empty text takes it away again. Not in
+        force before a restart.
+        """
+        path = self.at(f"/etc/systemd/system/{unit}.service.d/{name}.conf")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text:
+            path.write_text(text)
+        else:
+            path.unlink(missing_ok=True)
+        self.run("systemctl", "daemon-reload")
+
+    # ---- units
+
+    def systemctl(self, verb: str, *more: str, unit: str = SUPERVISOR, code: int | None = 0) -> str:
+        return self.run("systemctl", verb, *more, unit, code=code)
+
+    def shows(self, name: str, unit: str = SUPERVISOR) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "--value", "-p", name, unit).strip()
+
+    def main_pid(self, unit: str = SUPERVISOR) -> int:
+        """Of the unit's main process, as it is in there; 0 for none."""
+        return int(self.shows("MainPID", unit))
+
+    def cursor(self) -> str:
+        """Where the journal ends now."""
+        return (
+            self.run("journalctl", "--show-cursor", "-n", "0").rpartition("-- cursor: ")[2].strip()
+        )
+
+    def journal(self, *, unit: str = SUPERVISOR, since: str = "", own: bool = False) -> list[str]:
+        """Lines about a unit, oldest first. own: only those that its processes wrote."""
+        self.run("journalctl", "--sync")
+        after = [f"--after-cursor={since}"] if since else []
+        chosen = [f"_SYSTEMD_UNIT={unit}.service"] if own else ["-u", unit]
+        return self.run(
+            "journalctl", "--no-pager", "-o", "cat", "--all", *after, *chosen
+        ).splitlines()
+
+    def serving(self, session: int | None = None) -> None:
+        """Returns when the supervisor's unit is active, as an operator would wait for it."""
+        until(lambda: self.shows("ActiveState") == "active", "the supervisor is active")
+
+    # ---- processes
+
+    def ticks(self, pid: int) -> str | None:
+        """Start time of a process in there; None where it is not, or is a zombie."""
+        try:
+            fields = (self.files / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+
+    def titled(self, name: str) -> list[int]:
+        """Pids in there of what shows itself as `jobscribe <name>`."""
+        wanted = f"jobscribe {name} {STATE}".encode()
+        return [
+            int(p.name)
+            for p in (self.files / "proc").iterdir()
+            if p.name.isdigit() and _cmdline(p).rstrip(b"\0") == wanted
+        ]
+
+    # ---- requests
+
+    def connection(self, port: int, timeout: float = 30.0) -> http.client.HTTPConnection:
+        """To a port of its loopback network."""
+        made = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        made.sock = self.socket(lambda: socket.create_connection(("127.0.0.1", port), timeout))
+        return made
+
+    def socket(self, make: Callable[[], socket.socket]) -> socket.socket:
+        """A socket of its network: it belongs to the network in which it was made, wherever it is
+        used.
+        """
+        made: list[socket.socket | OSError] = []
+
+        def enter() -> None:
+            try:
+                with open(f"/proc/{self._first}/ns/net", "rb") as net:
+                    if _libc.setns(net.fileno(), _NEWNET) != 0:
+                        raise OSError(ctypes.get_errno(), "its network cannot be entered")
+                made.append(make())
+            except OSError as e:
+                made.append(e)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        if isinstance(made[0], OSError):
+            raise made[0]
+        return made[0]
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        port: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """Status and JSON of one request; without a port, to the supervisor and with its secret."""
+        said = json.loads(self.at(f"{STATE}/client.json").read_text())
+        port = port or int(said["url"].rpartition(":")[2])
+        sent = {"Authorization": "Bearer " + said["token"]} if headers is None else headers
+        connection = self.connection(port)
+        try:
+            connection.request(
+                method, path, None if body is None else json.dumps(body).encode(), sent
+            )
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, **body: Any) -> Any:
+        code, answer = self.ask("POST", "/api/" + path, body)
+        assert code == 200, (path, code, answer)
+        return answer
+
+
+class Job:
+    """A run of a shell command on the machine. It writes its pid into `pid` before the command
+    begins.
+    """
+
+    def __init__(self, machine: Machine, text: str) -> None:
+        number = next(_numbers)
+        self._machine, self._sid = machine, f"s{number:07d}"
+        run = {
+            "uid": UID,
+            "simulationId": self._sid,
+            "command": ["/bin/sh", "-c", f"echo $$ > pid.new; mv pid.new pid; {text}"],
+        }
+        self.jid = f"{UID}-{self._sid}-command"
+        machine.post("run-simulation", reqId=f"request-{os.getpid()}-{number}", run=run)
+        self.pid, self.ticks = 0, ""
+
+    @property
+    def folder(self) -> Path:
+        """Its run directory."""
+        return self._machine.at(f"{STATE}/user/{UID}/command/{self._sid}/command")
+
+    def running(self) -> "Job":
+        """Returns when it runs, and the supervisor knows."""
+        until(lambda: (self.folder / "pid").exists(), f"{self.jid} begins")
+        self.pid = int((self.folder / "pid").read_text())
+        self.ticks = self._machine.ticks(self.pid) or ""
+        assert self.ticks
+        until(lambda: self.status()["state"] == "running", f"{self.jid} is known to run")
+        return self
+
+    def lives(self) -> bool:
+        """The very same process."""
+        return bool(self.ticks) and self._machine.ticks(self.pid) == self.ticks
+
+    def let_go(self) -> None:
+        """For a job that waits for the file `go`."""
+        (self.folder / "go").touch()
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self._machine.post("run-status", uid=UID, computeJid=self.jid)
+        return answer
+
+    def over(self) -> dict[str, Any]:
+        """Its status when nothing is left of it."""
+        answer: dict[str, Any] = until(
+            lambda: (said := self.status())["over"] and said, f"{self.jid} is over"
+        )
+        return answer
+
+
+#: Ends with 7 as soon as it is let go.
+WAITS = "while [ ! -e go ]; do sleep 0.1; done; exit 7"
+
+
+def _product() -> list[str]:
+    packages = re.search(
+        r"^PRODUCT = \((.*?)\)",
+        (ROOT / "setup.py").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert packages is not None
+    return ["__init__.py", *re.findall(r'"(\w+)"', packages[1])]
+
+
+def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__pycache__" in entry.name:
+        return None
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+    entry.uid = entry.gid = 0
+    return entry
+
+
+def _needed() -> list[str]:
+    """What the interpreter of these tests consists of."""
+    return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
+
+
+def _hidden() -> list[str]:
+    """Of these, what would not be seen in there: it lies on another file system than /, or in /tmp."""
+    return [
+        p
+        for p in _needed()
+        if os.stat(p).st_dev != os.stat("/").st_dev or p.startswith(("/tmp/", "/run/", "/dev/"))
+    ]
+
+
+def _cmdline(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

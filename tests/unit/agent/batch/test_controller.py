@@ -1,0 +1,980 @@
+"""Executions through a Slurm of paper: what is promised of each of them, whatever Slurm, the
+machine or the agent does meanwhile.
+"""
+
+import asyncio
+import fcntl
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_slurm import USER, PaperJob, PaperSlurm
+
+from jobscribe.agent.batch import controller, poll_loop, reconciliation, scheduler_queries, start
+from jobscribe.agent.batch import stop as stopping
+from jobscribe.agent.batch.controller import BatchController
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.protocol.clusters.batch import BatchRequest
+from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitFacts
+from jobscribe.protocol.wire.messages import Execution, TaskSpec
+from jobscribe.supervisor.diagnosis import batch_jobs as batch_words
+
+SECS = 20.0
+
+
+class Login:
+    known: dict[str, str] = {"PATH": "/usr/bin:/bin"}
+    umask, sentence = "0077", None
+
+    async def find_out(self) -> None:
+        """It is known."""
+
+
+class Told:
+    """A log: the errors in it."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def __call__(self, *args: Any, **ids: Any) -> None:
+        """Of no matter here."""
+
+    def exception(self, *args: Any, error: BaseException, **ids: Any) -> None:
+        self.failures.append(str(error))
+
+
+class Ground:
+    """One agent's folder, its Slurm, and the agents that come and go."""
+
+    def __init__(self, root: Path, slurm: PaperSlurm) -> None:
+        self.root, self.slurm = root, slurm
+        self.folder = root / "agent" / "sbatch.parallel.user1234@lab"
+        self.folder.mkdir(parents=True)
+        self.said: list[Execution] = []
+        self.news: list[Any] = []
+        self.agents: list[BatchController] = []
+        self.serial = 100
+        self.cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5, call_secs=1.0)
+
+    async def agent(
+        self, *, base: bool = False, log: Any = lambda *a, **k: None, **more: Any
+    ) -> BatchController:
+        batch = BatchController(
+            self.folder,
+            Evidence(self.folder / "run"),
+            Login(),
+            (),
+            self.cluster,
+            "test",
+            log,  # type: ignore[arg-type]
+            self.said.append,
+            run=self.slurm,
+            user=USER,
+            on_news=self.news.append,
+            base=self.root if base else None,
+            **more,
+        )
+        self.agents.append(batch)
+        self.said += await batch.start()
+        return batch
+
+    async def kill(self, batch: BatchController) -> None:
+        """As kill -9 does: nothing is said or written any more. What Slurm was asked goes on there."""
+        batch._say = lambda e: None
+        await batch.close()
+        self.agents.remove(batch)
+
+    def token(self, index: int = 0) -> Token:
+        self.serial += 1
+        return Token("user1234-sim12345-command", self.serial, 1, "main", index)
+
+    def spec(self, shell: str, **more: Any) -> TaskSpec:
+        return TaskSpec(
+            command=("/bin/sh", "-c", shell),
+            run_dir=str(self.root / "run"),
+            batch=BatchRequest(),
+            **more,
+        )
+
+    def evidence(self, token: Token, file: str) -> Path:
+        return self.folder / "run" / token.name / file
+
+    def of(self, token: Token) -> list[Execution]:
+        return [e for e in self.said if e.token == token]
+
+    async def until(self, condition: Callable[[], Any], secs: float = SECS) -> Any:
+        deadline = time.monotonic() + secs
+        while not (value := condition()):
+            assert time.monotonic() < deadline, (self.said[-3:], self.slurm.calls[-10:])
+            await asyncio.sleep(0.01)
+        return value
+
+    async def ended(self, token: Token) -> Execution:
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "ended"), None)
+        )  # type: ignore[no-any-return]
+
+    async def running(self, token: Token) -> Execution:
+        return await self.until(
+            lambda: next((e for e in self.of(token) if e.state == "running" and e.pid), None)
+        )  # type: ignore[no-any-return]
+
+    async def ending(self, token: Token) -> Execution:
+        return await self.until(lambda: next((e for e in self.of(token) if e.ending), None))  # type: ignore[no-any-return]
+
+    async def job(self, number: int = 1) -> PaperJob:
+        """The n-th that Slurm has taken."""
+        await self.until(lambda: len(self.slurm.jobs) >= number)
+        return list(self.slurm.jobs.values())[number - 1]
+
+    def starts(self) -> list[str]:
+        """Every start that a job stamped."""
+        stamps = self.root / "stamps"
+        return stamps.read_text().split() if stamps.exists() else []
+
+    def stamping(self, then: str = "true") -> str:
+        return f"echo $JOBSCRIBE_TOKEN >>{self.root}/stamps; {then}"
+
+
+@pytest.fixture
+async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+    monkeypatch.setattr(start, "SETTLED_SECS", 0.6)
+    monkeypatch.setattr(reconciliation, "SETTLED_SECS", 0.6)
+    monkeypatch.setattr(reconciliation, "ABSENT_SECS", 0.6)
+    slurm = PaperSlurm()
+    made = Ground(tmp_path, slurm)
+    yield made
+    for batch in list(made.agents):
+        await batch.close()
+    await slurm.close()
+
+
+async def test_a_plain_run_goes_its_way(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("echo hello; echo oops >&2; exit 7"))
+    end = await ground.ended(token)
+    assert end.exit is not None and end.batch is not msgspec.UNSET
+    assert (end.exit.code, end.exit.source, end.exit.last_lines) == (7, "script", "oops")
+    assert (end.batch.state, end.batch.job_id, end.batch.cluster) == ("FAILED", "11", "lab")
+    assert ground.evidence(token, "stdout.log").read_text() == "hello\n"
+    assert ground.evidence(token, "batch.sh").read_text().startswith("#!/bin/sh\n#SBATCH ")
+    states = [e.state for e in ground.of(token)]
+    assert states == sorted(states, key=["starting", "running", "ended"].index)
+    assert msgspec.json.decode(ground.evidence(token, "exit.json").read_bytes())["code"] == 7
+
+
+async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    for _ in range(3):
+        batch.launch(token, ground.spec(ground.stamping()))
+    await ground.ended(token)
+    batch.launch(token, ground.spec(ground.stamping()))
+    batch.forget([token])
+    batch.launch(token, ground.spec(ground.stamping()))
+    last = ground.of(token)[-1]
+    assert last.exit is not None and (last.exit.code, last.exit.source) == (0, "script")
+    assert ground.slurm.count("sbatch") == 1 and ground.starts() == [str(token)]
+
+
+async def test_an_end_is_there_until_it_is_acknowledged(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 3"))
+    await ground.ended(token)
+    for _ in range(2):
+        await ground.kill(batch)
+        ground.said.clear()
+        batch = await ground.agent()
+        (known,) = ground.said
+        assert (
+            (known.token, known.state) == (token, "ended")
+            and known.exit is not None
+            and known.exit.code == 3
+        )
+    batch.forget([token])
+    await ground.kill(batch)
+    ground.said.clear()
+    await ground.agent()
+    assert ground.said == []
+
+
+async def test_a_stop_of_what_was_not_launched_is_remembered(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.stop(token, "cancel", 1.0)
+    await ground.kill(batch)
+    batch = await ground.agent()
+    batch.launch(token, ground.spec(ground.stamping()))
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == ("start", "cancel")
+    assert ground.slurm.count("sbatch") == 0 and ground.starts() == []
+
+
+async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(ground: Ground) -> None:
+    ground.slurm.hold = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping()))
+    job = await ground.job()
+    await ground.until(lambda: ground.of(token)[-1].batch.job_id)  # type: ignore[union-attr]
+    batch.stop(token, "cancel", 1.0)
+    await ground.until(lambda: ground.evidence(token, "started").exists())
+    if not job.over:  # Slurm starts it in the same moment, all the same
+        ground.slurm.begin(job)
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == (
+        "start",
+        "cancel",
+    ), end
+    assert ground.starts() == [] and job.over
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "number"),
+    [
+        ("trap 'exit 5' TERM; touch up; while :; do sleep 0.02; done", 5, None),
+        ("trap '' TERM; touch up; while :; do sleep 0.02; done", None, 9),
+    ],
+)
+async def test_a_stop_is_sigterm_then_grace_then_sigkill(
+    ground: Ground, shell: str, code: int | None, number: int | None
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(shell))
+    await ground.until((ground.root / "run" / "up").exists)
+    batch.stop(token, "cancel", 0.5)
+    assert (
+        msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["reason"] == "cancel"
+    )
+    assert ground.slurm.count("scancel") == 0, "the reason has to be there before the first signal"
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.stop_reason == "cancel" and end.exit.code == code
+    assert number is None or end.exit.signal in (None, number)
+
+
+async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[float, float]] = []
+    monkeypatch.setattr(poll_loop, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
+    batch = await ground.agent()
+    token = ground.token()
+    began = time.monotonic()
+    batch.launch(
+        token,
+        ground.spec(
+            "trap 'exit 1' TERM; while :; do sleep 0.02; done", time_limit_secs=1.2, grace_secs=1.0
+        ),
+    )
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None
+        and end.exit.stop_reason == "timeLimit"
+        and time.monotonic() - began >= 0.2
+    )
+    assert "#SBATCH --time=1\n" in ground.evidence(token, "batch.sh").read_text()
+    assert set(limits) == {(1.2, 90.0)} and (fallback_secs(1.2), fallback_secs(60, 7)) == (
+        150,
+        67,
+    ), "Slurm's own limit comes first"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_what_ends_at_slurm_s_own_limit_was_ended_by_its_time_limit(
+    ground: Ground, code: int
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(
+        token,
+        ground.spec(
+            f"trap 'exit {code}' TERM; touch up; while :; do sleep 0.02; done", time_limit_secs=60.0
+        ),
+    )
+    await ground.until((ground.root / "run" / "up").exists)
+    ground.slurm.time_out(await ground.job())
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (code, "timeLimit")
+    assert ground.slurm.count("scancel") == 0
+
+
+async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> None:
+    ground.slurm.completing = 0.8
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("true"))
+    job = await ground.job()
+    await ground.until(lambda: job.state == "COMPLETING")
+    await ground.until(lambda: ground.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
+    assert ground.of(token)[-1].state == "running"
+    await ground.ended(token)
+    assert job.state == "COMPLETED"
+
+
+# ---- the exit is known, and Slurm has not finished the job
+
+
+async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll_loop, "fallback_secs", lambda limit, slack: limit)
+    ground.slurm.completing = 4.0
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 3", time_limit_secs=2.0))
+    ending = await ground.ending(token)
+    assert ending.exit is not None and (
+        ending.exit.code,
+        ending.exit.source,
+        ending.exit.stop_reason,
+    ) == (3, "script", None)
+    batch.stop(token, "cancel", 0.1)
+    assert ground.of(token)[-1].ending
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (3, None)
+    assert ground.slurm.count("scancel") == 0 and not ground.evidence(token, "stop.json").exists()
+
+
+async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(
+    ground: Ground,
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("sleep 60"))
+    await ground.running(token)
+    job = await ground.job()
+    job.state = "COMPLETING"
+    await ground.until(lambda: ground.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
+    assert not ground.of(token)[-1].ending
+    ground.slurm.end(job, "CANCELLED")
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.ended_by_scheduler == "CANCELLED"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
+    ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: bool,
+) -> None:
+    monkeypatch.setattr(stopping, "_TOGETHER_SECS", 1.0)
+    ground.slurm.completing = 2.0
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.02; done"))
+    await ground.running(token)
+    batch.stop(token, "cancel", 0.1)
+    stop = ground.evidence(token, "stop.json")
+    assert msgspec.json.decode(stop.read_bytes())["signaled"] is False
+    if restarted:
+        await ground.kill(batch)
+    (ground.root / "go").touch()
+    await ground.until(ground.evidence(token, "exit-code").exists)
+    if restarted:
+        await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (0, None)
+    assert (
+        ground.slurm.count("scancel") == 0
+        and msgspec.json.decode(stop.read_bytes())["signaled"] is False
+    )
+
+
+async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(
+        token,
+        ground.spec(
+            "trap 'touch stopped; until [ -e done ]; do sleep 0.02; done; exit 5' TERM; touch up; while :; do sleep 0.02; done"
+        ),
+    )
+    await ground.until((ground.root / "run" / "up").exists)
+    batch.stop(token, "cancel", 60.0)
+    await ground.until((ground.root / "run" / "stopped").exists)
+    assert msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["signaled"] is True
+    await ground.kill(batch)
+    (ground.root / "run" / "done").touch()
+    await ground.until(ground.evidence(token, "exit-code").exists)
+    await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
+
+
+@pytest.mark.parametrize(
+    ("state", "by"), [("TIMEOUT", ""), ("CANCELLED", "1001"), ("NODE_FAIL", "")]
+)
+async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
+    ground: Ground, state: str, by: str
+) -> None:
+    ground.slurm.hung = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 3"))
+    await ground.ending(token)
+    asked = ground.slurm.count("squeue")
+    await ground.until(lambda: ground.slurm.count("squeue") > asked + 1)
+    job = await ground.job()
+    assert job.state == "RUNNING"
+    ground.slurm.end(job, state)
+    job.by = by
+    end = await ground.ended(token)
+    assert end.exit is not None and (
+        end.exit.code,
+        end.exit.stop_reason,
+        end.exit.ended_by_scheduler,
+    ) == (3, None, None)
+    assert end.exit.detail is None and end.batch.state == state  # type: ignore[union-attr]
+    assert (
+        batch_words.words(end.exit)[-1]
+        == "its command had ended by itself before Slurm ended the job, so its own exit decides"
+    )
+
+
+# ---- the agent ends at any moment
+
+
+async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(ground: Ground) -> None:
+    batch = await ground.agent()
+    runs, ends = ground.token(), ground.token()
+    batch.launch(
+        runs,
+        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 4")),
+    )
+    batch.launch(
+        ends,
+        ground.spec(
+            ground.stamping(f"until [ -e {ground.root}/end ]; do sleep 0.02; done; exit 9")
+        ),
+    )
+    await ground.running(runs), await ground.running(ends)
+    await ground.kill(batch)
+    (ground.root / "end").touch()
+    await ground.until(lambda: any(j.over for j in ground.slurm.jobs.values()))
+    ground.said.clear()
+    await ground.agent()
+    one = await ground.ended(ends)
+    assert one.exit is not None and one.exit.code == 9 and (await ground.running(runs)).pid
+    (ground.root / "go").touch()
+    two = await ground.ended(runs)
+    assert two.exit is not None and two.exit.code == 4
+    assert sorted(ground.starts()) == [str(runs), str(ends)]
+
+
+async def test_killed_between_sbatch_and_its_answer_it_is_found_by_its_comment(
+    ground: Ground,
+) -> None:
+    ground.slurm.answer.clear()
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping("exit 6")))
+    await ground.slurm.taken.wait()
+    await ground.kill(batch)
+    ground.slurm.answer.set()
+    await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.code == 6 and end.batch.job_id == "11"  # type: ignore[union-attr]
+    assert ground.slurm.count("sbatch") == 1 and ground.starts() == [str(token)]
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_an_accounting_without_comments_will_do(ground: Ground, comments: bool) -> None:
+    ground.slurm.answer.clear()
+    ground.slurm.accounting_comments = comments
+    ground.slurm.hold = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping()))
+    await ground.slurm.taken.wait()
+    await ground.kill(batch)
+    job = await ground.job()
+    ground.slurm.end(job, "CANCELLED")
+    job.in_queue = False
+    ground.slurm.answer.set()
+    await ground.agent()
+    end = await ground.ended(token)
+    assert ground.slurm.count("sbatch") == 1 and end.batch.job_id == "11" and end.exit.code is None  # type: ignore[union-attr]
+
+
+async def test_killed_before_anything_was_submitted_it_never_started(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch._preparing.lay_out = lambda *a: time.sleep(0.2)  # type: ignore[method-assign]
+    batch._submitting.submit = lambda job: None  # type: ignore[method-assign]
+    batch.launch(token, ground.spec(ground.stamping()))
+    await ground.kill(batch)
+    batch = await ground.agent()
+    batch.launch(token, ground.spec(ground.stamping()))
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None
+        and end.exit.source == "start"
+        and ground.slurm.count("sbatch") == 0
+        and ground.starts() == []
+    )
+
+
+async def test_killed_between_the_note_and_sbatch_it_is_submitted_by_the_next(
+    ground: Ground,
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch._submitting.submit = lambda job: None  # type: ignore[method-assign]
+    batch.launch(token, ground.spec(ground.stamping("exit 2")))
+    await ground.until(lambda: ground.evidence(token, "batch.json").exists())
+    await ground.kill(batch)
+    await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.code == 2 and ground.starts() == [str(token)]
+
+
+async def test_a_stop_is_taken_up_by_the_next_agent(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("trap 'exit 5' TERM; while :; do sleep 0.02; done"))
+    await ground.running(token)
+    batch.stop(token, "cancel", 0.4)
+    await ground.kill(batch)
+    assert ground.slurm.count("scancel") == 0
+    await ground.agent()
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
+
+
+# ---- answers that do not come
+
+
+async def test_a_lost_answer_of_sbatch_is_looked_for(ground: Ground) -> None:
+    ground.slurm.lost_answers = 1
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping("exit 6")))
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.code == 6 and ground.slurm.count("sbatch") == 1
+
+
+async def test_a_lost_request_is_made_again_when_it_is_surely_not_there(ground: Ground) -> None:
+    ground.slurm.lost_requests = 1
+    ground.slurm.accounting_down = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping("exit 6")))
+    await ground.until(lambda: ground.of(token) and ground.of(token)[-1].batch.unknown_since)  # type: ignore[union-attr]
+    await asyncio.sleep(1.0)  # longer than it takes to be sure
+    assert ground.slurm.count("sbatch") == 1, "accounting could not be asked"
+    ground.slurm.accounting_down = False
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None
+        and end.exit.code == 6
+        and ground.slurm.count("sbatch") == 2
+        and ground.starts() == [str(token)]
+    )
+
+
+async def test_of_two_that_slurm_has_one_runs_and_is_followed(ground: Ground) -> None:
+    ground.slurm.lost_answers = 1
+    ground.slurm.hold = ground.slurm.hidden = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(
+        token,
+        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 6")),
+    )
+    first = await ground.job()
+    ground.slurm.hidden = False
+    second = await ground.job(2)
+    await ground.until(lambda: ground.of(token)[-1].batch.job_id == second.job_id)  # type: ignore[union-attr]
+    first.in_queue = first.in_accounting = True
+    ground.slurm.begin(first)
+    await ground.running(token)
+    ground.slurm.begin(second)
+    await ground.until(lambda: second.over)
+    assert second.exit == "97:0"
+    (ground.root / "go").touch()
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.code == 6 and end.batch.job_id == first.job_id  # type: ignore[union-attr]
+    assert ground.starts() == [str(token)]
+
+
+async def test_a_scheduler_that_is_away_is_no_end(ground: Ground) -> None:
+    batch = await ground.agent()
+    token, later = ground.token(), ground.token()
+    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 8"))
+    await ground.running(token)
+    ground.slurm.down = ground.slurm.accounting_down = True
+    batch.launch(later, ground.spec(ground.stamping()))
+    await ground.until(
+        lambda: all(
+            ground.of(t)[-1:] and ground.of(t)[-1].batch.unknown_since for t in (token, later)
+        )
+    )  # type: ignore[union-attr]
+    (ground.root / "go").touch()
+    await asyncio.sleep(1.5)
+    assert [ground.of(t)[-1].state for t in (token, later)] == ["running", "starting"]
+    assert "Unable to contact" in ground.of(token)[-1].batch.sentence  # type: ignore[union-attr]
+    ground.slurm.down = ground.slurm.accounting_down = False
+    one, two = await ground.ended(token), await ground.ended(later)
+    assert (
+        one.exit is not None and two.exit is not None and (one.exit.code, two.exit.code) == (8, 0)
+    )
+    assert one.batch.unknown_since is None and ground.starts() == [str(later)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("away", ["queue", "accounting"])
+async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(ground: Ground, away: str) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("sleep 60"))
+    await ground.running(token)
+    job = await ground.job()
+    job.in_queue = False
+    if away == "queue":
+        ground.slurm.down = True
+    else:
+        ground.slurm.accounting_down = True
+    job.in_accounting = False
+    program = "squeue" if away == "queue" else "sacct"
+    asked, long_enough = (
+        ground.slurm.count(program),
+        time.monotonic() + 6 * reconciliation.ABSENT_SECS,
+    )
+    await ground.until(
+        lambda: ground.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough
+    )
+    assert ground.of(token)[-1].state == "running"
+    ground.slurm.down = ground.slurm.accounting_down = False
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None and end.exit.source == "lost" and "accounting" in str(end.exit.detail)
+    )
+
+
+async def test_forgotten_by_both_the_scripts_own_hand_counts(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    ground.slurm.completing = 30
+    batch.launch(token, ground.spec("exit 12"))
+    job = await ground.job()
+    await ground.until(lambda: job.state == "COMPLETING")
+    job.in_queue = job.in_accounting = False
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.source) == (12, "script")
+    ground.slurm.completing = 0
+
+
+async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(ground: Ground) -> None:
+    ground.slurm.late = 0.3
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 1"))
+    await ground.ended(token)
+    ground.slurm.late = 5.0
+    other = ground.token()
+    batch.launch(other, ground.spec("exit 1"))
+    await ground.until(lambda: ground.of(other) and ground.of(other)[-1].batch.unknown_since)  # type: ignore[union-attr]
+    ground.slurm.late = 0.0
+    await ground.ended(other)
+
+
+# ---- ends of Slurm's making
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_", "reason", "expected"),
+    [
+        ("TIMEOUT", "0:0", "TimeLimit", {"stop_reason": "timeLimit"}),
+        ("OUT_OF_MEMORY", "0:125", "OutOfMemory", {"out_of_memory": True}),
+        ("NODE_FAIL", "0:0", "NodeDown", {"source": "scheduler", "code": None}),
+        ("PREEMPTED", "0:0", "", {"source": "scheduler", "code": None}),
+        ("FAILED", "0:11", "JobLaunchFailure", {"signal": 11}),
+        ("CANCELLED", "0:0", "", {"source": "scheduler", "code": None}),
+    ],
+)
+async def test_what_slurm_ended_is_told_as_what_it_is(
+    ground: Ground, state: str, exit_: str, reason: str, expected: dict[str, Any]
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("sleep 60"))
+    await ground.running(token)
+    job = await ground.job()
+    job.by = "3000001002" if state == "CANCELLED" else ""
+    ground.slurm.end(job, state, exit_, reason)
+    end = await ground.ended(token)
+    assert end.exit is not None and {k: getattr(end.exit, k) for k in expected} == expected
+    assert end.batch.state == state and (
+        state != "CANCELLED" or end.batch.canceled_by == "3000001002"
+    )  # type: ignore[union-attr]
+    assert end.exit.code != 0 and isinstance(end.exit.facts, ExitFacts)
+
+
+async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(ground: Ground) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(
+        token, msgspec.structs.replace(ground.spec("sleep 60"), batch=BatchRequest(memory_mb=64))
+    )
+    await ground.running(token)
+    job = await ground.job()
+    job.max_rss = "65000K"
+    ground.slurm.end(job, "OUT_OF_MEMORY", "0:9", "OutOfMemory")
+    exit_ = (await ground.ended(token)).exit
+    assert (
+        exit_ is not None
+        and isinstance(exit_.facts, ExitFacts)
+        and (exit_.signal, exit_.out_of_memory) == (9, True)
+    )
+    assert (exit_.facts.memory_peak_bytes, exit_.facts.memory_limit_bytes) == (
+        65_000 << 10,
+        64 << 20,
+    )
+    assert exit_.facts.kernel_unread == "the kernel log of its node cannot be seen from here"
+    fine = ground.token()
+    batch.launch(fine, ground.spec("true"))
+    exit_ = (await ground.ended(fine)).exit
+    assert exit_ is not None and exit_.facts is msgspec.UNSET
+
+
+async def test_accounting_that_is_away_is_waited_for_only_so_long(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciliation, "ACCOUNT_SECS", 0.5)
+    ground.slurm.accounting_down = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec("sleep 60"))
+    await ground.running(token)
+    ground.slurm.end(await ground.job(), "NODE_FAIL", "0:0", "NodeDown")
+    end = await ground.ended(token)
+    assert end.exit is not None and end.exit.source == "scheduler"
+
+
+async def test_a_refused_submission_ends_with_slurms_words_and_nothing_is_left(
+    ground: Ground,
+) -> None:
+    ground.slurm.refuse = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping()))
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.source, end.exit.fault) == ("start", "batchRefused")
+    assert (
+        "Invalid account or account/partition combination specified" in str(end.exit.detail)
+        and ground.slurm.jobs == {}
+    )
+
+
+async def test_a_job_that_would_wait_for_ever_ends_with_the_reason(ground: Ground) -> None:
+    ground.slurm.hold = True
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping()))
+    job = await ground.job()
+    job.reason = "PartitionTimeLimit"
+    end = await ground.ended(token)
+    assert end.exit is not None and (end.exit.source, end.exit.fault) == ("start", "neverPossible")
+    assert "time limit is longer" in str(end.exit.detail) and job.state == "CANCELLED"
+
+
+async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(
+    ground: Ground,
+) -> None:
+    batch = await ground.agent()
+    token = ground.token()
+    batch.launch(token, ground.spec(ground.stamping("sleep 60")))
+    await ground.running(token)
+    job = await ground.job()
+    await ground.until(ground.starts)
+    job.state = "REQUEUED"
+    assert job.process is not None
+    job.process.kill()
+    job.process.wait()
+    job.restarts = 1
+    ground.slurm.begin(job)
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None and end.exit.source == "lost" and "once more" in str(end.exit.detail)
+    )
+    assert ground.starts() == [str(token)]
+
+
+# ---- how often Slurm is asked
+
+
+async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
+    ground: Ground,
+) -> None:
+    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.2, poll_max_secs=2.0)
+    ground.slurm.hold = True
+    batch = await ground.agent()
+    tokens = [ground.token() for _ in range(30)]
+    for token in tokens:
+        batch.launch(token, ground.spec("true"))
+    await ground.until(lambda: len(ground.slurm.jobs) == 30)
+    await asyncio.sleep(1.0)
+    before = ground.slurm.count("squeue")
+    for n in range(30):  # behind whom they wait and when they will start is no news
+        for job in ground.slurm.jobs.values():
+            job.reason, job.started_at = ("Priority", "Resources")[n % 2], time.time() + 1000 * n
+        await asyncio.sleep(0.1)
+    assert ground.slurm.count("squeue") - before <= 4, "the pause grows to 2 s"
+    assert ground.slurm.count("sacct") == 0
+    began, count = time.monotonic(), ground.slurm.count("squeue")
+    for job in list(ground.slurm.jobs.values()):
+        ground.slurm.begin(job)
+    for token in tokens:
+        await ground.ended(token)
+    assert ground.slurm.count("squeue") - count <= (time.monotonic() - began) / 0.2 + 2
+
+
+async def test_short_jobs_are_asked_for_when_they_are_over(ground: Ground) -> None:
+    """A question at their start would have the next one, and so their end, wait for as long as
+    Slurm may not be asked again.
+    """
+    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=3.0)
+    batch = await ground.agent()
+    for count in (1, 2):
+        token = ground.token()
+        batch.launch(token, ground.spec("true"))
+        await ground.ended(token)
+        assert ground.slurm.count("squeue") == count, ground.slurm.calls
+        await asyncio.sleep(3.0 * (count == 1))
+
+
+async def test_agents_of_one_unix_user_share_what_squeue_says(
+    ground: Ground, tmp_path: Path
+) -> None:
+    ground.slurm.hold = True
+    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.4, poll_max_secs=0.4)
+    others = [Ground(tmp_path / str(n), ground.slurm) for n in range(4)]
+    for other in others:
+        other.cluster = ground.cluster
+        other.root, root = tmp_path, other.root
+        batch = await other.agent(base=True)
+        batch.launch(other.token(), other.spec("true"))
+        other.root = root
+    began = time.monotonic()
+    await asyncio.sleep(2.5)
+    asked = ground.slurm.count("squeue")
+    assert 3 <= asked <= (time.monotonic() - began) / 0.4 + 4, "one for all of them"
+    for job in list(ground.slurm.jobs.values()):
+        ground.slurm.begin(job)
+    for other in others:
+        await other.ended(Token("user1234-sim12345-command", other.serial, 1, "main", 0))
+        for batch in other.agents:
+            await batch.close()
+
+
+async def test_a_turn_that_never_ends_holds_nobody_up_for_long(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine of who asked died, and its file server keeps the lock."""
+    monkeypatch.setattr(scheduler_queries, "_PATIENCE_SECS", 0.2)
+    (ground.root / "poll").mkdir()
+    with (ground.root / "poll" / "lab.json.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        batch = await ground.agent(base=True)
+        token = ground.token()
+        batch.launch(token, ground.spec("exit 4"))
+        end = await ground.ended(token)
+    assert end.exit is not None and end.exit.code == 4
+
+
+async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    batch = await ground.agent(log=told)
+    bad, good = ground.token(), ground.token()
+    exit_of, tries = poll_loop.exit_of, []
+
+    def failing(job: Any, task: Any, *more: Any) -> Any:
+        if task.token == bad and len(tries) < 3:
+            tries.append(task)
+            raise RuntimeError("planted")
+        return exit_of(job, task, *more)
+
+    monkeypatch.setattr(poll_loop, "exit_of", failing)
+    for token in (bad, good):
+        batch.launch(token, ground.spec("exit 6"))
+    for token in (good, bad):
+        end = await ground.ended(token)
+        assert end.exit is not None and end.exit.code == 6
+    assert len(tries) == 3 and told.failures == ["planted"]
+
+
+async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_AGAIN_SECS", 0.05)
+    told, look, times = Told(), poll_loop.look, []
+
+    def failing(*given: Any) -> Any:
+        times.append(given)
+        if len(times) in (2, 4):
+            raise OSError(5, "planted")
+        return look(*given)
+
+    monkeypatch.setattr(poll_loop, "look", failing)
+    batch = await ground.agent(log=told)
+    token = ground.token()
+    batch.launch(token, ground.spec("exit 5"))
+    end = await ground.ended(token)
+    assert (
+        end.exit is not None
+        and end.exit.code == 5
+        and len(times) > 4
+        and told.failures == ["[Errno 5] planted"] * 2
+    )
+
+
+async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through = asyncio.Event()
+
+    async def find_out(login: Login) -> None:
+        await through.wait()
+
+    monkeypatch.setattr(Login, "find_out", find_out)
+    batch = await asyncio.wait_for(ground.agent(), SECS)
+    token = ground.token()
+    batch.launch(token, ground.spec("true"))
+    await asyncio.sleep(0.3)
+    assert ground.slurm.calls == [], "its commands are asked for in the login's environment"
+    through.set()
+    await ground.ended(token)
+    await ground.until(batch.news)
+    # one that has jobs to take over knows its environment before it asks for them
+    ground.slurm.hold = True
+    batch.launch(later := ground.token(), ground.spec("true"))
+    job = await ground.job(2)
+    await ground.until(lambda: ground.of(later)[-1].batch.job_id)  # type: ignore[union-attr]
+    await ground.kill(batch)
+    through.clear()
+    ground.slurm.calls.clear()
+    starting = asyncio.create_task(ground.agent())
+    await asyncio.sleep(0.3)
+    assert not starting.done() and ground.slurm.calls == []
+    through.set()
+    await starting
+    ground.slurm.begin(job)
+    await ground.ended(later)
+
+
+async def test_what_the_cluster_has_is_told(ground: Ground) -> None:
+    batch = await ground.agent()
+    news = await ground.until(batch.news)
+    assert (news.scheduler, news.version, news.accounts) == ("up", "22.05.8", ("acct",))
+    assert [(p.name, p.nodes, p.time_limit_secs) for p in news.partitions] == [("debug", 3, 3600.0)]
+    await ground.kill(batch)
+    ground.slurm.down = True
+    news = await ground.until((await ground.agent()).news)
+    assert news.scheduler == "unreachable" and "Unable to contact" in news.detail

@@ -1,0 +1,302 @@
+"""Real keepers for the tests: the test plays the agent. Every keeper is ended at the end, and
+nothing of its jobs may be left.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+import jobscribe
+from jobscribe.protocol.ids import Token, parse_token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.wire.messages import TaskSpec
+
+NOBODY = 65534
+_HARNESS = Path(__file__).parent / "support" / "keeper_harness.py"
+# laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
+_PATH = Path(jobscribe.__file__).parent / ".types"
+_numbers = itertools.count(1)
+
+
+def until(condition: Callable[[], Any], secs: float = 10.0) -> Any:
+    """The first true value of `condition`; fails the test when it does not come in time."""
+    deadline = time.monotonic() + secs
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"nothing came within {secs} s"
+        time.sleep(0.005)
+
+
+class Keeper:
+    """A running keeper, seen from its agent."""
+
+    def __init__(self, place: Path, uid: int, **config: Any) -> None:
+        self.place, self.uid = place, uid
+        #: a command that becomes the keeper, e.g. somewhere else
+        self.through: tuple[str, ...] = tuple(config.pop("through", ()))
+        self.env: dict[str, str] = dict(config.pop("env", {}))
+        self.folder = place / "agent"
+        self.config = {
+            "root": str(place),
+            "folder": str(self.folder),
+            "agent": {"token": "s3cret-of-the-agent"},
+            **config,
+        }
+        self.process: subprocess.Popen[bytes]
+        self.agent: socket.socket
+        self.agent_pid = 0
+        self.said: list[dict[str, Any]] = []
+        self._lines = b""
+        self.hello: dict[str, Any] = {}
+        #: a number that stands in the arguments of a test's long sleeps: finds its processes
+        #: without asking the product
+        self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
+        self._woken: set[int] = set()
+
+    # ---- processes
+
+    def start(self) -> "Keeper":
+        path = self.place / "relay"
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        path.chmod(0o777)
+        self._listener.settimeout(10)
+        log = (self.place / "keeper.log").open("ab")
+        self.process = subprocess.Popen(
+            [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(_PATH),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+            | self.env,
+        )
+        log.close()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(self.config).encode())
+        self.process.stdin.close()
+        return self.accept()
+
+    def accept(self) -> "Keeper":
+        """Be the next agent."""
+        self.agent, _ = self._listener.accept()
+        self.agent.settimeout(10)
+        self._lines = b""
+        self.agent_pid = self.next("relay")["pid"]
+        self.hello = self.next("hello")
+        return self
+
+    def kill(self) -> None:
+        """kill -9 the keeper. Its agent goes with it (it reads the end of its socket)."""
+        self.process.kill()
+        self.process.wait()
+        self.agent.close()
+        self._listener.close()
+
+    def kill_agent(self) -> None:
+        os.kill(self.agent_pid, signal.SIGKILL)
+        self.agent.close()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            finally:
+                self.process.kill()
+                self.process.wait()
+        self.agent.close()
+        self._listener.close()
+        with contextlib.suppress(OSError):  # one that was killed took nothing away
+            for family in json.loads((self.folder / "keeper.json").read_text())["cgroups"]:
+                os.rmdir(family)
+        left = self.naps()
+        for p in left:
+            p.kill()
+        assert not left, f"processes of a job are left: {left}"
+
+    def naps(self) -> list[psutil.Process]:
+        """Living processes with this keeper's number in their arguments: an oracle that does not
+        ask the product.
+        """
+        out = []
+        for p in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if p.status() != psutil.STATUS_ZOMBIE and any(self.nap in a for a in p.cmdline()):
+                    out.append(p)
+        return out
+
+    def wake(self) -> None:
+        """End a job's long sleep (waits for it to begin)."""
+        # one that was woken before may be seen for a moment more
+        sleeping = until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])
+        self._woken.add(sleeping[0].pid)
+        sleeping[0].kill()
+
+    def sleepers(self) -> list[psutil.Process]:
+        """Of these, the ones that sleep by themselves."""
+        out = []
+        for p in self.naps():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if p.cmdline()[:1] == ["sleep"]:
+                    out.append(p)
+        return out
+
+    def log(self) -> str:
+        return (self.place / "keeper.log").read_text()
+
+    # ---- the agent's side
+
+    def send(self, **order: Any) -> None:
+        self.agent.sendall(json.dumps(order).encode() + b"\n")
+
+    def next(self, what: str, token: Token | None = None) -> dict[str, Any]:
+        """The first message of this kind (about this token) that was not taken yet; waits for it."""
+        while True:
+            for i, message in enumerate(self.said):
+                if message["is"] == what and (token is None or message["token"] == str(token)):
+                    return self.said.pop(i)
+            data = self.agent.recv(65536)
+            assert data, f"the keeper closed the link before it said {what}: {self.log()}"
+            *lines, self._lines = (self._lines + data).split(b"\n")
+            self.said += [json.loads(line) for line in lines]
+
+    def token(self, serial: int | None = None) -> Token:
+        return Token("user1234-sim12345-command", serial or 1000 + next(_numbers), 1, "main", 0)
+
+    def run_dir(self, token: Token) -> Path:
+        return self.place / f"run-{token.serial}"
+
+    def evidence(self, token: Token) -> Path:
+        return self.folder / "run" / token.name
+
+    def order(
+        self,
+        token: Token,
+        shell: str | None = None,
+        *,
+        command: tuple[str, ...] = (),
+        limit: float | None = None,
+        grace: float = 3.0,
+        core: int = 0,
+        run_dir: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        where = run_dir or self.run_dir(token)
+        spec = TaskSpec(
+            command=command or ("/bin/sh", "-c", str(shell).replace("NAP", self.nap)),
+            run_dir=str(where),
+            core_bytes=core,
+            time_limit_secs=limit,
+            grace_secs=grace,
+            env=env or {},
+        )
+        text = script(
+            token, spec, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}, self.evidence(token)
+        )
+        return {
+            "do": "start",
+            "name": token.name,
+            "token": str(token),
+            "runDir": str(where),
+            "script": text,
+            "limit": limit,
+            "grace": grace,
+            "core": core,
+        }
+
+    def launch(self, shell: str | None = None, **more: Any) -> Token:
+        token = self.token()
+        self.send(**self.order(token, shell, **more))
+        return token
+
+    def started(self, shell: str | None = None, **more: Any) -> Token:
+        token = self.launch(shell, **more)
+        self.next("started", token)
+        return token
+
+    def stop(self, token: Token, reason: str = "cancel", grace: float = 3.0) -> None:
+        self.send(do="stop", name=token.name, token=str(token), reason=reason, grace=grace)
+
+    def end_of(self, token: Token) -> ExitInfo:
+        message = self.next("ended", token)
+        assert parse_token(message["token"]) == token
+        assert message["state"] == "ended"
+        exit_ = msgspec.convert(message["exit"], ExitInfo)
+        assert exit_.code is None or exit_.signal is None
+        return exit_
+
+    def run(self, shell: str | None = None, **more: Any) -> ExitInfo:
+        return self.end_of(self.launch(shell, **more))
+
+    def text(self, token: Token, file: str = "stdout.log") -> str:
+        return (self.evidence(token) / file).read_text()
+
+
+@pytest.fixture(params=["same user", "ordinary user"])
+def who(request: pytest.FixtureRequest) -> int:
+    """As whom the keeper runs: as the user who runs the tests, and, where that is root, as an
+    ordinary user as well.
+    """
+    if request.param == "same user":
+        return -1
+    if os.getuid() != 0:
+        pytest.skip(
+            "the tests do not run as root, so the half that runs as root is left out; this half ran as 'same user'"
+        )
+    return NOBODY
+
+
+@pytest.fixture
+def place(who: int) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="keeper-"))
+    if who >= 0:
+        os.chown(path, who, who)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def new_keeper(place: Path, who: int) -> Iterator[Callable[..., Keeper]]:
+    """Starts a keeper in the test's folder; the next one takes over from one that was killed."""
+    made: list[Keeper] = []
+
+    def make(**config: Any) -> Keeper:
+        keeper = Keeper(place, who, **config)
+        if made:
+            keeper.nap = made[0].nap
+        made.append(keeper)
+        return keeper.start()
+
+    yield make
+    for keeper in reversed(made):
+        keeper.close()
+
+
+@pytest.fixture
+def keeper(new_keeper: Callable[..., Keeper]) -> Keeper:
+    return new_keeper()

@@ -1,0 +1,189 @@
+"""The exit or the stop, whichever came first; and when an execution ended, though its keeper
+noticed late.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.protocol.ids import op_id
+from jobscribe.protocol.wire.messages import Execution
+from jobscribe.runtime import processes
+
+from ..conftest import Keeper, until
+
+#: A job of this length is over while its keeper is frozen; what is told of its length may be wrong
+#: by so much (seconds).
+JOB_SECS, FROZEN_SECS, ROOM_SECS = 0.5, 2.5, 1.0
+
+pytestmark = pytest.mark.parametrize("who", ["same user"], indirect=True)
+
+
+@pytest.fixture
+def undying(new_keeper: Callable[..., Keeper], place: Path) -> tuple[Keeper, Path]:
+    """A keeper whose jobs leave processes that die only when the file is there."""
+    file = place / "die"
+    return new_keeper(env={"JOBSCRIBE_TEST_SPARES": str(file)}), file
+
+
+def test_it_answers_pings(keeper: Keeper) -> None:
+    assert keeper.hello["pings"]
+    keeper.send(do="ping", n=7)
+    assert keeper.next("pong")["n"] == 7
+
+
+def test_the_exit_is_told_while_something_is_left_and_neither_limit_nor_cancel_changes_it(
+    undying: tuple[Keeper, Path],
+) -> None:
+    keeper, file = undying
+    token = keeper.started("setsid sleep NAP & sleep 0.2; exit 3", limit=0.5)
+    said = keeper.next("started", token)
+    assert said["state"] == "running" and (said["exit"]["code"], said["exit"]["stopReason"]) == (
+        3,
+        None,
+    )
+    assert said["exit"]["endedAt"] - said["startedAt"] < 0.2 + ROOM_SECS
+    time.sleep(0.5)  # its limit passes
+    keeper.stop(token, grace=0.0)
+    keeper.send(do="ping", n=1)
+    keeper.next("pong")  # behind the stop
+    keeper.kill_agent()
+    keeper.accept()
+    (known,) = keeper.hello["executions"]
+    assert known["state"] == "running" and known["exit"] == said["exit"], (
+        "a snapshot has it as well"
+    )
+    file.touch()
+    exit_ = keeper.end_of(token)
+    assert (exit_.code, exit_.stop_reason, exit_.survivors_killed) == (3, None, 1)
+    assert exit_.ended_at == said["exit"]["endedAt"]
+    assert not (keeper.evidence(token) / "stop.json").exists()
+
+
+def test_what_outlives_a_stop_for_the_rest_of_its_grace_does_not_hide_the_exit(
+    keeper: Keeper,
+) -> None:
+    token = keeper.started(
+        "trap 'exit 5' TERM; sh -c \"trap '' TERM; echo deaf; sleep NAP; sleep NAP\" & wait"
+    )
+    until(lambda: keeper.text(token) == "deaf\n")
+    keeper.stop(token, "cancel", grace=1.0)
+    said = keeper.next("started", token)
+    assert said["state"] == "running" and (said["exit"]["code"], said["exit"]["stopReason"]) == (
+        5,
+        "cancel",
+    )
+    exit_ = keeper.end_of(token)
+    assert (exit_.code, exit_.stop_reason) == (5, "cancel")
+
+
+def test_what_ended_while_the_keeper_was_frozen_ended_then_and_by_itself(keeper: Keeper) -> None:
+    """Neither a limit that passed nor a cancel that came before the keeper woke changes that."""
+    plain, limited, canceled = (
+        keeper.started(f"sleep {JOB_SECS}; exit 4", limit=limit)
+        for limit in (None, JOB_SECS + 1, None)
+    )
+    os.kill(keeper.process.pid, signal.SIGSTOP)
+    until(
+        lambda: all((keeper.evidence(t) / "exit-code").exists() for t in (plain, limited, canceled))
+    )
+    until(lambda: keeper.text(canceled, "exit-code") == "4\n")
+    keeper.stop(canceled)
+    time.sleep(FROZEN_SECS)
+    os.kill(keeper.process.pid, signal.SIGCONT)
+    for token in (plain, limited, canceled):
+        exit_ = keeper.end_of(token)
+        assert (exit_.code, exit_.stop_reason, exit_.source) == (4, None, "keeper")
+        assert exit_.started_at is not None and exit_.ended_at is not None
+        assert JOB_SECS - 0.1 < exit_.ended_at - exit_.started_at < JOB_SECS + ROOM_SECS
+
+
+def test_what_ended_while_there_was_no_keeper_took_as_long_as_it_ran(
+    keeper: Keeper, new_keeper: Callable[..., Keeper]
+) -> None:
+    token = keeper.started(f"sleep {JOB_SECS}; exit 4")
+    keeper.kill()
+    until((keeper.evidence(token) / "exit-code").exists)
+    time.sleep(FROZEN_SECS)
+    following = new_keeper()
+    exit_ = (
+        following.next("ended", token)
+        if not following.hello["executions"]
+        else following.hello["executions"][0]
+    )
+    assert exit_["exit"]["code"] == 4 and JOB_SECS - 0.1 < exit_["elapsed"] < JOB_SECS + ROOM_SECS
+
+
+def test_a_stop_that_was_noted_and_never_signaled_does_not_decide_an_exit(
+    new_keeper: Callable[..., Keeper], place: Path
+) -> None:
+    keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.stopping:1:{place}/struck"})
+    token = keeper.started(f"sleep {JOB_SECS}; exit 6")
+    keeper.stop(token)
+    keeper.process.wait(10)
+    keeper.kill()
+    assert json.loads(keeper.text(token, "stop.json"))["signaled"] is False
+    until((keeper.evidence(token) / "exit-code").exists)
+    exit_ = new_keeper().hello["executions"][0]["exit"]
+    assert (exit_["code"], exit_["stopReason"]) == (6, None)
+
+
+def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is_gone(
+    keeper: Keeper,
+) -> None:
+    token = keeper.launch(
+        f'echo 0 >"${{JOBSCRIBE_TERMINATION_MESSAGE%/*}}/exit-code"; sleep {2 * JOB_SECS}; exit 4'
+    )
+    said = keeper.next("started", token)
+    evidence = Evidence(keeper.folder / "run")
+    execution = Execution(
+        token=token,
+        state="running",
+        op_id=op_id(token, "run"),
+        pid=said["pid"],
+        start_ticks=said["startTicks"],
+        started_at=said["startedAt"],
+    )
+    os.kill(keeper.process.pid, signal.SIGSTOP)
+    until((keeper.evidence(token) / "exit-code").exists)
+    assert evidence.exits([execution]) == [], "a job that runs may have written this itself"
+    until(lambda: not processes.alive(said["pid"], said["startTicks"]))
+    ((known,),) = [evidence.exits([execution])]
+    assert (
+        known.ending
+        and known.exit is not None
+        and (known.exit.code, known.exit.source, known.exit.stop_reason) == (4, "script", None)
+    )
+    assert evidence.exits([known]) == []
+    os.kill(keeper.process.pid, signal.SIGCONT)
+    keeper.end_of(token)
+
+
+def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(
+    new_keeper: Callable[..., Keeper], place: Path
+) -> None:
+    """Neither of what it started and never told, nor of what was forgotten since."""
+    keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.noted:2:{place}/struck"})
+    over = keeper.launch("echo begun; exit 6")
+    assert keeper.end_of(over).code == 6
+    keeper.send(do="forget", names=[over.name])
+    token = keeper.launch("echo begun; sleep NAP; exit 7")
+    keeper.process.wait(10)
+    keeper.kill()
+    until(lambda: keeper.text(token) == "begun\n")
+    following = new_keeper()
+    assert [e["token"] for e in following.hello["executions"]] == [str(token)]
+    for again in (over, token):
+        following.send(**following.order(again, "echo begun; sleep NAP; exit 7"))
+    assert (
+        following.end_of(over).code == 6 and following.next("started", token)["state"] == "running"
+    )
+    following.wake()
+    assert following.end_of(token).code == 7
+    assert {following.text(t) for t in (over, token)} == {"begun\n"}

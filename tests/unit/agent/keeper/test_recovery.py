@@ -1,0 +1,361 @@
+"""A keeper is killed at any moment: its jobs run on, and the next keeper tells what became of them,
+never another process's story.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobscribe.runtime import processes
+
+from ..conftest import Keeper, until
+
+New = Callable[..., Keeper]
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "number"),
+    [
+        ("echo last line; exit 7", 7, None),
+        ("echo last line; kill -9 $$", None, 9),
+        ("echo last line; exit 137", 137, None),
+        ("echo last line; kill -TERM $$", None, 15),
+    ],
+)
+def test_a_job_that_ends_without_a_keeper_tells_its_true_end_to_the_next(
+    new_keeper: New, shell: str, code: int | None, number: int | None
+) -> None:
+    keeper = new_keeper()
+    token = keeper.started(f"while [ ! -e go ]; do sleep 0.02; done; {shell}")
+    keeper.kill()
+    (keeper.run_dir(token) / "go").touch()
+    until(
+        lambda: (
+            (keeper.evidence(token) / "exit-code").exists()
+            and (keeper.evidence(token) / "exit-code").read_text()
+        )
+    )
+    following = new_keeper()
+    known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
+    exit_ = following.end_of(token) if known["state"] == "running" else None
+    end = known["exit"] if exit_ is None else json.loads(following.text(token, "exit.json"))
+    assert (end.get("code"), end.get("signal"), end["source"]) == (code, number, "script")
+    assert following.text(token) == "last line\n"
+    assert end["stdoutBytes"] == 10 and end["endedAt"] >= end["startedAt"]
+    assert not (following.evidence(token) / "exit.json.new").exists()
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "number"),
+    [("exit 7", 7, None), ("kill -9 $$", None, 9), ("exit 137", 137, None)],
+)
+def test_a_job_that_lives_through_its_keepers_death_is_watched_by_the_next(
+    new_keeper: New,
+    shell: str,
+    code: int | None,
+    number: int | None,
+) -> None:
+    keeper = new_keeper()
+    token = keeper.launch(f"echo first; while [ ! -e go ]; do sleep 0.02; done; echo last; {shell}")
+    before = keeper.next("started", token)
+    for _ in range(2):
+        keeper.kill()
+        keeper = new_keeper()
+    known = {e["token"]: e for e in keeper.hello["executions"]}[str(token)]
+    assert (known["state"], known["pid"], known["startTicks"], known["startedAt"]) == (
+        "running",
+        before["pid"],
+        before["startTicks"],
+        before["startedAt"],
+    )
+    assert known["elapsed"] >= before["elapsed"]
+    (keeper.run_dir(token) / "go").touch()
+    exit_ = keeper.end_of(token)
+    assert (exit_.code, exit_.signal, exit_.source) == (code, number, "script")
+    assert keeper.text(token) == "first\nlast\n"
+
+
+def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: New) -> None:
+    """One has its environment mark and no lock, the other the lock and no mark."""
+    keeper = new_keeper()
+    token = keeper.started(
+        "( setsid sh -c 'exec 9>&-; exec sleep NAP' & ); ( setsid env -i /bin/sleep NAP & ); while [ ! -e go ]; do sleep 0.02; done; exit 5"
+    )
+    until(lambda: len(keeper.naps()) == 3)
+    keeper.kill()
+    following = new_keeper()
+    (following.run_dir(token) / "go").touch()
+    exit_ = following.end_of(token)
+    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "script", 2)
+    assert following.naps() == []
+
+
+def test_leftovers_of_a_job_that_ended_without_a_keeper_are_killed_by_the_next(
+    new_keeper: New,
+) -> None:
+    keeper = new_keeper()
+    token = keeper.started("( setsid sleep NAP & ); while [ ! -e go ]; do sleep 0.02; done; exit 5")
+    until(lambda: len(keeper.naps()) == 2)
+    keeper.kill()
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: len(keeper.naps()) == 1)
+    following = new_keeper()
+    exit_ = following.end_of(token)
+    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "script", 1)
+    assert following.naps() == []
+
+
+def test_an_adopted_job_can_be_stopped(new_keeper: New) -> None:
+    keeper = new_keeper()
+    gentle = keeper.started("trap 'exit 9' TERM; echo ready; sleep NAP & wait")
+    deaf = keeper.started(
+        "trap '' TERM; echo ready; ( setsid sleep NAP & ); while :; do sleep NAP; done"
+    )
+    until(lambda: "ready" in keeper.text(gentle) and "ready" in keeper.text(deaf))
+    keeper.kill()
+    following = new_keeper()
+    following.stop(gentle, grace=20)
+    following.stop(deaf, grace=0.2)
+    ends = [following.end_of(t) for t in (gentle, deaf)]
+    assert [(e.code, e.signal, e.stop_reason) for e in ends] == [
+        (9, None, "cancel"),
+        (None, 9, "cancel"),
+    ]
+    assert following.naps() == []
+
+
+def test_a_stop_that_was_under_way_goes_on(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.started("trap 'echo term' TERM; echo ready; while :; do sleep NAP; done")
+    until(lambda: "ready" in keeper.text(token))
+    keeper.stop(token, reason="cancel", grace=0.5)
+    until(lambda: "term" in keeper.text(token))
+    keeper.kill()
+    following = new_keeper()
+    exit_ = following.end_of(token)
+    assert exit_.stop_reason == "cancel" and not exit_.ok
+    assert following.naps() == []
+
+
+def test_the_time_limit_outlives_the_keeper(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("sleep NAP", limit=1.5, grace=0.2)
+    started = keeper.next("started", token)
+    keeper.kill()
+    following = new_keeper()
+    exit_ = following.end_of(token)
+    assert exit_.stop_reason == "timeLimit"
+    assert time.time() - started["startedAt"] >= 1.5
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.002, 0.003, 0.004, 0.006, 0.01, 0.02])
+def test_kill_at_any_moment_of_a_start(new_keeper: New, place: Path, delay: float) -> None:
+    """Whatever is told afterwards: the command ran at most once, and an end that is told is the
+    true one.
+    """
+    keeper = new_keeper()
+    orders, tokens = [], [keeper.token() for _ in range(12)]
+    for token in tokens:
+        orders.append(
+            keeper.order(token, f"echo {token.serial} >>{place}/stamps; exit {token.serial % 100}")
+        )
+        keeper.send(**orders[-1])
+    time.sleep(delay)
+    keeper.kill()
+    following = new_keeper()
+    ends = {e["token"]: e["exit"] for e in following.hello["executions"] if e["state"] == "ended"}
+    for token in tokens:
+        if str(token) not in ends:
+            following.send(**next(o for o in orders if o["name"] == token.name))
+            ends[str(token)] = json.loads(json.dumps(following.next("ended", token)["exit"]))
+    ran = (place / "stamps").read_text().split() if (place / "stamps").exists() else []
+    assert len(ran) == len(set(ran))
+    for token in tokens:
+        end = ends[str(token)]
+        if end["source"] in ("script", "keeper"):
+            assert end["code"] == token.serial % 100 and str(token.serial) in ran
+        elif end["source"] == "start":
+            assert str(token.serial) not in ran, end
+
+
+def _fabricate(keeper: Keeper, shell: str = "exit 0", **note: object) -> "tuple[object, Path]":
+    """Evidence as a killed keeper leaves it, for a process that the test chooses."""
+    token = keeper.token()
+    folder = keeper.evidence(token)
+    folder.mkdir(parents=True)
+    (keeper.folder / "ledger" / token.name).write_text(str(token))
+    for file in ("script.sh", "lock", "stdout.log", "stderr.log", "signal"):
+        (folder / file).touch()
+    if note:
+        (folder / "start.json").write_text(
+            json.dumps(
+                {
+                    "token": str(token),
+                    "startedAt": time.time() - 60,
+                    "startedMono": time.monotonic() - 60,
+                    "bootId": processes.boot_id(),
+                    "limit": None,
+                    "grace": 0.1,
+                    "runDir": str(keeper.run_dir(token)),
+                    **note,
+                }
+            )
+        )
+    for path in (folder, *folder.iterdir(), keeper.folder / "ledger" / token.name):
+        if keeper.uid >= 0:
+            os.chown(path, keeper.uid, keeper.uid)
+    return token, folder
+
+
+@pytest.fixture
+def stranger(who: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that is no job, of the keeper's user."""
+    process = subprocess.Popen(
+        ["sleep", "86400"], user=who if who >= 0 else None, start_new_session=True
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_another_process_with_the_same_pid_is_neither_taken_for_the_job_nor_signalled(
+    new_keeper: New,
+    stranger: "subprocess.Popen[bytes]",
+) -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    ticks = processes.start_ticks(stranger.pid)
+    assert ticks is not None
+    token, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks - 1)
+    following = new_keeper()
+    known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
+    assert (
+        known["state"] == "ended" and known["exit"]["source"] == "lost" and known["exit"]["detail"]
+    )
+    following.send(do="stop", name=known["name"], token=str(token), reason="cancel", grace=0)
+    assert following.next("ended")["exit"]["source"] == "lost"
+    assert stranger.poll() is None
+    # and the same evidence with the right start time is taken for the job: the start time made the
+    # difference
+    mine, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks)
+    following.kill()
+    third = new_keeper()
+    assert {e["token"]: e["state"] for e in third.hello["executions"]}[str(mine)] == "running"
+    third.stop(mine, grace=60)  # type: ignore[arg-type]
+    assert stranger.wait(10) == -signal.SIGTERM
+
+
+def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script(
+    new_keeper: New, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    now_there = {"pid": stranger.pid, "startTicks": processes.start_ticks(stranger.pid)}
+    lost, _ = _fabricate(keeper, bootId="another", **now_there)
+    told, folder = _fabricate(keeper, bootId="another", **now_there)
+    (folder / "exit-code").write_text("6\n")
+    (folder / "exit-code").chmod(0o644)
+    following = new_keeper()
+    known = {e["token"]: e["exit"] for e in following.hello["executions"]}
+    assert (known[str(lost)]["source"], known[str(lost)]["detail"]) == (
+        "lost",
+        "the machine was restarted while it ran",
+    )
+    assert (known[str(told)]["source"], known[str(told)]["code"]) == ("script", 6)
+    assert stranger.poll() is None
+
+
+def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    token, folder = _fabricate(keeper, pid=2**22 - 7, startTicks=1)
+    (folder / "exit-code").write_text("13")
+    (folder / "exit-code").chmod(0o644)
+    following = new_keeper()
+    assert {e["token"]: e["exit"]["source"] for e in following.hello["executions"]} == {
+        str(token): "lost"
+    }
+
+
+def test_a_start_that_was_never_noted_is_found_by_its_mark(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("sleep NAP; exit 8")
+    before = keeper.next("started", token)
+    until(keeper.naps)
+    keeper.kill()
+    (keeper.evidence(token) / "start.json").unlink()
+    following = new_keeper()
+    known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
+    assert (known["state"], known["pid"], known["startTicks"]) == (
+        "running",
+        before["pid"],
+        before["startTicks"],
+    )
+    assert abs(known["startedAt"] - before["startedAt"]) < 1
+    following.wake()
+    assert (
+        following.end_of(token).code,
+        json.loads(following.text(token, "start.json"))["pid"],
+    ) == (8, before["pid"])
+
+
+def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_was(
+    new_keeper: New,
+) -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    spawned, _ = _fabricate(keeper)
+    not_spawned, folder = _fabricate(keeper)
+    (folder / "stderr.log").unlink()
+    entry_only = keeper.token()
+    (keeper.folder / "ledger" / entry_only.name).write_text(str(entry_only))
+    following = new_keeper()
+    known = {e["token"]: e["exit"] for e in following.hello["executions"]}
+    assert set(known) == {str(spawned), str(not_spawned)}
+    assert (
+        known[str(spawned)]["source"] == "lost"
+        and "nothing of it is left" in known[str(spawned)]["detail"]
+    )
+    assert known[str(not_spawned)]["source"] == "start"
+    # nothing was taken for the third: it may still be started, once
+    following.send(**following.order(entry_only, "exit 2"))
+    assert following.end_of(entry_only).code == 2
+
+
+def test_a_script_that_was_killed_while_no_keeper_was_there_is_lost_and_says_why(
+    new_keeper: New,
+) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("sleep NAP")
+    pid = keeper.next("started", token)["pid"]
+    until(keeper.naps)
+    keeper.kill()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: processes.find(pid) is None or processes.find(pid).over)  # type: ignore[union-attr]
+    following = new_keeper()
+    exit_ = following.end_of(token)
+    assert (exit_.source, exit_.code, exit_.signal) == ("lost", None, None)
+    assert exit_.detail is not None and "no keeper" in exit_.detail
+    assert following.naps() == []
+
+
+def test_a_keeper_that_is_killed_again_and_again_loses_no_job(new_keeper: New) -> None:
+    keeper = new_keeper()
+    tokens = [
+        keeper.started(f"while [ ! -e go ]; do sleep 0.05; done; echo end; exit {n}")
+        for n in range(1, 9)
+    ]
+    for _ in range(4):
+        keeper.kill()
+        keeper = new_keeper()
+        assert {e["token"] for e in keeper.hello["executions"]} == {str(t) for t in tokens}
+    for token in tokens:
+        (keeper.run_dir(token) / "go").touch()
+    assert [keeper.end_of(t).code for t in tokens] == list(range(1, 9))
+    assert {keeper.text(t) for t in tokens} == {"end\n"}

@@ -1,0 +1,205 @@
+"""What the machine is short of fails a start by name or delays a note; it never loses an end, and
+never leaves anything behind.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobscribe.agent.keeper.loop.event_loop import Loop
+from jobscribe.protocol.jobs.exit_info import FAULTS
+
+from ..conftest import NOBODY, Keeper, until
+
+#: Jobs at once; `make soak` takes what a large machine has.
+MANY = 500 if os.environ.get("SOAK") else 60
+
+
+@pytest.fixture
+def small_disk(place: Path) -> Iterator[Path]:
+    """The agent's folder on a disk of 2 MB."""
+    folder = place / "agent"
+    folder.mkdir()
+    made = (
+        os.getuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
+    if not made:
+        folder.rmdir()
+        pytest.skip("no tmpfs can be mounted here: run the tests as root where mounting is allowed")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _fill(folder: Path) -> Path:
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as f:
+        while True:
+            f.write(b"x" * 4096)
+    assert os.statvfs(folder).f_bavail == 0
+    return filler
+
+
+def _descriptors(keeper: Keeper) -> int | None:
+    """What the keeper has open; None where that cannot be seen: it hides from its own user, and
+    only root can count.
+    """
+    return len(os.listdir(f"/proc/{keeper.process.pid}/fd")) if os.geteuid() == 0 else None
+
+
+def _children(keeper: Keeper) -> list[str]:
+    pid = keeper.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(
+    small_disk: Path, new_keeper: Callable[..., Keeper]
+) -> None:
+    keeper = new_keeper()
+    token = keeper.started("sleep NAP; exit 7")
+    stopped = keeper.started("trap 'exit 9' TERM; sleep NAP & wait")
+    until(lambda: len(keeper.naps()) >= 4)
+    filler = _fill(small_disk)
+    keeper.wake()
+    keeper.wake()
+    ends = {keeper.end_of(token).code, keeper.end_of(stopped).code}
+    assert 7 in ends
+    assert not (keeper.evidence(token) / "exit.json").exists()
+    failed = keeper.run("exit 0")
+    assert (
+        failed.source == "start"
+        and failed.fault == "diskFull"
+        and "No space left on device" in str(failed.detail)
+    )
+    assert FAULTS[failed.fault]
+    filler.unlink()
+    until(
+        lambda: (
+            (keeper.evidence(token) / "exit.json").exists()
+            and (keeper.evidence(stopped) / "exit.json").exists()
+        ),
+        30,
+    )
+    assert json.loads((keeper.evidence(token) / "exit.json").read_text())["code"] == 7
+    assert keeper.run("exit 5").code == 5
+    assert keeper.log().count("it is tried again") <= 4
+
+
+def test_what_is_owed_is_written_when_the_keeper_is_told_to_end(
+    small_disk: Path, new_keeper: Callable[..., Keeper]
+) -> None:
+    keeper = new_keeper()
+    token = keeper.started("sleep NAP; exit 7")
+    filler = _fill(small_disk)
+    keeper.wake()
+    assert keeper.end_of(token).code == 7
+    time.sleep(2)  # its next try is some way off
+    filler.unlink()
+    keeper.close()
+    assert json.loads((keeper.evidence(token) / "exit.json").read_text())["code"] == 7
+
+
+def test_no_process_left_fails_the_start_by_name_and_the_next_one_works(
+    new_keeper: Callable[..., Keeper], who: int
+) -> None:
+    if who != NOBODY:
+        pytest.skip(
+            "root has no limit of processes; the half that runs as an ordinary user tries this"
+        )
+    keeper = new_keeper()
+    runs = keeper.started("sleep NAP; exit 3")
+    until(keeper.naps)
+    keeper.process.send_signal(signal.SIGUSR2)
+    failed = keeper.run("exit 0")
+    assert (failed.source, failed.fault) == ("start", "noProcesses")
+    assert "no further process can be made" in str(failed.detail) and "ulimit -u is 1" in str(
+        failed.detail
+    )
+    keeper.process.send_signal(signal.SIGUSR2)
+    assert keeper.run("exit 5").code == 5
+    keeper.wake()
+    assert keeper.end_of(runs).code == 3
+
+
+def test_no_descriptor_left_fails_the_start_by_name(keeper: Keeper) -> None:
+    keeper.process.send_signal(signal.SIGUSR1)
+    failed = keeper.run("exit 0")
+    assert failed.fault == "noDescriptors" and "ulimit -n is 12" in str(failed.detail)
+    keeper.process.send_signal(signal.SIGUSR1)
+    assert keeper.run("exit 5").code == 5
+
+
+def test_a_run_directory_that_is_not_writable_is_a_fault_of_its_own(
+    keeper: Keeper, who: int
+) -> None:
+    if who < 0 and os.getuid() == 0:
+        pytest.skip("root may write everywhere; the half that runs as an ordinary user tries this")
+    locked = keeper.place / "locked"
+    locked.mkdir(mode=0o555)
+    os.chown(locked, 0 if os.getuid() == 0 else -1, -1)
+    failed = keeper.run("exit 0", run_dir=locked)
+    assert failed.fault == "notWritable"
+
+
+def test_many_jobs_take_one_descriptor_each_and_leave_nothing(keeper: Keeper) -> None:
+    keeper.run("exit 0")
+    before, children = _descriptors(keeper), _children(keeper)
+    tokens = [keeper.started("( sleep 0.01 & ); sleep NAP") for _ in range(MANY)]
+    until(lambda: len(keeper.naps()) == 2 * MANY, 60)
+    assert _descriptors(keeper) == (None if before is None else before + MANY)
+    for token in tokens:
+        keeper.stop(token, grace=0)
+    for token in tokens:
+        keeper.end_of(token)
+    assert _children(keeper) == children  # no zombies
+    until(lambda: _descriptors(keeper) == before)
+
+
+def test_a_failure_in_the_loop_is_said_and_not_for_ever(keeper: Keeper) -> None:
+    """Orders that are none, of every kind, flood neither the log nor end anything."""
+    token = keeper.started("sleep NAP; exit 3")
+    for _ in range(200):
+        keeper.send(do="stop", name=token.name, reason="cancel", grace="never")
+        keeper.send(do=["start"])
+    keeper.wake()
+    assert keeper.end_of(token).code == 3
+    size = sum(p.stat().st_size for p in keeper.folder.glob("keeper.log*"))
+    assert size <= 3 << 20
+    shutil.rmtree(keeper.folder / "ledger")  # its strikes fail from now on, its starts too
+    failed = keeper.run("exit 0")
+    assert failed.source == "start" and "ledger" in str(failed.detail)
+    (keeper.folder / "ledger").mkdir(mode=0o777)
+    (keeper.folder / "ledger").chmod(0o777)
+    assert keeper.run("exit 5").code == 5
+
+
+def test_what_fails_again_and_again_is_said_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
+    loop = Loop()
+
+    def fails() -> None:
+        raise RuntimeError("always the same")
+
+    try:
+        for _ in range(700):
+            loop._call(fails)
+        loop._call(lambda: 1 / 0)
+    finally:
+        loop.close()
+    said = capfd.readouterr().err
+    assert (
+        said.count("always the same") == 2 * 3
+    )  # the first, the 301st and the 601st, each in its trace as well
+    assert said.count("ZeroDivisionError") == 1

@@ -1,0 +1,668 @@
+"""Agents on a login node, with real keepers: detached, one per key, found again, ended; what
+signing in changes; what is said and kept.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sbatch_agents import AGENT_ID, KEY, SPEC, TOKEN, Ground, Ssh, made_ground, until
+
+from jobscribe.drivers.contracts import Found
+from jobscribe.drivers.sbatch.login_node import site as sites
+from jobscribe.protocol.clusters.batch import BatchRequest
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.runtime import processes
+
+
+@pytest.fixture
+async def ground() -> AsyncIterator[Ground]:
+    async with made_ground() as made:
+        yield made
+
+
+async def signed_in(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> tuple[Any, Ssh]:
+    """A driver of a cluster where users sign in, and this user has. This machine's own code is
+    used: test_sbatch_code sends it.
+    """
+    real = sites.look
+
+    async def look(channel: Any, cluster: Any, *rest: Any) -> Any:
+        return await real(channel, msgspec.structs.replace(cluster, access="account"), *rest)
+
+    monkeypatch.setattr("jobscribe.drivers.sbatch.driver.look", look)
+    driver = ground.driver(ground.cluster(access="ssh", **more))
+    channel = Ssh()
+    await sign_in(driver, channel, monkeypatch)
+    return driver, channel
+
+
+async def sign_in(driver: Any, channel: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: Any) -> Ssh:
+        return channel
+
+    monkeypatch.setattr("jobscribe.drivers.sbatch.ssh.sign_in.connect", connect)
+    await driver.sign_in(KEY.uid, "hpc", object())
+
+
+async def refused(code: str, doing: Any) -> str:
+    with pytest.raises(Refusal) as e:
+        await doing
+    assert e.value.code == code
+    return e.value.sentence
+
+
+# ---- the keeper
+
+
+@dataclass
+class Start:
+    """One start, which several tests look at. said: what was asked for there, by verb. seen: where
+    a secret was seen meanwhile.
+    """
+
+    ground: Ground
+    handle: dict[str, Any]
+    said: dict[str, Any]
+    seen: list[bytes]
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[Start]:
+    """In a folder where others may write, but not move ours away; as somebody whose files everybody
+    may read; with an earlier one's log.
+    """
+    said: dict[str, Any] = {}
+    real = sites.ask
+
+    async def ask(
+        channel: Any, cluster: Any, site: Any, verb: str, request: dict[str, Any], *more: Any
+    ) -> dict[str, Any]:
+        said[verb] = request
+        return await real(channel, cluster, site, verb, request, *more)
+
+    with (
+        asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        making = made_ground()
+        ground = loop.run(making.__aenter__())
+        try:
+            ground.scratch.chmod(0o1777)
+            ground.base.mkdir()
+            (ground.base / "job_agent.log").write_text(f"of an earlier one {TOKEN}\n")
+            patch.setattr("jobscribe.drivers.sbatch.driver.ask", ask)
+            driver = ground.driver(ground.cluster(users={"another0": "ann"}))
+            before = os.umask(0)
+            try:
+                with watched() as seen:
+                    handle = loop.run(driver.start(SPEC))
+            finally:
+                os.umask(before)
+            yield Start(ground, handle, said, seen)
+        finally:
+            loop.run(making.__aexit__(None, None, None))
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[bytes]]:
+    """Arguments and environments in which a secret was seen, all the time, by somebody who may see
+    everything.
+    """
+    seen, over, before = [], threading.Event(), set(os.listdir("/proc"))
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            for pid in (p for p in os.listdir("/proc") if p.isdigit() and p not in before):
+                text = processes._read(f"/proc/{pid}/cmdline") + processes._read(
+                    f"/proc/{pid}/environ"
+                )
+                if TOKEN.encode() in text or AGENT_ID.encode() in text:
+                    seen.append(text)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def test_the_keeper_is_detached_and_has_nothing_of_the_channel(first: Start) -> None:
+    ground, pid = first.ground, first.handle["pid"]
+    assert os.getsid(pid) == pid != os.getsid(0)
+    descriptors = {n: os.readlink(f"/proc/{pid}/fd/{n}") for n in ("0", "1", "2")}
+    assert descriptors == {
+        "0": "/dev/null",
+        "1": str(ground.base / "job_agent.log"),
+        "2": str(ground.base / "job_agent.log"),
+    }
+    assert not any(
+        "pipe:" in os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")
+    )
+    (agent,) = ground.agents()
+    assert {n: os.readlink(f"/proc/{agent}/fd/{n}") for n in descriptors} == descriptors
+
+
+def test_folders_and_files_are_the_users_alone(first: Start) -> None:
+    for path in (first.ground.base, *first.ground.base.rglob("*")):
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # what is written anew has another name for a moment
+            assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+
+
+def test_no_secret_is_in_an_argument_an_environment_or_a_file(first: Start) -> None:
+    assert not first.seen
+    texts = {}
+    for path in first.ground.root.rglob("*"):
+        if path.is_file() and path.name != "job_agent.log":
+            with contextlib.suppress(FileNotFoundError):
+                texts[path] = path.read_bytes()
+    log = (
+        (first.ground.base / "job_agent.log").read_bytes().partition(b"\n")[2]
+    )  # its first line is of an earlier one
+    assert log and any(KEY.uid.encode() in text for text in texts.values())
+    assert [
+        path
+        for path, text in {**texts, "log": log}.items()
+        if TOKEN.encode() in text or AGENT_ID.encode() in text
+    ] == []
+
+
+def test_the_watcher_sees_what_stands_in_an_environment() -> None:
+    with (
+        watched() as seen,
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "CONFIG": TOKEN}) as child,
+    ):
+        deadline = time.monotonic() + 30
+        while not seen and time.monotonic() < deadline:
+            time.sleep(0.01)
+        child.kill()
+    assert seen
+
+
+def test_the_agent_is_told_what_batch_runs_need(first: Start) -> None:
+    ground, agent = first.ground, first.said["start"]["config"]["agent"]
+    assert agent["batch"]["deployment"] == "test" and agent["batch"]["cluster"]["name"] == "hpc"
+    assert "ann" not in json.dumps(agent)
+    assert agent["paths"] == [[str(ground.root / "user"), str(ground.base / "user")]]
+
+
+async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(ground: Ground) -> None:
+    """But not before: until then it replaces its agent without asking anybody."""
+    driver = ground.driver()
+    handle = await driver.start(SPEC)
+    await driver.close()
+    (agent,) = ground.agents()
+    os.kill(agent, signal.SIGKILL)
+    await until(lambda: ground.agents() not in ([], [agent]), "another agent")
+    driver = ground.driver()
+    assert (await driver.find(handle)).state == "alive"
+    own = json.loads((ground.folder() / "lease" / "1").read_text())
+    (ground.folder() / "lease" / "2").write_text(
+        json.dumps({**own, "number": 2, "life": "b", "machine": "b", "host": "login2"})
+    )
+    await until(lambda: not ground.keepers() and not ground.agents(), "the end of keeper and agent")
+    assert (await driver.find(handle)).state == "gone"
+
+
+# ---- the end
+
+
+async def _not_connected() -> bool:
+    return False
+
+
+async def test_signing_out_ends_the_agent_with_its_keeper_and_forgets_the_connection(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, channel = await signed_in(ground, monkeypatch)
+    handle = await driver.start(SPEC)
+    ways: list[str | None] = []
+
+    async def dismiss() -> bool:
+        ways.append(driver.needs_sign_in(KEY))
+        return False
+
+    assert await driver.sign_out(KEY, handle, dismiss)
+    assert ways[0] is not None, "a run that waits does not start it again meanwhile"
+    assert not ground.keepers() and not ground.agents()
+    assert (
+        channel.closed
+        and driver.needs_sign_in(KEY) is not None
+        and driver.signed_in_as(KEY) is None
+    )
+    found = await driver.find(handle)
+    assert (found.state, found.sign_in) == ("unknown", True)
+    assert not await driver.sign_out(KEY, handle, _not_connected), (
+        "nobody knows: there is no way there any more"
+    )
+    await sign_in(driver, Ssh(), monkeypatch)
+    assert (await driver.find(handle)).state == "gone"
+
+
+async def test_an_agent_without_a_supervisor_ends_by_itself_and_its_keeper_with_it(
+    ground: Ground,
+) -> None:
+    driver = ground.driver()
+    driver._agent_settings["awaySecs"] = 0.1
+    handle = await driver.start(SPEC)
+    await until(lambda: not ground.keepers() and not ground.agents(), "the end of keeper and agent")
+    assert (
+        "no supervisor for"
+        in (ground.folder() / "agent.log").read_text() + (ground.base / "job_agent.log").read_text()
+    )
+    assert (await driver.find(handle)).state == "gone"
+    assert (await driver.start(SPEC))["number"] == 2
+
+
+# ---- one per key
+
+
+async def test_many_starts_at_once_make_one(ground: Ground) -> None:
+    handles = await asyncio.gather(*(ground.driver().start(SPEC) for _ in range(3)))
+    assert len({(h["pid"], h["number"]) for h in handles}) == 1
+    assert len(ground.keepers()) == 1 and len(ground.agents()) == 1
+
+
+class Elsewhere:
+    """A keeper on another login node: its lease is counted up until it is asked to end, or falls
+    silent.
+    """
+
+    def __init__(self, ground: Ground, *, obeys: bool = False) -> None:
+        self.path = ground.folder() / "lease" / "3"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (ground.base, ground.folder(), ground.folder().parent):
+            folder.chmod(0o700)
+        self.obeys, self.over = obeys, threading.Event()
+        self.said = {
+            "number": 3,
+            "pid": 77,
+            "startTicks": 7,
+            "bootId": "b",
+            "life": "b",
+            "machine": "b",
+            "host": "login2",
+        }
+        self.write(0, "held")
+        self.thread = threading.Thread(target=self._count)
+        self.thread.start()
+
+    def write(self, count: int, state: str) -> None:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(
+            fd,
+            json.dumps({**self.said, "count": count, "state": state}).encode().ljust(1023) + b"\n",
+            0,
+        )
+        os.close(fd)
+
+    def _count(self) -> None:
+        count = 0
+        while not self.over.wait(0.1):
+            count += 1
+            if self.obeys and json.loads(self.path.read_text())["state"] == "asked":
+                self.write(count, "released")
+                return
+            self.write(count, "held")
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+async def test_a_live_lease_elsewhere_is_answered_instead_of_a_second_agent(ground: Ground) -> None:
+    driver = ground.driver()
+    with Elsewhere(ground):
+        handle = await driver.start(SPEC)
+        assert handle["host"] == "login2" and handle["pid"] == 77
+        assert not ground.keepers()
+        assert (await driver.find(handle)).state == "alive"
+    assert (await driver.find(handle)).state == "gone"
+    again = await driver.start(SPEC)
+    assert again["number"] == 4 and len(ground.keepers()) == 1
+
+
+async def test_a_stop_reaches_another_login_node(ground: Ground) -> None:
+    driver = ground.driver()
+    with Elsewhere(ground, obeys=True):
+        handle = await driver.start(SPEC)
+        await driver.stop(handle, 1.0)
+    assert json.loads((ground.folder() / "lease" / "3").read_text())["state"] == "released"
+    assert (await driver.find(handle)).state == "gone"
+
+
+async def test_an_agent_that_hangs_on_a_connection_comes_to_where_the_connection_is(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the link `ssh` one on another login node could not be reached."""
+    driver, channel = await signed_in(ground, monkeypatch, link="ssh")
+    with Elsewhere(ground, obeys=True):
+        handle = await driver.start(SPEC)
+    assert handle["number"] == 4 and handle["host"] == os.uname().nodename
+    (forward,) = channel.forwards
+    assert (
+        forward[1:] == ("127.0.0.1", 9)
+        and json.loads((ground.folder() / "agents.json").read_text())["link"] == forward[0]
+    )
+    Path(forward[0]).parent.rmdir()
+
+
+@pytest.mark.parametrize("when", ["before the keeper", "with the keeper", "with the agent"])
+async def test_a_start_that_is_killed_in_the_middle_leaves_one_or_none(
+    ground: Ground, when: str
+) -> None:
+    driver = ground.driver()
+    starting = asyncio.ensure_future(driver.start(SPEC))
+    reached = {
+        "before the keeper": lambda: ground.base.exists(),
+        "with the keeper": lambda: bool(ground.keepers()),
+        "with the agent": lambda: bool(ground.agents()),
+    }[when]
+    await until(reached, when)
+    found = [
+        p.pid
+        for p in processes.table().values()
+        if b"agent.login_node\0start\0" in processes._read(f"/proc/{p.pid}/cmdline")
+        and p.parent == os.getpid()
+    ]
+    assert found or when == "with the agent"  # then it may have been faster
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.gather(starting, return_exceptions=True)
+    handle = await driver.start(SPEC)
+    assert (await driver.find(handle)).state == "alive"
+    assert len(ground.keepers()) == 1
+    await until(lambda: len(ground.agents()) == 1, "one agent")
+
+
+async def test_a_keeper_that_was_killed_is_replaced_at_once_on_the_same_machine(
+    ground: Ground,
+) -> None:
+    driver = ground.driver()
+    first = await driver.start(SPEC)
+    os.kill(first["pid"], signal.SIGKILL)
+    assert (await driver.find(first)).state == "gone"
+    second = await driver.start(SPEC)
+    assert (
+        second["number"],
+        (await driver.find(second)).state,
+        (await driver.find(first)).state,
+    ) == (2, "alive", "gone")
+    await until(lambda: len(ground.agents()) == 1, "one agent")
+
+
+async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and_ends_when_it_goes_on(
+    ground: Ground,
+) -> None:
+    driver = ground.driver()
+    first = await driver.start(SPEC)
+    left = [first["pid"], *ground.agents()]
+    for pid in left:
+        os.kill(pid, signal.SIGSTOP)
+    lease = ground.folder() / "lease" / "1"
+    lease.write_text(
+        json.dumps(
+            {**json.loads(lease.read_text()), "life": "b", "machine": "b", "host": "login2"}
+        ).ljust(1023)
+        + "\n"
+    )
+    await driver.close()
+    second = await ground.driver().start(SPEC)
+    assert second["number"] == 2 and second["pid"] not in left
+    for pid in left:
+        os.kill(pid, signal.SIGCONT)
+    await until(
+        lambda: (
+            ground.keepers() == [second["pid"]]
+            and len(ground.agents()) == 1
+            and ground.agents()[0] not in left
+        ),
+        "the one left behind ends",
+    )
+
+
+# ---- where it cannot be
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("$NOWHERE/x", "does not set NOWHERE"),
+        ("${NOWHERE}", "does not set NOWHERE"),
+        ("/proc/1/x", "/proc/1"),
+        ("/dev/null/x", "/dev/null"),
+    ],
+)
+async def test_a_folder_that_cannot_be_is_a_clear_sentence(
+    ground: Ground, folder: str, words: str
+) -> None:
+    sentence = await refused(
+        "agentUnavailable", ground.driver(ground.cluster(folder=folder)).start(SPEC)
+    )
+    assert words in sentence and "Traceback" not in sentence
+
+
+async def test_the_folder_is_as_a_login_shell_has_it_and_nothing_is_executed_for_it(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, expected in {
+        "~/a": f"{os.path.expanduser('~')}/a",
+        "$HOME/a/../b": f"{os.path.expanduser('~')}/b",
+        "/x/${USER}y": None,
+        "/x/$(touch y)`id`": "/x/$(touch y)`id`",
+    }.items():
+        login = {"HOME": os.path.expanduser("~"), "USER": "joe"}
+        assert sites.expanded(ground.cluster(folder=folder), login) == (expected or "/x/joey")
+
+
+async def test_a_folder_that_others_can_write_to_is_refused(ground: Ground) -> None:
+    ground.scratch.chmod(0o777)
+    sentence = await refused("agentUnavailable", ground.driver().start(SPEC))
+    assert str(ground.scratch) in sentence and "other code" in sentence
+    assert not ground.keepers(), "where only its owner moves it away one is started: the first"
+
+
+async def test_a_folder_that_is_a_link_is_refused(ground: Ground) -> None:
+    (ground.root / "elsewhere").mkdir()
+    ground.base.symlink_to(ground.root / "elsewhere")
+    assert "no folder" in await refused("agentUnavailable", ground.driver().start(SPEC))
+
+
+async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
+    ground: Ground,
+) -> None:
+    driver = ground.driver()
+    ground.folder().mkdir(parents=True)
+    (ground.folder() / "ledger").write_text("in the way")
+    sentence = await refused("agentUnavailable", driver.start(SPEC))
+    assert "its folder cannot be used" in sentence
+    (log,) = (ground.root / "user" / KEY.uid / "agent-sbatch" / "hpc").glob("*-start.log")
+    assert "its folder cannot be used" in log.read_text()
+
+
+# ---- logs
+
+
+def test_logs_of_each_start_are_kept_here_without_secrets(first: Start) -> None:
+    ground = first.ground
+    folder = ground.root / "user" / KEY.uid / "agent-sbatch" / "hpc"
+    (remote,) = folder.glob("*-remote.log")
+    (start,) = folder.glob("*-start.log")
+    assert remote.read_text() == "of an earlier one <REDACTED>\n"
+    assert (
+        "starts, keeper pid" in start.read_text()
+        and TOKEN not in start.read_text()
+        and "earlier" not in start.read_text()
+    )
+    assert (
+        stat.S_IMODE(remote.stat().st_mode) == 0o600 and stat.S_IMODE(start.stat().st_mode) == 0o600
+    )
+    assert (ground.base / "job_agent.log").read_text().startswith("of an earlier one")
+
+
+# ---- sign-in
+
+
+async def test_without_a_connection_nothing_is_tried_and_nobody_knows(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, channel = await signed_in(ground, monkeypatch)
+    handle = await driver.start(SPEC)
+    await channel.close()
+    assert driver.needs_sign_in(KEY) is not None
+    await refused("signInNeeded", driver.start(SPEC))
+    found = await driver.find(handle)
+    assert found == Found(state="unknown", detail=found.detail, sign_in=True)
+    await refused("agentUnavailable", driver.stop(handle, 1.0))
+    await refused("signInNeeded", driver.evidence(KEY, "x/stdout.log", 0, 1))
+    assert await driver.check() == []
+    assert len(ground.keepers()) == 1
+
+
+async def test_whoever_signs_in_is_told_and_finds_his_agent_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, channel = await signed_in(ground, monkeypatch)
+    assert ground.signed_in == [KEY]
+    assert driver.needs_sign_in(KEY) is None and driver.signed_in_as(KEY) == channel.user
+    assert driver.needs_sign_in(AgentKey("sbatch", "parallel", "another0", "hpc")) is not None
+    handle = await driver.start(SPEC)
+    found = await driver.find({**handle, "user": "joe2"})
+    assert found.state == "unknown" and found.sign_in and "joe2" in found.detail, (
+        "what runs as somebody else is not judged"
+    )
+    assert channel.closed and driver.needs_sign_in(KEY) is not None, (
+        "so that its user can come with the right name"
+    )
+    await driver.close()
+    later = ground.driver(ground.cluster(access="ssh"))
+    assert (await later.find(handle)).sign_in
+    ground.address["agentsUrl"] = "ws://127.0.0.1:10/agent"  # the supervisor listens elsewhere now
+    await sign_in(later, Ssh(), monkeypatch)
+    assert (await later.find(handle)).state == "alive"
+    assert (
+        json.loads((ground.folder() / "agents.json").read_text())["agentsUrl"]
+        == "ws://127.0.0.1:10/agent"
+    )
+    assert await later.start(SPEC) == handle
+    await later.stop(handle, 1.0)
+    assert not ground.keepers()
+
+
+async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(ground: Ground) -> None:
+    driver = ground.driver()
+    assert "nobody signs in" in await refused(
+        "badRequest", driver.sign_in(KEY.uid, "hpc", object())
+    )
+    assert "there are: hpc" in await refused("badRequest", driver.sign_in(KEY.uid, "cph", object()))
+
+
+async def test_a_link_through_the_connection_stands_again_after_the_sign_in(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is there all the time; it has lost its way here. The socket's path is short however
+    deep the cluster's folder is.
+    """
+    ground.scratch /= "x" * 80
+    ground.base = ground.scratch / "jobscribe-test"
+    driver, channel = await signed_in(ground, monkeypatch, link="ssh")
+    handle = await driver.start(SPEC)
+    await driver.find(handle)
+    ((path, *_),) = channel.forwards
+    assert (
+        len(path) < 60
+        and Path(path).parent.stat().st_mode & 0o7777 == 0o700
+        and os.listdir(Path(path).parent) == []
+    )
+    await channel.close()
+    second = Ssh()
+    await sign_in(driver, second, monkeypatch)
+    (forward,) = second.forwards
+    assert forward[1:] == ("127.0.0.1", 9) and forward[0] != channel.forwards[0][0], (
+        "nobody could wait for it there"
+    )
+    assert json.loads((ground.folder() / "agents.json").read_text())["link"] == forward[0]
+    assert not Path(channel.forwards[0][0]).parent.exists(), "what was there before is taken away"
+    Path(forward[0]).parent.rmdir()
+
+
+async def test_a_link_with_tls_gets_the_authority_as_a_file(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ground.root / "ca.pem").write_text("PEM")
+    ground.address |= {
+        "agentsUrl": "wss://0.0.0.0:7000/agent",
+        "agentsCa": str(ground.root / "ca.pem"),
+    }
+    driver, _ = await signed_in(ground, monkeypatch, link="tls", supervisor="jobs.example:7001")
+    await driver.start(SPEC)
+    said = json.loads((ground.folder() / "agents.json").read_text())
+    assert said["agentsUrl"] == "wss://jobs.example:7001/agent" and said["agentsCa"] == str(
+        ground.folder() / "ca.pem"
+    )
+    assert (ground.folder() / "ca.pem").read_text() == "PEM" and said["pingSecs"] == 20.0
+    plain = ground.driver(ground.cluster(link="tls"))
+    ground.address |= {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None}
+    assert "certificate" in await refused("agentUnavailable", plain.start(SPEC))
+
+
+# ---- the check
+
+
+async def test_a_check_says_what_would_keep_jobs_from_working(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = ground.driver(
+        ground.cluster(
+            user_root=str(ground.root / "nowhere"), defaults=BatchRequest(partition="gone")
+        )
+    )
+    (ground.bin / "sacct").unlink()
+    monkeypatch.setattr(
+        "jobscribe.drivers.sbatch.driver.time.time", lambda real=time.time: real() - 100
+    )
+    ground.command(
+        "squeue", 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1'
+    )
+    ground.command(
+        "sbatch", 'echo "sbatch: error: invalid partition specified: ${2#--partition=}" >&2; exit 1'
+    )
+    driver._clusters.clusters[0].environment["PATH"] = f"{ground.bin}:{ground.root}/none"
+    (ground.root / "none").mkdir()
+    for name in ("env", "sh", "bash"):
+        (ground.root / "none" / name).symlink_to(f"/usr/bin/{name}")
+    said = await driver.check_cluster("hpc")
+    assert len(said) == 5, said
+    looked_for = (
+        "nowhere is no folder",
+        r" 1[0-2]\d s ahead",
+        "sacct cannot be found",
+        "asked for jobs: slurm_load_jobs",
+        "invalid partition specified: gone",
+    )
+    for words in looked_for:  # the clock is read there a moment after it was read here
+        assert any(re.search(words, sentence) for sentence in said), (words, said)
+    assert all(sentence.startswith("cluster hpc: ") for sentence in said)

@@ -1,0 +1,797 @@
+"""The clusters are read as they are written, or everything that is wrong with their file is told
+with its line, before anything starts.
+"""
+
+import base64
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as how
+from hypothesis import strategies as st
+
+from jobscribe.agent.slurm.sbatch_directives import OURS
+from jobscribe.protocol.clusters.batch import BatchRequest
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
+from jobscribe.protocol.errors import Refusal
+from jobscribe.schema.jobs.batch_rules import RESERVED
+from jobscribe.service.settings.loader import load as load_settings
+from jobscribe.service.settings.settings import (
+    DriverSettings,
+    SbatchSettings,
+    Settings,
+    SupervisorSettings,
+)
+from jobscribe.service.site import startup_checks
+from jobscribe.service.site.cluster_file import FORMS, load, read
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+GOOD = "clusters:\n  - name: a\n"
+Write = Callable[[str], str]
+
+
+def key(kind: str = "ssh-ed25519", *parts: bytes) -> str:
+    blob = b"".join(
+        len(p).to_bytes(4, "big") + p for p in (kind.encode(), *(parts or (bytes(range(32)),)))
+    )
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+KEY = key()
+SSH = f"clusters:\n  - name: a\n    access: ssh\n    link: ssh\n    login:\n      - host: login.example.org\n        keys: [{KEY}]\n"
+
+
+@pytest.fixture
+def write(tmp_path: pathlib.Path) -> Write:
+    def write(text: str) -> str:
+        path = tmp_path / "clusters.yml"
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    return write
+
+
+def told(path: str) -> list[tuple[str, str]]:
+    """(code, sentence without the name of the file) of all that is wrong."""
+    clusters, found = read(path)
+    assert clusters is None and found
+    return [(f.code, f.sentence.replace(path, "F")) for f in found]
+
+
+def one(path: str, code: str, *words: str) -> None:
+    found = told(path)
+    assert len(found) == 1 and found[0][0] == code, found
+    assert [w for w in words if w not in found[0][1]] == [], found
+
+
+def test_the_least_is_what_the_defaults_say(write: Write) -> None:
+    assert load(write(GOOD)) == Clusters(clusters=(Cluster(name="a"),))
+
+
+def test_everything_that_can_be_said_is_read(write: Write, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    text = f"""
+clusters:
+  - name: far
+    access: ssh
+    login:
+      - host: login.example.org
+        port: 2222
+        keys: ["{KEY}", "{key("ssh-rsa", b"eee", bytes([255]) * 256)} with a comment"]
+        via: {{host: gate.example.org, keys: ["{KEY}"], via: {{host: "10.0.0.1", keys: ["{KEY}"]}}}}
+      - {{host: "fd00::1", keys: ["{KEY}"]}}
+    methods: [keyboard-interactive, password]
+    folder: $SCRATCH/of/$USER
+    userRoot: /shared/js/user
+    pythons: [/opt/python/3.12/bin/python3, python3.11]
+    wheels: wheels
+    link: tls
+    supervisor: js.example.org:8002
+    environment: {{OMP_NUM_THREADS: 4, FAST: true, WORD: on}}
+    runs: 20
+    pollSecs: 0.5
+    pollMaxSecs: 1:30
+    callSecs: 10
+    startSecs: 120
+    setup: |
+      . /etc/profile.d/modules.sh
+      umask 027
+    directives: [exclusive, reservation]
+    defaults: {{partition: regular, account: m1, qos: normal, constraint: "cpu&amd", licenses: "matlab:2", nodes: 2, tasks: 4, tasksPerNode: 2, cores: 3,
+      memoryMb: 4000, gpus: 0, modules: [gcc/12.2], setup: ulimit -s unlimited, directives: [exclusive], signalSecs: 60}}
+    limits: {{nodes: 4, tasks: 64, cores: 128, memoryMb: 8000, gpus: 2, timeLimitSecs: 2d00:00:00}}
+  - {{name: here, access: sudo, users: {{EPRSqtUW: ann, c5xZkT2q: bob_2}}}}
+"""
+    far, here = load(write(text)).clusters
+    gate = LoginHost(
+        host="gate.example.org", keys=(KEY,), via=LoginHost(host="10.0.0.1", keys=(KEY,))
+    )
+    assert (
+        far.login[0].via == gate
+        and far.login[0].port == 2222
+        and len(far.login[0].keys) == 2
+        and far.login[1].host == "fd00::1"
+    )
+    assert far == Cluster(
+        name="far",
+        access="ssh",
+        login=far.login,
+        methods=("keyboard-interactive", "password"),
+        folder="$SCRATCH/of/$USER",
+        user_root="/shared/js/user",
+        pythons=("/opt/python/3.12/bin/python3", "python3.11"),
+        wheels=str(tmp_path / "wheels"),
+        link="tls",
+        supervisor="js.example.org:8002",
+        environment={"OMP_NUM_THREADS": "4", "FAST": "true", "WORD": "on"},
+        runs=20,
+        runs_per_user=20,
+        poll_secs=0.5,
+        poll_max_secs=90.0,
+        call_secs=10.0,
+        start_secs=120.0,
+        setup=". /etc/profile.d/modules.sh\numask 027\n",
+        directives=("exclusive", "reservation"),
+        limits=Limits(
+            nodes=4, tasks=64, cores=128, memory_mb=8000, gpus=2, time_limit_secs=172_800.0
+        ),
+        defaults=BatchRequest(
+            partition="regular",
+            account="m1",
+            qos="normal",
+            constraint="cpu&amd",
+            licenses="matlab:2",
+            nodes=2,
+            tasks=4,
+            tasks_per_node=2,
+            cores=3,
+            memory_mb=4000,
+            gpus=0,
+            modules=("gcc/12.2",),
+            setup="ulimit -s unlimited",
+            directives=("exclusive",),
+            signal_secs=60,
+        ),
+    )
+    assert here.users == {"EPRSqtUW": "ann", "c5xZkT2q": "bob_2"}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("    name: b\n", ["line 3", "'name' is there twice"]),
+        ("    acces: ssh\n", ["F:3: clusters[0].acces is not known; did you mean 'access'?"]),
+        (
+            "    access: telnet\n",
+            ["F:3: clusters[0].access: must be account, sudo, runuser or ssh; got 'telnet'"],
+        ),
+        (
+            "    access: ssh\n    link: ssh\n",
+            ["F:3: clusters[0].access: is ssh, which needs hosts"],
+        ),
+        (
+            "    access: sudo\n",
+            ["clusters[0].users: is missing: access sudo needs to know who each user is there"],
+        ),
+        ("    access: runuser\n    users: {}\n", ["F:4: clusters[0].users: is missing"]),
+        (
+            "    users: {EPRSqtUW: ann}\n",
+            ["F:3: clusters[0].users: is for access sudo and runuser, and access is account"],
+        ),
+        ("    access: sudo\n    users: {EPRS: ann}\n", ["'EPRS' is no user id"]),
+        (
+            "    access: sudo\n    users: {EPRSqtUW: 'ann;id'}\n",
+            ["'ann;id' is no name of a unix user"],
+        ),
+        ("    access: sudo\n    users: {EPRSqtUW: -u}\n", ["'-u' is no name of a unix user"]),
+        ("    access: sudo\n    users: [ann]\n", ["F:4: clusters[0].users: must be a mapping"]),
+        (
+            f"    login: [{{host: h, keys: ['{KEY}']}}]\n",
+            ["F:3: clusters[0].login: is for access ssh alone"],
+        ),
+        ("    methods: [password]\n", ["clusters[0].methods: is for access ssh alone"]),
+        ("    link: ssh\n", ["F:3: clusters[0].link: is ssh, and nobody signs in"]),
+        ("    link: carrier\n", ["clusters[0].link: must be tls, ssh or direct"]),
+        ("    supervisor: a:1\n", ["clusters[0].supervisor: is for link tls alone"]),
+        ("    link: tls\n    supervisor: a\n", ["F:4: clusters[0].supervisor: must be host:port"]),
+        ("    link: tls\n    supervisor: 'a b:1'\n", ["clusters[0].supervisor: must be host:port"]),
+        ("    link: tls\n    supervisor: a:99999\n", ["clusters[0].supervisor: must be host:port"]),
+        ("    folder: scratch\n", ["F:3: clusters[0].folder: must be a path that begins with /"]),
+        ("    folder: $(id)/x\n", ["clusters[0].folder: must be a path of letters"]),
+        ("    folder: /a b\n", ["clusters[0].folder: must be a path of letters"]),
+        (
+            "    folder: /a/../b\n",
+            ["clusters[0].folder: must be a path of letters", "without '..'"],
+        ),
+        ("    folder: ~ann/x\n", ["clusters[0].folder: must be a path of letters"]),
+        ("    folder: /\n", ["clusters[0].folder: must not be /"]),
+        (
+            "    userRoot: here\n",
+            ["F:3: clusters[0].userRoot: must be an absolute path on the cluster"],
+        ),
+        (
+            "    userRoot: /a/../b\n",
+            ["clusters[0].userRoot: must be an absolute path without '..'"],
+        ),
+        ("    userRoot: /\n", ["clusters[0].userRoot: must be an absolute path"]),
+        ("    pythons: []\n", ["clusters[0].pythons: must be a list of commands"]),
+        ("    pythons: ['-c evil']\n", ["clusters[0].pythons: must be a list of commands"]),
+        ("    pythons: [bin/python3]\n", ["clusters[0].pythons: 'bin/python3' is a relative path"]),
+        ("    pythons: [python3, python3]\n", ["clusters[0].pythons: names python3 twice"]),
+        ("    wheels: nowhere\n", ["F:3: clusters[0].wheels: there is no folder", "nowhere"]),
+        ("    environment: {1A: x}\n", ["clusters[0].environment: 1A is no name of a variable"]),
+        ("    environment: {JOBSCRIBE_X: x}\n", ["JOBSCRIBE_X is set by the system"]),
+        ("    environment: {A: 'x\ty'}\n", ["A must be text on one line"]),
+        ("    environment: [A]\n", ["clusters[0].environment: must be a mapping"]),
+        ("    runs: 0\n", ["F:3: clusters[0].runs: must be a whole number of runs"]),
+        (
+            "    runs: 10\n    runsPerUser: 11\n",
+            ["F:4: clusters[0].runsPerUser: is more than the 10 runs"],
+        ),
+        ("    pollSecs: 0\n", ["clusters[0].pollSecs: must be more than 0 seconds"]),
+        ("    pollSecs: soon\n", ["clusters[0].pollSecs: must be more than 0 seconds"]),
+        (
+            "    pollSecs: 60\n",
+            ["F:3: clusters[0].pollSecs: does not fit: pollSecs is 60 and pollMaxSecs 30"],
+        ),
+        (
+            "    pollMaxSecs: 1\n",
+            ["F:3: clusters[0].pollMaxSecs: does not fit: pollSecs is 2 and pollMaxSecs 1"],
+        ),
+        (
+            "    callSecs: 2d00:00:00\n",
+            ["clusters[0].callSecs: must be more than 0 seconds and at most a day"],
+        ),
+        ('    setup: "a\\r\\nb"\n', ["F:3: clusters[0].setup: its lines end as on Windows"]),
+        ('    setup: "a\\x07"\n', ["clusters[0].setup: it has the character"]),
+        ("    setup: |\n      #SBATCH -p x\n", ["clusters[0].setup: line 1 begins with #SBATCH"]),
+        (
+            "    setup: " + "x" * 70_000 + "\n",
+            ["clusters[0].setup: has 70000 characters; the limit is 65536"],
+        ),
+        (
+            "    directives: exclusive\n",
+            ["clusters[0].directives: must be a list of names of options"],
+        ),
+        ("    directives: [--exclusive]\n", ["clusters[0].directives: must be a list of names"]),
+        (
+            "    directives: [reservation=x]\n",
+            ["clusters[0].directives: 'reservation=x' must be the name of an option alone"],
+        ),
+        (
+            "    directives: [output]\n",
+            ['clusters[0].directives: "output" is not for directives: the system says it itself'],
+        ),
+        ("    directives: [mem]\n", ['"mem" is not for directives: say it with `memory`']),
+        ("    directives: [outp]\n", ['sbatch may read "outp" as output']),
+        (
+            "    directives: [exclusive, exclusive]\n",
+            ["clusters[0].directives: names exclusive twice"],
+        ),
+        ("    limits: 5\n", ["F:3: clusters[0].limits: must be a mapping of limits"]),
+        ("    limits: {nodes: 0}\n", ["F:3: clusters[0].limits.nodes: must be at least 1"]),
+        ("    limits: {nodes: -1}\n", ["clusters[0].limits.nodes: must be a whole number"]),
+        ("    limits: {nodes: many}\n", ["clusters[0].limits.nodes: must be a whole number"]),
+        (
+            "    limits: {timeLimitSecs: 0}\n",
+            ["clusters[0].limits.timeLimitSecs: must be more than 0 seconds"],
+        ),
+        (
+            "    limits: {timeLimit: 1}\n",
+            ["clusters[0].limits.timeLimit is not known; did you mean 'timeLimitSecs'?"],
+        ),
+        ("    defaults: []\n", ["clusters[0].defaults: must be a mapping of what a run gets"]),
+        ("    defaults: {cluster: b}\n", ["F:3: clusters[0].defaults.cluster: must be left out"]),
+        (
+            "    defaults: {partition: 'a b'}\n",
+            ["clusters[0].defaults.partition: must be the name of a partition"],
+        ),
+        (
+            "    defaults: {constraint: '$(x)'}\n",
+            ["clusters[0].defaults.constraint: must be features"],
+        ),
+        ("    defaults: {modules: gcc}\n", ["clusters[0].defaults.modules: must be a list"]),
+        (
+            "    defaults: {nodes: 0}\n",
+            ["clusters[0].defaults.nodes: must be a whole number, at least 1"],
+        ),
+        (
+            "    defaults: {nodes: true}\n",
+            ["clusters[0].defaults.nodes: must be a whole number, at least 1"],
+        ),
+        (
+            "    defaults: {nodes: 3, tasks: 2}\n",
+            ["F:3: clusters[0].defaults: 2 `tasks` leave some of 3 `nodes` without any"],
+        ),
+        (
+            "    defaults: {directives: [array=1-9]}\n",
+            ['clusters[0].defaults.directives: "array" is not for directives'],
+        ),
+        (
+            "    defaults: {directives: [exclusive]}\n",
+            [
+                "clusters[0].defaults.directives: exclusive is not among the directives of the cluster"
+            ],
+        ),
+        (
+            "    defaults: {directives: ['exclusive=a b']}\n",
+            ["clusters[0].defaults.directives: must be a list"],
+        ),
+        (
+            "    defaults: {setup: '#SBATCH -n 1'}\n",
+            ["clusters[0].defaults.setup: line 1 begins with #SBATCH"],
+        ),
+        (
+            "    defaults: {nodes: 4}\n    limits: {nodes: 2}\n",
+            ["F:3: clusters[0].defaults.nodes: is 4, over the cluster's own limit of 2"],
+        ),
+        (
+            "    defaults: {tasks: 4, cores: 2}\n    limits: {cores: 7}\n",
+            ["clusters[0].defaults.cores: is 8 of all tasks together, over"],
+        ),
+        (
+            "    defaults: {gpus: 2000}\n",
+            ["clusters[0].defaults.gpus: must be a whole number, from 0 to 1000"],
+        ),
+        ("  - name: A\n", ["F:3: clusters[1].name: is that of clusters[0] (line 2), too"]),
+        ("  - {}\n", ["clusters[1].name: is missing: it must be letters, digits and -"]),
+        ("  - name: a_b\n", ["F:3: clusters[1].name: must be letters, digits and -"]),
+        ("  - b\n", ["clusters: clusters[1] must be a mapping; got 'b'"]),
+        ("what: 1\n", ["F:3: what is not known"]),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_what_would_be_right(
+    write: Write, more: str, words: list[str]
+) -> None:
+    one(write(GOOD + more), "badConfig", *words)
+
+
+RSA_1024 = key("ssh-rsa", b"\1\0\1", bytes([255]) * 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("SHA256:abcdef", "badConfig", ["[0]: is the fingerprint of a key"]),
+        (f"login.example.org {KEY}", "badConfig", ["[0]: begins with the name of a host"]),
+        ("ssh-ed25519", "badConfig", ["[0]: must be a key as ssh-keyscan prints it"]),
+        (KEY[:-8], "badConfig", ["[0]: is no key: what stands behind ssh-ed25519 was cut off"]),
+        ("ssh-ed25519 %%%%", "badConfig", ["[0]: is no key"]),
+        (
+            KEY.replace("ssh-ed25519", "ssh-rsa"),
+            "badConfig",
+            ["[0]: says ssh-rsa, and the key itself is of another kind"],
+        ),
+        (key("ssh-dss"), "unsafe", ["[0]: is a DSA key"]),
+        (RSA_1024, "unsafe", ["[0]: is an RSA key of 1024 bits"]),
+        ("", "badConfig", ["[0]: must be a key"]),
+        ("@cert-authority *.x ssh-ed25519 AAAA", "badConfig", ["[0]: must be a key"]),
+    ],
+)
+def test_a_host_key_that_is_none_is_refused(
+    write: Write, text: str, code: str, words: list[str]
+) -> None:
+    one(
+        write(SSH.replace(f"[{KEY}]", f"['{text}']")),
+        code,
+        "F:7: clusters[0].login[0].keys: ",
+        *words,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "host: login.example.org",
+            "host: 'login.example.org:22'",
+            ["F:6: clusters[0].login[0].host: must be the name of a host"],
+        ),
+        (
+            "host: login.example.org",
+            "host: -oProxyCommand=x",
+            ["clusters[0].login[0].host: must be the name of a host"],
+        ),
+        (
+            "host: login.example.org",
+            "host: 'a b'",
+            ["clusters[0].login[0].host: must be the name of a host"],
+        ),
+        (
+            f"        keys: [{KEY}]\n",
+            "",
+            ["clusters[0].login[0].keys: is missing: it must be a list of 1 to 50 host keys"],
+        ),
+        (f"[{KEY}]", "[]", ["clusters[0].login[0].keys: must be a list of 1 to 50 host keys"]),
+        (
+            f"[{KEY}]",
+            f"[{KEY}, {KEY} again]",
+            ["F:7: clusters[0].login[0].keys: has ssh-ed25519", "twice"],
+        ),
+        (
+            "        keys",
+            "        port: 0\n        keys",
+            ["F:7: clusters[0].login[0].port: must be a port"],
+        ),
+        (
+            "        keys",
+            "        via: gate\n        keys",
+            ["F:7: clusters[0].login[0].via: must be one more such host"],
+        ),
+        (
+            "        keys",
+            "        via: {host: g, keys: [x]}\n        keys",
+            ["F:7: clusters[0].login[0].via.keys: [0]: must be a key"],
+        ),
+        (
+            "        keys",
+            "        user: ann\n        keys",
+            ["clusters[0].login[0].user is not known"],
+        ),
+        (
+            "    link: ssh\n",
+            "",
+            ["clusters[0].link: must be tls or ssh: login.example.org is another machine"],
+        ),
+        ("    link: ssh\n", "    link: ssh\n    methods: []\n", ["clusters[0].methods: is empty"]),
+        (
+            "    link: ssh\n",
+            "    link: ssh\n    methods: [password, password]\n",
+            ["clusters[0].methods: names password twice"],
+        ),
+        (
+            "    link: ssh\n",
+            "    link: ssh\n    methods: [gssapi]\n",
+            ["clusters[0].methods: must be a list of password"],
+        ),
+        (
+            "      - host",
+            f"      - {{host: LOGIN.example.org, keys: [{KEY}]}}\n      - host",
+            ["clusters[0].login[1].host: is that of clusters[0].login[0] (line 6), too"],
+        ),
+    ],
+)
+def test_a_mistake_about_where_to_sign_in(
+    write: Write, old: str, new: str, words: list[str]
+) -> None:
+    one(write(SSH.replace(old, new, 1)), "badConfig", *words)
+
+
+def test_nobody_becomes_root(write: Write) -> None:
+    one(
+        write(GOOD + "    access: runuser\n    users: {EPRSqtUW: root}\n"),
+        "unsafe",
+        "F:4: clusters[0].users: EPRSqtUW must not be root",
+    )
+
+
+def test_a_secret_is_no_variable_of_all_users(write: Write) -> None:
+    one(
+        write(GOOD + "    environment: {API_TOKEN: abc}\n"),
+        "unsafe",
+        "API_TOKEN looks like a secret",
+    )
+
+
+def test_a_file_that_everybody_can_write_is_refused(write: Write) -> None:
+    path = write(GOOD)
+    os.chmod(path, 0o666)
+    one(path, "unsafe", "can be written by everybody", "chmod o-w")
+
+
+def test_an_ssh_cluster_on_this_machine_may_be_dialed_directly(write: Write) -> None:
+    assert (
+        load(
+            write(
+                SSH.replace("link: ssh", "link: direct").replace("login.example.org", "127.0.0.1")
+            )
+        )
+        .clusters[0]
+        .link
+        == "direct"
+    )
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(write: Write) -> None:
+    text = (
+        "clusters:\n  - name: a\n    access: ssh\n    link: tls\n    login:\n      - host: h\n        keys: [x]\n    folder: /a b\n"
+        "    defaults:\n      nodes: 0\n    limits: {cores: x}\n  - name: a\n    colour: red\n    environment: {MY_PASSWORD: x}\n"
+    )
+    path = write(text)
+    lines = [int(re.match(r"F:(\d+): ", sentence)[1]) for _, sentence in told(path)]  # type: ignore[index]
+    assert lines == [7, 8, 10, 11, 12, 13, 14]
+    with pytest.raises(Refusal) as e:
+        load(path)
+    assert (
+        e.value.code == "badConfig"
+        and f"the file of clusters {path} has 7 mistakes" in e.value.sentence
+        and f"{path}:14: " in e.value.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- a\n",
+        "x",
+        "\x00",
+        "clusters: [\n",
+        "clusters: []\n",
+        "clusters: 7\n",
+        "{}\n",
+        "clusters: {a: b}\n",
+        "clusters:\n",
+        "clusters: [[]]\n",
+    ],
+)
+def test_what_has_no_clusters_is_refused(write: Write, text: str) -> None:
+    assert {code for code, _ in told(write(text))} == {"badConfig"}
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(Refusal, match=r"sbatch\.clusters: .*No such file"):
+        load(str(tmp_path / "none.yml"))
+
+
+@how(
+    max_examples=1000 if os.environ.get("SOAK") else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_whatever_stands_behind_a_key_it_is_read_or_refused_by_name(
+    write: Write, data: st.DataObject
+) -> None:
+    """No value ends in anything but clusters or refusals, and a value that is taken is one of its
+    type.
+    """
+    values = st.one_of(
+        st.text(max_size=20),
+        st.integers(-(2**40), 2**40),
+        st.booleans(),
+        st.none(),
+        st.lists(st.text(max_size=8), max_size=3),
+        st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2),
+        st.sampled_from([[{}], {"host": "x"}, [[["a"]]], "a\nb", "$(id)"]),
+    )
+    where = data.draw(st.sampled_from(["", "defaults", "limits", "login"]))
+    names = {"": Cluster, "defaults": BatchRequest, "limits": Limits, "login": LoginHost}[where]
+    fields = [f.encode_name for f in msgspec.structs.fields(names)]
+    drawn = data.draw(
+        st.dictionaries(
+            st.one_of(st.sampled_from(fields), st.text(min_size=1, max_size=8)), values, max_size=5
+        )
+    )
+    given_ = drawn if not where else {"login": [drawn]} if where == "login" else {where: drawn}
+    path = write(msgspec.json.encode({"clusters": [{"name": "a", **given_}]}).decode())
+    clusters, found = read(path)
+    if clusters is None:
+        assert found and all(
+            f.code in ("badConfig", "unsafe") and f.sentence.isprintable() for f in found
+        )
+    else:
+        assert msgspec.convert(msgspec.to_builtins(clusters), Clusters) == clusters
+
+
+def test_every_field_has_its_form() -> None:
+    fields = {
+        f.encode_name
+        for type_ in (Clusters, Cluster, LoginHost, Limits, BatchRequest)
+        for f in msgspec.structs.fields(type_)
+    }
+    assert set(FORMS) == fields
+
+
+def test_no_option_that_is_the_systems_own_can_be_allowed(write: Write) -> None:
+    assert set(OURS) <= set(RESERVED)
+    for name in RESERVED:
+        one(write(GOOD + f"    directives: [{name}]\n"), "badConfig", "is not for directives")
+
+
+# ---- the example
+
+
+def example() -> str:
+    return (ROOT / "etc" / "clusters.example.yml").read_text()
+
+
+def test_the_example_is_good_and_shows_everything(write: Write) -> None:
+    shown = example()
+    assert [c.name for c in load(write(shown)).clusters] == ["hpc", "here", "far"]
+    names = set(re.findall(r"(?m)(?:^|[#{ ,-])([A-Za-z]+):(?: |$)", shown))
+    assert [f for f in FORMS if f not in names | {"cluster"}] == []
+
+
+def test_what_the_example_shows_as_default_is_the_default(write: Write) -> None:
+    text = re.sub(
+        r"^( +)#(?=[a-zA-Z]+: )(?!wheels|userRoot|environment)",
+        r"\1",
+        example(),
+        flags=re.MULTILINE,
+    )
+    first = load(write(text)).clusters[0]
+    given_, usual = (
+        {"name", "access", "login", "link", "defaults", "limits", "directives"},
+        Cluster(name="hpc"),
+    )
+    for name in Cluster.__struct_fields__:
+        if name not in given_:
+            assert getattr(first, name) == getattr(usual, name), name
+    assert first.defaults.setup and first.defaults.modules and first.limits.gpus == 4
+
+
+# ---- docs/sbatch.md
+
+
+PAGE = (ROOT / "docs" / "sbatch.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str, end: str = "\n## ") -> list[list[str]]:
+    """The cells of the tables of a part, without their heads."""
+    part = PAGE.partition(f"{heading}\n")[2].partition(end)[0]
+    return [
+        [c.strip() for c in line.strip("|").split(" | ")]
+        for line in part.splitlines()
+        if line.startswith("| `")
+    ]
+
+
+def words(cells: list[list[str]]) -> set[str]:
+    return {word for row in cells for word in re.findall(r"`([^`]+)`", row[0])}
+
+
+def test_the_page_names_every_field_and_no_other() -> None:
+    assert words(rows("## The cluster file")) == set(FORMS) - {"clusters", "cluster"}
+
+
+def test_the_page_has_the_right_defaults() -> None:
+    said = {
+        name: row[2].strip(" |")
+        for row in rows("## The cluster file")
+        if len(row) > 2
+        for name in re.findall(r"`(\w+)`", row[0])
+    }
+    usual = msgspec.to_builtins(Cluster(name="a"))
+    assert {k: v.strip("`") for k, v in said.items() if k in ("access", "folder", "link")} == {
+        k: usual[k] for k in ("access", "folder", "link")
+    }
+    assert said["pythons"] == ", ".join(f"`{p}`" for p in usual["pythons"])
+    for names in (
+        "runs runsPerUser",
+        "pollSecs pollMaxSecs",
+        "callSecs",
+        "startSecs",
+        "limitSlackSecs",
+    ):
+        assert [float(n) for n in said[names.split()[0]].split(", ")] == [
+            usual[n] for n in names.split()
+        ], names
+
+
+def test_the_page_knows_who_runs_as_whom_and_the_rule_of_sudo_is_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert words(rows("## Unix users on the cluster")) - {"access"} == {
+        "account",
+        "sudo",
+        "runuser",
+        "ssh",
+    }
+    (rule,) = re.findall(r"```sudoers\n(.*?)```", PAGE, re.DOTALL)
+    assert re.search(r"^jobscribe ALL=\(%hpcusers\) NOPASSWD: ALL$", rule, re.MULTILINE)
+    visudo = shutil.which("visudo", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if visudo is None:
+        pytest.skip(
+            "the rule cannot be tried: there is no visudo here; install Debian's package sudo"
+        )
+    (tmp_path / "rule").write_text(rule)
+    (tmp_path / "rule").chmod(0o440)
+    subprocess.run([visudo, "-cf", tmp_path / "rule"], check=True, capture_output=True)
+
+
+def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
+    from jobscribe.agent.batch.ledger import BATCH
+    from jobscribe.agent.slurm.pending_reasons import IMPOSSIBLE
+    from jobscribe.agent.slurm.script_markers import BATCH_LOG, BATCH_SCRIPT
+    from jobscribe.drivers.sbatch.cluster_check import ADVICE
+
+    scientists = "## For scientists"
+    assert {BATCH, BATCH_LOG, BATCH_SCRIPT} <= words(rows(scientists))
+    assert set(ADVICE) | {"user", "shared"} == words(rows("## Checks and logs", "\n### Logs"))
+    core = "".join(
+        (ROOT / "supervisor" / "core" / "status" / name).read_text()
+        for name in ("run_status.py", "batch_status.py")
+    )
+    waits = words(
+        [
+            row
+            for row in rows(scientists)
+            if row[0].strip("`").replace("_", "").replace("`, `", "").isalpha()
+            and "-" not in row[0]
+        ]
+    )
+    assert {"sign_in", "slurm", "agent", "op_slot", "cpu_slot"} <= waits and [
+        w for w in ("sign_in", "slurm", "agent", "op_slot", "cpu_slot") if f'"{w}"' not in core
+    ] == []
+    named = re.findall(
+        r"`(\w+)`", PAGE.partition("Some reasons can never clear (")[2].partition(")")[0]
+    )
+    assert len(named) == 4 and set(named) <= set(IMPOSSIBLE)
+    from jobscribe.schema.jobs.batch_rules import RESERVED
+
+    cannot = re.findall(
+        r"`(\w+)`", " ".join(PAGE.split()).partition("are reserved (")[2].partition("...)")[0]
+    )
+    assert len(cannot) == 6 and set(cannot) <= set(RESERVED)
+
+
+# ---- with the other settings
+
+
+def settings(
+    path: str | None, use: tuple[str, ...] = ("local", "sbatch"), **supervisor: object
+) -> Settings:
+    return Settings(
+        root="/nowhere",
+        drivers=DriverSettings(use=use),
+        sbatch=SbatchSettings(clusters=path),
+        supervisor=SupervisorSettings(development=True, **supervisor),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("use", "path", "word"),
+    [(("sbatch",), None, "sbatch.clusters"), (("local",), "/p", "drivers.use")],
+)
+def test_clusters_and_their_driver_go_together(
+    use: tuple[str, ...], path: str | None, word: str
+) -> None:
+    with pytest.raises(Refusal) as e:
+        settings(path, use)
+    assert e.value.code == "badConfig" and word in e.value.sentence
+
+
+def test_the_driver_is_one_of_those_that_there_are(tmp_path: pathlib.Path) -> None:
+    assert load_settings(
+        {"root": str(tmp_path), "drivers.use": "sbatch", "sbatch.clusters": "/p"}, env={}
+    ).drivers.use == ("sbatch",)
+
+
+def test_a_supervisor_does_not_start_with_bad_clusters(write: Write) -> None:
+    bad = settings(write(GOOD + "    netwrok: x\n    link: y\n"))
+    assert [p.code for p in startup_checks.problems(bad)] == ["badConfig"] * 2
+    with pytest.raises(Refusal) as e:
+        startup_checks.check(bad)
+    assert "netwrok is not known" in e.value.sentence and "link: must be" in e.value.sentence
+    assert list(startup_checks.problems(settings(write(GOOD)))) == []
+
+
+def test_who_may_become_others_and_who_should_not_be_root(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    becomes, shared = (
+        GOOD + "    access: runuser\n    users: {EPRSqtUW: ann}\n",
+        settings(write(GOOD)),
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (warning,) = startup_checks.warnings(shared)
+    assert "access account" in warning and "root" in warning
+    assert list(startup_checks.problems(settings(write(becomes)))) == []
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    assert list(startup_checks.warnings(settings(write(becomes)))) == []
+    (problem,) = startup_checks.problems(settings(write(becomes)))
+    assert problem.code == "unsafe" and "uid 1234" in problem.sentence
+
+
+def test_agents_that_dial_in_over_tls_need_a_listener_that_has_it(write: Write) -> None:
+    text = SSH.replace("link: ssh", "link: tls")
+    (problem,) = startup_checks.problems(settings(write(text)))
+    assert "agents_tls_cert" in problem.sentence

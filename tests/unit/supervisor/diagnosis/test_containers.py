@@ -1,0 +1,105 @@
+"""What `job why` says of a run in a container: what it shares, who may have ended it, what to ask
+the engine, what was seen of its memory.
+"""
+
+import pytest
+
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
+from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.explanation import why
+
+from .test_explanation import contained, ended
+
+
+def in_agents(kit, exit_=None):
+    """The answer for a run beside its agent, in that one's container on host h1."""
+    stage = ended(kit, exit_)
+    job = stage.job()
+    (task,) = job.run.attempts[-1].tasks
+    task = kit.replace(
+        task, agent_key=AgentKey("docker", "sequential", kit.UID, "h1"), host="3e6d438cd021"
+    )
+    job = kit.replace(
+        job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=(task,)),))
+    )
+    return why(status(stage.world, job, 1, stage.now()), job, None)
+
+
+SHARED = "container: 3e6d438cd021 on h1, where its agent and other runs of its user are as well"
+
+
+def test_what_shares_a_container_says_so(kit):
+    answer = in_agents(kit)
+    assert (
+        answer["sentence"].endswith(" as pid 100 in container 3e6d438cd021 on h1")
+        and SHARED in answer["evidence"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("exit_", "asked"),
+    [
+        (ExitInfo(source="lost", detail="its container was removed from outside"), True),
+        (ExitInfo(signal=15, source="keeper", stop_reason="shutdown"), True),
+        (ExitInfo(signal=9, source="keeper", out_of_memory=False), False),
+        (ExitInfo(code=3, source="keeper"), False),
+    ],
+)
+def test_an_engine_is_asked_what_was_done_to_an_agents_container(kit, exit_, asked):
+    answer = in_agents(kit, exit_)
+    line = "docker events --since 24h --filter container=3e6d438cd021   # on h1: when it was stopped, killed or removed"
+    assert (line in answer["try"]) is asked and SHARED in answer["evidence"]
+
+
+def test_a_container_that_was_asked_to_end(kit):
+    answer = contained(kit, ExitInfo(signal=15, source="script"))
+    assert (
+        answer["sentence"]
+        == "its task main/0 was ended by SIGTERM, which this system did not send ('docker stop' does that)"
+    )
+    assert any(
+        t.startswith(
+            f"docker events --since 24h --filter label=jobscribe.jid={kit.jid_of()}   # on h1"
+        )
+        for t in answer["try"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("peak", "memory", "line"),
+    ids=("far", "near", "enough", "unseen"),
+    argvalues=[
+        (
+            12,
+            True,
+            "the most memory that was seen of it is 12 MiB of the 64 MiB that it may have: the rest was taken faster than was looked",
+        ),
+        (62, True, "its memory peaked at 62 MiB of the 64 MiB that it may have"),
+        (12, False, "its memory peaked at 12 MiB of the 64 MiB that it may have"),
+        (None, True, "it may have 64 MiB of memory; how much it had was not seen"),
+    ],
+)
+def test_a_peak_that_was_only_seen_is_not_called_one_where_memory_ran_out(kit, peak, memory, line):
+    facts = ExitFacts(
+        memory_peak_bytes=peak and peak << 20, memory_limit_bytes=64 << 20, memory_kills=int(memory)
+    )
+    assert (
+        line
+        in contained(kit, ExitInfo(signal=9, source="script", out_of_memory=memory, facts=facts))[
+            "evidence"
+        ]
+    )
+
+
+def test_a_missing_core_is_no_reason_to_recommend_an_option_that_containers_ignore(kit):
+    for answer in (
+        in_agents(kit, ExitInfo(signal=6, source="keeper")),
+        contained(kit, ExitInfo(signal=6, source="script")),
+    ):
+        assert answer["cause"] == "crash"
+        assert (
+            "no core was written: containers write none, and --core does not change that"
+            in answer["evidence"]
+        )
+        assert not any("submitted with --core" in line for line in answer["evidence"])

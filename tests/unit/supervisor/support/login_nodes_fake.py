@@ -1,0 +1,141 @@
+"""A cluster's login nodes as a test has them: who may come in, with what, and what is said to
+everybody else. And the API in front of it.
+"""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import tornado.httpserver
+import tornado.testing
+from in_memory_supervisor import Office
+
+from jobscribe.drivers.contracts import Capabilities
+from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey
+from jobscribe.supervisor.api import routes
+from jobscribe.supervisor.api.transport.request_handler import ApiContext
+from jobscribe.supervisor.api.transport.response_limits import ResponseLimits
+from jobscribe.supervisor.clusters.inventory import ClusterInventory
+from jobscribe.supervisor.clusters.sign_in import SignIns
+
+HOST = LoginHost(host="login.example.org", keys=("ssh-ed25519 AAAA",))
+CLUSTERS = Clusters(
+    clusters=(
+        Cluster(name="alpha", access="ssh", login=(HOST,)),
+        Cluster(
+            name="beta", access="ssh", login=(LoginHost(host="beta.example.org", keys=("k",)),)
+        ),
+        Cluster(name="gamma", access="account"),
+    )
+)
+
+
+class Doors:
+    """`accounts`: name to (password, code). `tried`: what was sent, each time. `answer`: raised
+    instead, made of the credentials.
+    """
+
+    def __init__(self) -> None:
+        self.accounts = {"joe": ("correct horse", "123456"), "ann": ("battery staple", None)}
+        self.tried: list[tuple[str, str | None, str, str | None, str | None]] = []
+        self.inside: dict[AgentKey, str] = {}
+        self.answer: Any = None
+        #: held open until it is set
+        self.gate: asyncio.Event | None = None
+        self.entered = 0
+
+    def needs_sign_in(self, key: AgentKey) -> str | None:
+        there = CLUSTERS.named(key.host)
+        if there is None or there.access != "ssh" or key in self.inside:
+            return None
+        return f"nobody is signed in at {key.host} for {key.uid}"
+
+    def signed_in_as(self, key: AgentKey) -> str | None:
+        return self.inside.get(key)
+
+    async def sign_in(self, uid: str, cluster: str | None, credentials: Any) -> None:
+        self.entered += 1
+        given = (uid, cluster, credentials.user, credentials.password, credentials.code)
+        self.tried.append(given)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.answer is not None:
+            raise self.answer(credentials)
+        if self.accounts.get(credentials.user) != (credentials.password, credentials.code):
+            raise Refusal(
+                "signInRefused",
+                f"login.example.org has not accepted the password of {credentials.user}",
+            )
+        self.inside[AgentKey("sbatch", "parallel", uid, str(cluster))] = credentials.user
+
+    async def sign_out(self, key: AgentKey, handle: Any, dismiss: Any) -> bool:
+        self.inside.pop(key, None)
+        return bool(await dismiss()) or handle is None
+
+
+class Api:
+    """The supervisor's API listener, with an office behind it and doors beside it, on a loop in a
+    thread of its own.
+    """
+
+    def __init__(
+        self, secret: str = "secret", *, has_clusters: bool = True, **options: Any
+    ) -> None:
+        self.doors, self.mono = Doors(), 1000.0
+        self._secret, self._has_clusters, self._options = secret, has_clusters, options
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.on_loop(self._open())
+
+    def on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _open(self) -> None:
+        self.office = Office()
+        desk: Any = self.office.desk
+        desk.drivers["sbatch"] = SimpleNamespace(
+            capabilities=Capabilities(tasks="keeper", same_machine=False)
+        )
+        self.sign_ins = SignIns(
+            CLUSTERS,
+            self.doors,
+            self.office.log.redactor,
+            self.office.counters,
+            self.office.log,
+            now=lambda: self.mono,
+            **{"linger_secs": 0.0, **self._options},
+        )
+        here = {
+            "desk": desk,
+            "calls": self.office.calls,
+            "live": self.office.live,
+            "secret": self._secret,
+            "unsent": ResponseLimits(),
+            "monitoring": MagicMock(),
+            "sign_ins": self.sign_ins if self._has_clusters else None,
+            "clusters": ClusterInventory(CLUSTERS if self._has_clusters else None),
+        }
+        socket, port = tornado.testing.bind_unused_port()
+        self._server = tornado.httpserver.HTTPServer(
+            routes.application(ApiContext(**{**dict.fromkeys(ApiContext._fields), **here}))
+        )
+        self._server.add_sockets([socket])
+        self.url = f"http://127.0.0.1:{port}"
+
+    def log(self) -> str:
+        return "\n".join(self.office.lines.lines)
+
+    def close(self) -> None:
+        async def shut() -> None:
+            self._server.stop()
+            await self._server.close_all_connections()
+
+        self.on_loop(shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
