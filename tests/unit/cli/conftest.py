@@ -1,6 +1,5 @@
 """The fake supervisor, and the command line as a user starts it."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,25 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-def _fake_module() -> Any:
-    """The fake of the client's tests, under a name of its own: tests are no package."""
-    name = "jobscribe_fake_supervisor"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, Path(__file__).parent.parent / "client" / "fake_supervisor.py"
-        )
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+from fake_supervisor import FakeSupervisor
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[Any]:
-    supervisor = _fake_module().FakeSupervisor(tmp_path)
+    supervisor = FakeSupervisor(tmp_path)
     yield supervisor
     supervisor.close()
 
