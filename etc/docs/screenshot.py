@@ -23,7 +23,7 @@ FIELDS, FRAME = {"steps": 4, "frames": 60, "hotSpots": 9, "paceSecs": 0.15}, 24
 
 sys.path[:0] = [str(SOURCE / "tests/web"), str(SOURCE / "tests/integration")]
 
-from person import CHROMIUM, FLAGS, Person  # noqa: E402, needs the folders above
+from chromium_user import CHROMIUM, FLAGS, Person  # noqa: E402, needs the folders above
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def test_a_broken_guarantee_comes_with_the_command_that_shows_it_again(
     )
     with pytest.raises(
         simulator.Violation,
-        match=r"G19: simulated\nat 4\d\d\.\d+ s, step \d+; to see it again: .*run\.py --seed 3 --trace",
+        match=r"G19: simulated\nat 4\d\d\.\d+ s, step \d+; to see it again: .*run_seeds\.py --seed 3 --trace",
     ):
         simulator.run(3)
 

@@ -939,7 +939,7 @@ def test_handshakes_and_key_derivation_do_not_hold_the_loop() -> None:
             stdin=asyncio.subprocess.PIPE,
             env={
                 **os.environ,
-                "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}",
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             },
         )
         assert server.stdout is not None

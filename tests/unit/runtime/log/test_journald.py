@@ -170,7 +170,7 @@ def test_what_a_log_says_is_cut_and_redacted_as_in_its_lines(place: Place) -> No
         "WUt4",
     )
     assert (
-        said["CODE_FILE"].endswith("runtime/test_journal.py")
+        said["CODE_FILE"].endswith("runtime/log/test_journald.py")
         and said["CODE_FUNC"] == "test_what_a_log_says_is_cut_and_redacted_as_in_its_lines"
     )
 

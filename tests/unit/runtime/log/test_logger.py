@@ -52,7 +52,7 @@ def test_a_line_reads_like_the_debugging_guides(out: Lines, log: Log) -> None:
     log("{} opName={} o={}", Driver(), "alive", None)
     pid = f"{os.getpid():5d}"
     assert re.fullmatch(
-        rf"Feb 24 21:39:11 {pid}     0 (tests/)?runtime/test_log.py:\d+:test_a_line_reads_like_the_debugging_guides "
+        rf"Feb 24 21:39:11 {pid}     0 (tests/unit/)?runtime/log/test_logger.py:\d+:test_a_line_reads_like_the_debugging_guides "
         r"LocalDriver\(a=WUt4 k=sequential u=EPRS \[_Op\(run, pb5uQ2\)\]\) opName=alive o=None\n",
         out.text,
     )
@@ -200,7 +200,7 @@ def test_json_has_the_same_and_ids_as_fields(out: Lines) -> None:
         "msg": Driver().pkdebug_str() + r" started\n",
     }
     assert re.fullmatch(
-        r"(tests/)?runtime/test_log.py:\d+:test_json_has_the_same_and_ids_as_fields", where
+        r"(tests/unit/)?runtime/log/test_logger.py:\d+:test_json_has_the_same_and_ids_as_fields", where
     )
     assert out.text.count("\n") == 1
 
