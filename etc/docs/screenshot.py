@@ -21,7 +21,7 @@ WINDOW = {"width": 1200, "height": 1130}
 #: Field values of the run, and the frame at which the picture is taken.
 FIELDS, FRAME = {"steps": 4, "frames": 60, "hotSpots": 9, "paceSecs": 0.15}, 24
 
-sys.path[:0] = [str(SOURCE / "tests/web"), str(SOURCE / "tests/integration")]
+sys.path[:0] = [str(SOURCE / "tests/web/support"), str(SOURCE / "tests/integration/support")]
 
 from chromium_user import CHROMIUM, FLAGS, Person  # noqa: E402, needs the folders above
 
