@@ -39,7 +39,7 @@ from ..service.site.startup_checks import check, read_secret
 from ..service.systemd import Notifier
 from . import configuration
 from .agents.calls import Calls
-from .agents.orphans import ask_for_all
+from .agents.orphans import start_all_known
 from .api.routes import application
 from .api.transport.request_handler import ApiContext
 from .api.transport.response_limits import ResponseLimits
@@ -387,7 +387,7 @@ class _Supervisor:
         )
         self._fleet.start()
         if self._set_back:
-            ask_for_all(self._root / "agent", self._drivers, self._desk)
+            start_all_known(self._root / "agent", self._drivers, self._desk)
         self._purging.start()
         self._notifications.start()
         self._monitoring.start()

@@ -74,13 +74,13 @@ class LiveUpdates:
 
     def __init__(
         self,
-        desk: RunService,
+        runs: RunService,
         *,
         keepalive_secs: float = KEEPALIVE_SECS,
         look_secs: float = LOOK_SECS,
         life_secs: float = LIFE_SECS,
     ) -> None:
-        self._desk = desk
+        self._runs = runs
         self._keepalive, self._look, self._life = keepalive_secs, look_secs, life_secs
         self._readers: dict[str, set[Reader]] = {}
         self._closing = False
@@ -113,8 +113,8 @@ class LiveUpdates:
                 f"{len(mine)} streams of this user are open; a user may have {PER_USER}",
             )
         if wish.logs is not None:
-            self._desk.job(wish.uid, wish.logs)
-        reader = Reader(self._desk, wish, self.position)
+            self._runs.job(wish.uid, wish.logs)
+        reader = Reader(self._runs, wish, self.position)
         self._readers.setdefault(wish.uid, set()).add(reader)
         try:
             yield reader
@@ -170,8 +170,8 @@ class LiveUpdates:
 class Reader:
     """What one page does not know yet."""
 
-    def __init__(self, desk: RunService, wish: Subscription, position: int) -> None:
-        self._desk, self._wish = desk, wish
+    def __init__(self, runs: RunService, wish: Subscription, position: int) -> None:
+        self._runs, self._wish = runs, wish
         self._digest = wish.digest
         self._named = frozenset(wish.jids)
         self._changed: dict[str, int] = {}
@@ -229,7 +229,7 @@ class Reader:
         wish = self._wish
         try:
             async for piece in Tail(
-                self._desk, wish.uid, jid, wish.stream, self._place, tail=wish.tail
+                self._runs, wish.uid, jid, wish.stream, self._place, tail=wish.tail
             ).pieces():
                 await self._pieces.put(piece)
                 self._awake.set()
@@ -263,7 +263,7 @@ class Reader:
         rows = (
             []
             if self._named
-            else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
+            else self._runs.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
         )
         return list(self._wish.jids) or [row.jid for row in rows]
 
@@ -275,7 +275,7 @@ class Reader:
                 yield jid, entry.position
         before = None
         while not self._named:
-            rows = self._desk.engine.store.jobs(uid=self._wish.uid, before=before, limit=200)
+            rows = self._runs.engine.store.jobs(uid=self._wish.uid, before=before, limit=200)
             for row in rows:
                 if row.position > position:
                     yield row.jid, row.position
@@ -313,7 +313,7 @@ class Reader:
         for jid in list(islice(self._progressed, BATCH)):
             del self._progressed[jid]
             entry = self._durable(jid)
-            report = self._desk.progress.of(entry.job) if entry is not None else None
+            report = self._runs.progress.of(entry.job) if entry is not None else None
             if entry is not None and entry.job.run is not None and report is not None:
                 said = {
                     "computeJid": jid,
@@ -335,14 +335,14 @@ class Reader:
             entry = self._durable(jid)
             if entry is None or not entry.job.busy:
                 del self._told[jid]
-            elif _look(self._desk.describe(entry)) != look:
+            elif _look(self._runs.describe(entry)) != look:
                 yield self._status(jid, None)
 
     def _status(self, jid: str, id_: str | None) -> bytes:
         entry = self._durable(jid)
         if entry is None:
             return _event("status", id_, missing(jid, "noRun"))
-        reply = self._desk.describe(entry)
+        reply = self._runs.describe(entry)
         self._told.pop(jid, None)
         if not reply["over"]:
             self._told[jid] = entry.position, _look(reply)
@@ -352,7 +352,7 @@ class Reader:
 
     def _durable(self, jid: str) -> DurableJob | None:
         """None for what is not there and for what is not theirs."""
-        return self._desk.engine.durable(jid) if split_jid(jid)[0] == self._wish.uid else None
+        return self._runs.engine.durable(jid) if split_jid(jid)[0] == self._wish.uid else None
 
     def _id(self) -> str:
         return f"{self._position}-{self._place.serial}-{self._place.offset}-{int(self._place.ended)}-{self._digest}"

@@ -53,7 +53,7 @@ class Tail:
 
     def __init__(
         self,
-        desk: RunService,
+        runs: RunService,
         uid: str,
         jid: str,
         stream: Stream,
@@ -61,7 +61,7 @@ class Tail:
         *,
         tail: int = 0,
     ) -> None:
-        self._desk, self._uid, self._jid, self._stream = desk, uid, jid, stream
+        self._runs, self._uid, self._jid, self._stream = runs, uid, jid, stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
         self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -71,9 +71,9 @@ class Tail:
         Refusal("notFound").
         """
         loop = asyncio.get_running_loop()
-        with self._desk.watching(self._jid) as changed:
+        with self._runs.watching(self._jid) as changed:
             while True:
-                run = self._desk.job(self._uid, self._jid).job.run
+                run = self._runs.job(self._uid, self._jid).job.run
                 if run is not None and run.serial != self._serial:
                     self._begin(run.serial)
                 changed.clear()
@@ -104,12 +104,12 @@ class Tail:
             wait_secs=WAIT_SECS,
         )
         try:
-            chunk, _ = await self._desk.read_log(request)
+            chunk, _ = await self._runs.read_log(request)
         except Refusal as e:
             if e.code == "notFound":
                 raise
             # a newer run has begun, or nobody can read it just now
-            self._desk.counters.add("tail." + e.code)
+            self._runs.counters.add("tail." + e.code)
             return None
         return self._piece(chunk)
 
