@@ -1,8 +1,7 @@
-"""What has happened, counted: listens to the log, and looks at each job as it stands when what was
-written is durable.
+"""Counters of events: listens to the log, and reads each job as of the durable event.
 
-So it is in one place, and what counts is what is on record. What was before this process began is
-counted by nobody.
+All counting is in one module and follows the log. Events from before the start of this process are
+not counted.
 """
 
 from collections import deque
@@ -33,28 +32,28 @@ from .cause_labels import attempt_cause, cause
 from .instruments import Instruments
 
 _COUNTED = frozenset((RunRequested, TaskPlaced, TaskStarted, TaskEnded, AttemptEnded, RunEnded))
-#: Jobs whose events wait to be looked at: they wait for a moment only. More were never, and are not
-#: counted.
+#: Maximum number of jobs with events to be counted, which wait only briefly. Above it, events are
+#: dropped uncounted.
 MAX_WAITING = 100_000
 
 M = TypeVar("M", Counter, Histogram)
 
 
 class EventCounters:
-    """`heard` comes first, for all that became durable together; then `projected`, for each job
-    that changed.
+    """Counts durable events. Call `heard` first with all events that became durable together, then
+    `projected` for each changed job.
     """
 
     def __init__(self, instruments: Instruments) -> None:
         self._to = instruments
         self._waiting: dict[str, deque[tuple[int, Event]]] = {}
-        #: the library looks each row up anew; there are few
+        #: Cache: the library looks each series up again. There are few.
         self._rows: dict[tuple[Any, ...], Any] = {}
-        #: agents that were asked for, and when
+        #: Requested agents, and the wall time of the request.
         self._starting: dict[AgentKey, float] = {}
 
     def sizes(self) -> dict[str, int]:
-        """What is kept, counted."""
+        """Return the number of entries in memory."""
         return {"waiting": len(self._waiting), "starting": len(self._starting)}
 
     def heard(self, events: Sequence[Stored]) -> None:
@@ -85,14 +84,14 @@ class EventCounters:
             self._row(self._to.agent_starts, key.driver, status).observe(max(0.0, at - since))
 
     def _row(self, metric: M, *labels: str) -> M:
-        """One series of it."""
+        """Return one series of a metric."""
         found = self._rows.get((metric, *labels))
         if found is None:
             found = self._rows[(metric, *labels)] = metric.labels(*labels)
         return cast(M, found)
 
     def projected(self, job: Job, position: int) -> None:
-        """As it stands at this position. Counts what led there."""
+        """Count the events of a job up to this position, with the job as of this position."""
         stream = job_stream(job.jid)
         waiting = self._waiting.get(stream)
         if waiting is None:
@@ -105,7 +104,7 @@ class EventCounters:
     def _count(self, job: Job, event: Event) -> None:
         run = job.run
         if run is None or run.spec.driver not in self._to.drivers:
-            return  # of a driver that is not in use any more
+            return  # the driver is not in use any more
         driver = run.spec.driver
         match event:
             case RunRequested():
@@ -135,7 +134,7 @@ class EventCounters:
                 pass
 
     def _ended(self, job: Job, driver: str, event: RunEnded) -> None:
-        """The run that it was; another one may have followed at once."""
+        """Count a finished run. Another run may have followed at once, so look in the history too."""
         found: Run | PastRun | None = job.run
         if found is None or found.serial != event.serial:
             found = next((p for p in job.history if p.serial == event.serial), None)
@@ -163,6 +162,6 @@ class EventCounters:
 
 
 def _first(run: Run, event: TaskPlaced) -> bool:
-    """Of the tasks of its attempt."""
+    """Return whether this is the first task of its attempt."""
     attempt = next((a for a in run.attempts if a.number == event.token.attempt), None)
     return attempt is not None and bool(attempt.tasks) and attempt.tasks[0].token == event.token

@@ -1,5 +1,5 @@
-"""The monitoring of one supervisor, put together: what counts, what looks, what judges. The
-composition root makes one of these.
+"""The monitoring of one supervisor: connects counters, collector, sampler and health. The
+composition root creates one.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from .health import Health
 from .instruments import Instruments
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: How often is looked at what nobody tells of: the clock, lost lines.
+#: Interval for checks that have no event: the clock, lost lines.
 LOOK_SECS = 5.0
-#: The wall clock may be slewed; what moves it by more at once has set it.
+#: A larger change of the wall clock counts as a clock jump; a smaller one is slewing.
 SET_SECS = 1.0
-#: All of a scrape must be written by then.
+#: Time limit for writing the text of a scrape.
 WRITE_SECS = 8.0
 
 
 class MetricsExporter:
-    """parts: who tells. secret: what a scraper has to show."""
+    """Exports metrics. parts: sources of values. secret: the scraper's token."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class MetricsExporter:
         await self._writing.close(1.0)
 
     def admits(self, authorization: str) -> bool:
-        """Is this the scraper's token?"""
+        """Return whether the header contains the scraper's token."""
         return hmac.compare_digest(authorization.encode(), ("Bearer " + self._secret).encode())
 
-    # ---- what happens
+    # ---- inputs
 
     def projected(self, job: Job, position: int) -> None:
-        """As the engine's port: a job as it stands durably."""
+        """Receive a durable job from the engine."""
         self.happened.projected(job, position)
 
     def stored(self, point: str) -> None:
-        """The writer of the store, in its thread, is at this point of a group (see db.batches)."""
+        """Receive the progress of the store's writer, in its thread (see `db.batches`)."""
         now = self._mono()
         match point:
             case "taken":
@@ -93,17 +93,18 @@ class MetricsExporter:
             case "witnessed" if "committed" in self._stages:
                 self.instruments.db.labels("witness").observe(now - self._stages.pop("committed"))
 
-    # ---- what is asked for
+    # ---- outputs
 
     async def text(self) -> bytes:
-        """All metrics, in Prometheus' text format. Raises Refusal("deadline")."""
+        """Return all metrics in Prometheus' text format. Raises Refusal("deadline")."""
         seen = await self.aside.look()
         now = _Now(await readings(self._parts, seen), self.instruments)
         try:
             return await self._writing.run(lambda: generate_latest(now), WRITE_SECS)
         except (TimeoutError, Stuck):
             raise Refusal(
-                "deadline", f"the metrics could not be written within {WRITE_SECS:g} s"
+                "deadline",
+                f"the metrics could not be written within {WRITE_SECS:g} s; try again later",
             ) from None
 
     def sizes(self) -> dict[str, int]:
@@ -115,7 +116,7 @@ class MetricsExporter:
             self.look()
 
     def look(self) -> None:
-        """Was the clock set, were lines lost since the last look?"""
+        """Check whether the clock was set or lines were lost since the last check."""
         ahead, lost, moments = (
             self._wall() - self._mono(),
             self._parts.lines_lost(),
@@ -131,7 +132,7 @@ class MetricsExporter:
 
 
 class _Now:
-    """As a registry: what was read for this scrape, and what is counted."""
+    """A registry with the values of this scrape and all counters."""
 
     def __init__(self, read: list[Metric], instruments: Instruments) -> None:
         self._read, self._instruments = read, instruments
@@ -142,7 +143,9 @@ class _Now:
 
 
 class _Linked:
-    """The hub's `Links`: counted, and a start of an agent ends with its connection."""
+    """The hub's `ConnectionMetrics`: counts, and records that an agent start ended with a
+    connection.
+    """
 
     def __init__(
         self, instruments: Instruments, happened: EventCounters, wall: Callable[[], float]

@@ -63,7 +63,7 @@ def problems(root: Path) -> list[str]:
     """
     try:
         _compared(root)
-        return list(strangers(root))
+        return list(foreign_agents(root))
     except Refusal as e:
         return [e.sentence]
     except OSError:
@@ -76,7 +76,7 @@ def _compared(root: Path) -> tuple[Card, list[str]]:
     if missing(store_path(root)):
         _refuse_missing(root, card)
     _refuse_copy(root, card)
-    for sentence in strangers(root):
+    for sentence in foreign_agents(root):
         raise Refusal("copiedRoot", sentence)
     log = identity(system_events(store_path(root)) or [])
     if card is None:
@@ -132,7 +132,7 @@ def read_card(root: Path) -> Card | None:
         return None
 
 
-def strangers(root: Path) -> Iterator[str]:
+def foreign_agents(root: Path) -> Iterator[str]:
     """A sentence for each agent folder whose keeper or jobs live and belong to another folder."""
     for folder in sorted((root / "agent").glob("local.*")):
         said = _json(folder / "keeper.json")
@@ -173,7 +173,7 @@ def adopt(root: Path) -> Adopted:
             f"the log in {root / 'db'} cannot be read: 'jobscribe --root {root} db check' says why",
         )
     card, key, aside = read_card(root), _read_key(root), None
-    if _original(root, card) is not None or any(strangers(root)):
+    if _original(root, card) is not None or any(foreign_agents(root)):
         key = _new_key()
         aside = _put_aside(root / "agent", "adopt") if (root / "agent").exists() else None
     key = key or _new_key()

@@ -374,7 +374,7 @@ async def test_a_store_that_cannot_be_written_is_failing_and_heaviest(watch: Wat
     watch.monitoring.look()
     body = await watch.monitoring.health.body()
     assert body["state"] == "failing" and [r["what"] for r in body["reasons"]] == ["store", "log"]
-    assert body["reasons"][0]["since"] == 77.0 and "jobs run on" in body["reasons"][0]["sentence"]
+    assert body["reasons"][0]["since"] == 77.0 and "jobs continue" in body["reasons"][0]["sentence"]
     assert (await watch.rows())["db_failing"] == 1
 
 
