@@ -64,9 +64,9 @@ from .metrics.collector import CollectorSources
 from .metrics.exporter import MetricsExporter
 from .notifications.notifier import Notifications
 from .process import process_limits, root_identity
-from .process.connection_limits import Guarding
+from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
-from .process.listeners import Bound, agents_tls, bound, patient, port_of
+from .process.listeners import Bound, agents_tls, bound, pausing_listeners, port_of
 from .process.root_directory import RootDirectory
 from .process.root_identity import Card
 from .process.watchdog import Watchdog
@@ -264,7 +264,7 @@ class _Supervisor:
             settings, root, self._store, self._log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
-        self._guarding = Guarding(settings.limits, self._counters, self._log)
+        self._guarding = ConnectionGuard(settings.limits, self._counters, self._log)
         self._monitoring = MetricsExporter(
             CollectorSources(
                 self._engine,
@@ -482,7 +482,7 @@ class _Supervisor:
         while True:
             await asyncio.sleep(POKE_SECS)
             self._engine.poke()
-            self._root.mend(self._log)
+            self._root.repair(self._log)
 
     async def _append(self, event: Event) -> None:
         """One event of the system stream, durable when this returns. Raises Refusal."""
@@ -554,7 +554,7 @@ class _Supervisor:
         self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
     ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
-        server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))
+        server.add_sockets(pausing_listeners(sockets, self.noticed, self._guarding.make_room))
         self._servers.append(server)
 
     def _server_secret(self) -> str:

@@ -343,7 +343,8 @@ class Health:
             yield Reason(
                 f"frontEnd:{version}",
                 "degraded",
-                f"a front end of jobscribe {version} uses this supervisor of version {VERSION}: its pages and apps may have another version, too",
+                f"a front end of jobscribe {version} uses this supervisor of version {VERSION}:"
+                " its pages and apps may have another version, too",
                 None,
                 "install the same version there and restart it: systemctl restart jobscribe-server",
             )

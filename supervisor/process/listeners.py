@@ -1,9 +1,9 @@
-"""Listening sockets: bound before anybody is taken in, and waiting where a connection cannot be
-taken in for want of descriptors or memory.
+"""Listening sockets: bound before connections are accepted, and paused while descriptors or memory
+are short.
 
-Without this the loop would be told of the waiting connection again and again, and do nothing else.
-Who waits is in the kernel's queue, and is served when there is room; who is connected notices
-nothing.
+Without the pause the event loop would be notified of the waiting connection again and again, at
+full load. Waiting connections stay in the kernel's queue until there is capacity; established
+connections continue.
 """
 
 import errno
@@ -18,10 +18,10 @@ from tornado.ioloop import IOLoop
 from ...protocol.errors import Refusal
 from ...service.settings.settings import SupervisorSettings
 
-#: So many connections may wait to be taken: a thousand agents come back at once, and who finds no
-#: place tries again after a second or more.
+#: Length of the kernel's queue: a thousand agents may reconnect at once. Refused clients retry
+#: after a second or more.
 BACKLOG = 4096
-#: Then nobody is taken in for this long (seconds).
+#: Pause without accepting connections, seconds.
 PAUSE_SECS = 0.5
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
@@ -29,7 +29,7 @@ Bound = list[socket.socket]
 
 
 def bound(ip: str, port: int) -> Bound:
-    """Sockets at which connections wait already, and are not taken in yet. Raises
+    """Return bound sockets. Connections wait in the kernel's queue until they are accepted. Raises
     Refusal("portTaken").
     """
     try:
@@ -43,10 +43,10 @@ def port_of(sockets: Bound) -> int:
 
 
 class PausingListener(socket.socket):
-    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what,
-    detail): once for each shortage.
+    """Replaces a bound socket and pauses when accept fails for lack of resources. noticed(what,
+    detail): called once for each shortage.
 
-    make_room: ends another connection, if there is one that may be ended.
+    make_room: closes another connection if possible.
     """
 
     def __init__(
@@ -67,9 +67,11 @@ class PausingListener(socket.socket):
             if e.errno not in _SHORTAGES:
                 raise
             if self._make_room():
-                raise BlockingIOError(errno.EAGAIN, "there is room at the next try") from None
+                raise BlockingIOError(
+                    errno.EAGAIN, "another connection was closed; try again"
+                ) from None
             self._wait(e)
-            raise BlockingIOError(errno.EAGAIN, "nobody is taken in for a while") from None
+            raise BlockingIOError(errno.EAGAIN, "paused for lack of resources") from None
         self._short = False
         return accepted
 
@@ -82,11 +84,11 @@ class PausingListener(socket.socket):
         loop.call_later(PAUSE_SECS, self._again, loop)
 
     def _again(self, loop: IOLoop) -> None:
-        if self.fileno() >= 0:  # else the server has stopped
+        if self.fileno() >= 0:  # the server still runs
             loop.update_handler(self, IOLoop.READ)
 
 
-def patient(
+def pausing_listeners(
     bound: Iterable[socket.socket],
     noticed: Callable[[str, str], None],
     make_room: Callable[[], bool],
@@ -95,13 +97,15 @@ def patient(
 
 
 def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
-    """Of the listener for agents, where it has a certificate. Raises Refusal("badConfig")."""
+    """Return the TLS context of the agents' listener, or None without a certificate. Raises
+    Refusal("badConfig").
+    """
     if not s.agents_tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
-    except OSError as e:  # SSLError is one
+    except OSError as e:  # includes SSLError
         said = e.strerror or str(e)
         raise Refusal(
             "badConfig",

@@ -1,8 +1,8 @@
-"""What executions take: the newest sample, the peaks and a bounded series of each. Volatile, never
-an event.
+"""Resource usage of executions: newest sample, peaks and a bounded time series. Volatile, never an
+event.
 
-Kept for every live task; of runs that are over as long as there is room, those that ended last.
-What stays for good is in the exits.
+Values are kept for every live task, and for the most recently finished runs within a memory limit.
+Permanent values are in the exits.
 """
 
 from collections.abc import Callable
@@ -18,34 +18,36 @@ from ..process.counters import Counters
 from .summary import TaskUsage, job_metrics
 from .time_series import MAX_POINTS, Series
 
-#: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer.
-#: And the fewest that one has.
+#: Maximum points (72 bytes each) of all live tasks, and minimum points of each: with many tasks
+#: each has fewer points.
 LIVE_POINTS, FEWEST_POINTS = 400_000, 16
-#: Points of what is over, and what a task of it counts beside its points.
+#: Maximum points of finished tasks, and the fixed cost of a task in points.
 OVER_POINTS, TASK_POINTS = 200_000, 16
-#: What was said longer ago is not what is now: agents with much to look at speak once a minute.
+#: Older samples are not current. Agents with much to sample report once a minute.
 STALE_SECS = 90.0
 
 
 class UsageSamples:
-    """mono: seconds on the monotonic clock."""
+    """Resource usage of all tasks. mono: returns monotonic seconds."""
 
     def __init__(self, engine: Engine, counters: Counters, mono: Callable[[], float]) -> None:
         self._engine, self._counters, self._mono = engine, counters, mono
         self._live: dict[str, dict[Token, TaskUsage]] = {}
-        #: of jobs of which nothing is live; in the order of their ends
+        #: Jobs without live tasks, in the order of their ends.
         self._over: dict[str, dict[Token, TaskUsage]] = {}
-        #: serial and attempt that a live one's tasks were last sorted by
+        #: Serial and attempt of each live job for which old tasks were removed last.
         self._sorted: dict[str, tuple[int, int]] = {}
         self._live_tasks = self._over_points = 0
 
     def take(self, key: AgentKey, message: Samples) -> None:
-        """What an agent says of its executions. Raises Refusal("foreignToken") where one is another
-        user's; nothing is taken then.
+        """Record an agent's samples. Raises Refusal("foreignToken") if one is of another user's
+        task; then nothing is recorded.
         """
         for sample in message.samples:
             if split_jid(sample.token.jid)[0] != key.uid:
-                raise Refusal("foreignToken", f"it spoke of another user's task, {sample.token}")
+                raise Refusal(
+                    "foreignToken", f"the agent reported another user's task, {sample.token}"
+                )
         for sample in message.samples:
             task = self._engine.world.task(sample.token)
             if task is None or not task.live or task.agent_key != key:
@@ -55,7 +57,7 @@ class UsageSamples:
 
     def _add(self, sample: Sample) -> None:
         token, mono = sample.token, self._mono()
-        if token.jid in self._over:  # it begins anew, with a later run or attempt
+        if token.jid in self._over:  # a later run or attempt has started
             self._begin_again(token.jid)
         mine = self._live.setdefault(token.jid, {})
         taken = mine.get(token)
@@ -76,8 +78,8 @@ class UsageSamples:
         self._live_tasks += len(mine)
 
     def settle(self, job: Job) -> None:
-        """The job changed durably: only its live tasks and its current run's last attempt are of
-        interest.
+        """Handle a durable change of a job: forget all tasks except its live ones and those of the
+        last attempt.
         """
         mine = self._live.get(job.jid) or self._over.get(job.jid)
         run = job.run
@@ -85,7 +87,7 @@ class UsageSamples:
             return
         now, busy = (run.serial, len(run.attempts)), job.busy
         if busy and self._sorted.get(job.jid) == now:
-            return  # a task of many has started or ended: nothing is to be forgotten yet
+            return  # same run and attempt: nothing to forget yet
         wanted = {
             t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))
         }
@@ -115,7 +117,7 @@ class UsageSamples:
         return job_metrics(job, taken, self._mono() - STALE_SECS, series)
 
     def sizes(self) -> dict[str, int]:
-        """What is kept, counted."""
+        """Return the number of entries in memory."""
         return {
             "jobs": len(self._live),
             "tasks": self._live_tasks,
@@ -129,8 +131,8 @@ def _points(taken: dict[Token, TaskUsage]) -> int:
 
 
 def _rates(taken: TaskUsage, sample: Sample, mono: float) -> None:
-    """Bytes a second since the sample before; those that were held up on the way and came together
-    leave the rates as they are.
+    """Update the rates in bytes per second since the previous sample. Samples that were delayed and
+    arrived together do not change them.
     """
     secs, before = sample.at - taken.newest.at, taken.newest
     if secs <= 0 or mono <= taken.heard:
@@ -144,8 +146,8 @@ def _rate(before: int | None, now: int | None, secs: float) -> float | None:
 
 
 def _grow(taken: TaskUsage, sample: Sample) -> None:
-    """Counts from the start only grow: an agent that was replaced may know less than the one before
-    it.
+    """Update cumulative values and peaks. They only grow: a replaced agent may know less than its
+    predecessor.
     """
     taken.cpu_secs = largest(taken.cpu_secs, sample.cpu_secs)
     taken.read_bytes = largest(taken.read_bytes, sample.read_bytes)

@@ -1,8 +1,8 @@
-"""What the tasks of a run take, each for itself, and together for each role and the whole run:
-means *and* sums, and of how many. Pure.
+"""Resource usage of the tasks of a run: for each task, each role and the whole run, with means,
+sums and the number of known values. Pure.
 
-What is now (`NOW`) is counted over the tasks that run; what adds up (`ADDED`) and what was most
-(`PEAK`) over all tasks of the attempt. What is not known is None, in no mean and in no sum.
+Current values (`NOW`) cover running tasks. Cumulative values (`ADDED`) and peaks (`PEAK`) cover all
+tasks of the attempt. An unknown value is None and excluded from mean and sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +33,13 @@ PEAK = (
     "peakProcesses",
     "peakGpuMemoryBytes",
 )
-#: Points of all series of one answer together: ten whole ones.
+#: Maximum points of all series in one reply: ten full series.
 SERIES_POINTS = 3_600
 
 
 class TaskUsage(msgspec.Struct, kw_only=True):
-    """What samples said of one execution. newest: the last one, which came at `heard` on the
-    monotonic clock; the others only grow.
+    """Usage of one execution. newest: the last sample, which arrived at the monotonic time `heard`.
+    The cumulative values only grow.
     """
 
     newest: Sample
@@ -62,8 +62,8 @@ def job_metrics(
     heard_since: float,
     series: Callable[[Token], bool] = lambda token: False,
 ) -> dict[str, Any]:
-    """Of the last attempt of the current run. heard_since: what was said before then is not what is
-    now. series: of these the points.
+    """Return the usage of the last attempt of the current run. heard_since: older samples are not
+    current. series: selects tasks whose points are included.
     """
     run = job.run
     tasks = run.attempts[-1].tasks if run is not None and run.attempts else ()
@@ -120,7 +120,9 @@ def _now(taken: TaskUsage | None) -> dict[str, Any]:
 
 
 def _ever(task: Task, taken: TaskUsage | None) -> dict[str, Any]:
-    """Samples and exit each know at least so much: the larger one is nearer to the truth."""
+    """Return cumulative values and peaks. Samples and exit are both lower bounds, so take the
+    larger value.
+    """
     sampled = (
         (None,) * 7
         if taken is None
@@ -141,7 +143,7 @@ def _ever(task: Task, taken: TaskUsage | None) -> dict[str, Any]:
 
 
 def _mean_cpu(task: Task, taken: TaskUsage | None, cpu: float | None) -> float | None:
-    """Percent of a core since its start, by the clock of the machine where it runs."""
+    """Return the mean percentage of one core since the start, by the clock of the task's machine."""
     exit_ = task.exit
     if exit_ is not None:
         began, until = exit_.started_at, exit_.ended_at
