@@ -35,7 +35,8 @@ from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
-from ..service.site.startup_checks import check, read_secret
+from ..service.site.secret_files import read_secret
+from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
 from .agents.calls import Calls

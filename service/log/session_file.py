@@ -1,5 +1,5 @@
-"""Where a server process writes its log in a root: a supervisor into the session that it begins,
-the front end into the newest.
+"""Log files of a server process in a root. A supervisor begins a new session; a front end writes to
+the newest one.
 """
 
 import os
@@ -9,23 +9,25 @@ from ...runtime.log import session_folders
 from ...runtime.log.destinations import RotatingFile
 from ..settings.settings import LogSettings
 
-#: Makes a line of the log out of a sentence.
+#: Formats a sentence as a log line.
 Line = Callable[[str], str]
 
 
 class OwnSession:
-    """The session of a supervisor, which begins with it. Where none can be made, the log goes on in
-    the one before, and says so.
+    """The log session of one supervisor. If no session can be created, lines go to the previous
+    one, with a warning.
     """
 
     def __init__(self, name: str, settings: LogSettings, root: str, line: Line, said: Line) -> None:
-        """line: for what the file says on its own account; said: for what is said here."""
+        """line: formats messages of the file itself. said: formats messages of this class."""
         self._settings, self._root, self._said = settings, root, said
         trouble = ""
         try:
             folder = session_folders.begin(root)
         except OSError as e:
-            trouble = f"no session of the log can be begun: {e.strerror or e}; its lines go where those before went"
+            trouble = (
+                f"cannot create a log session: {e.strerror or e}; lines go to the previous session"
+            )
             folder = os.path.dirname(os.path.realpath(os.path.join(root, "log", f"{name}.log")))
         self.session: str | None = (
             os.path.basename(folder) if not trouble else session_folders.latest(root)
@@ -55,7 +57,7 @@ class OwnSession:
 def newest_session(
     name: str, settings: LogSettings, root: str, line: Line
 ) -> session_folders.Following:
-    """An output into the newest session, whichever that is."""
+    """Return an output that always writes to the newest session."""
     return session_folders.Following(
         root, name, lambda path: RotatingFile(path, settings.file_bytes, settings.files_kept, line)
     )
