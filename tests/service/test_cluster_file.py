@@ -226,7 +226,10 @@ clusters:
         ("    pythons: [bin/python3]\n", ["clusters[0].pythons: 'bin/python3' is a relative path"]),
         ("    pythons: [python3, python3]\n", ["clusters[0].pythons: names python3 twice"]),
         ("    wheels: nowhere\n", ["F:3: clusters[0].wheels: folder ", "nowhere does not exist"]),
-        ("    environment: {1A: x}\n", ["clusters[0].environment: 1A is not the name of a variable"]),
+        (
+            "    environment: {1A: x}\n",
+            ["clusters[0].environment: 1A is not the name of a variable"],
+        ),
         ("    environment: {JOBSCRIBE_X: x}\n", ["JOBSCRIBE_X is set by jobscribe or Slurm"]),
         ("    environment: {A: 'x\ty'}\n", ["A must be text on one line"]),
         ("    environment: [A]\n", ["clusters[0].environment: must be a mapping"]),
@@ -260,7 +263,10 @@ clusters:
             "    directives: exclusive\n",
             ["clusters[0].directives: must be a list of sbatch options"],
         ),
-        ("    directives: [--exclusive]\n", ["clusters[0].directives: must be a list of sbatch options"]),
+        (
+            "    directives: [--exclusive]\n",
+            ["clusters[0].directives: must be a list of sbatch options"],
+        ),
         (
             "    directives: [reservation=x]\n",
             ["clusters[0].directives: 'reservation=x' must be only the name of an option"],
@@ -287,7 +293,10 @@ clusters:
             "    limits: {timeLimit: 1}\n",
             ["clusters[0].limits.timeLimit is not known; did you mean 'timeLimitSecs'?"],
         ),
-        ("    defaults: []\n", ["clusters[0].defaults: must be a mapping of default values of runs"]),
+        (
+            "    defaults: []\n",
+            ["clusters[0].defaults: must be a mapping of default values of runs"],
+        ),
         ("    defaults: {cluster: b}\n", ["F:3: clusters[0].defaults.cluster: must be left out"]),
         (
             "    defaults: {partition: 'a b'}\n",
@@ -316,9 +325,7 @@ clusters:
         ),
         (
             "    defaults: {directives: [exclusive]}\n",
-            [
-                "clusters[0].defaults.directives: exclusive is not in directives of the cluster"
-            ],
+            ["clusters[0].defaults.directives: exclusive is not in directives of the cluster"],
         ),
         (
             "    defaults: {directives: ['exclusive=a b']}\n",

@@ -98,7 +98,7 @@ def test_a_file_may_say_it_in_every_way_that_toml_has(tmp_path: pathlib.Path, te
         ("[limits]\nping_timeout_secs = 21\n", ["limits.ping_timeout_secs must not be more than"]),
         (
             '[supervisor]\nagents_tls_cert = "/c"\n',
-            ["supervisor.agents_tls_key and supervisor.agents_tls_ca not set"],
+            ["set supervisor.agents_tls_key and supervisor.agents_tls_ca"],
         ),
         ('[apps]\nalso = ["a"]\n', ["apps.also must be app names", "crack=my_apps.crack:app"]),
         ('[apps]\nalso = ["A=b:c"]\n', ["apps.also must be"]),

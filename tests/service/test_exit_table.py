@@ -516,7 +516,10 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{codes: [1]}") * 2,
-            ["row 2 (line 9), code: is also that of row 1", "row 2 (line 9), phrase: is also that of row 1"],
+            [
+                "row 2 (line 9), code: is also that of row 1",
+                "row 2 (line 9), phrase: is also that of row 1",
+            ],
         ),
         (
             "rows:"
