@@ -69,7 +69,7 @@ from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
 from .process.listeners import Bound, agents_tls, bound, pausing_listeners, port_of
 from .process.root_directory import RootDirectory
-from .process.root_identity import Card
+from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
 from .runs.output_reader import OutputReader
 from .runs.port_leases import Leases
@@ -105,8 +105,8 @@ def main(
     try:
         card = root_identity.compare(root)
         root_identity.write_key(root.path, card)
-        process_limits.private_memory()
-        process_limits.prompt_threads()
+        process_limits.protect_memory()
+        process_limits.shorten_switch_interval()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
         lag.run(_serve(settings, root, card, announce, front, notifier or Notifier({}), lag))
@@ -117,7 +117,7 @@ def main(
 async def _serve(
     settings: Settings,
     root: RootDirectory,
-    card: Card,
+    card: RootIdentity,
     announce: Announce,
     front: str | None,
     notifier: Notifier,
@@ -142,7 +142,7 @@ class _Supervisor:
         self,
         settings: Settings,
         root: RootDirectory,
-        card: Card,
+        card: RootIdentity,
         front: str | None,
         notifier: Notifier,
         lag: LoopLag,
@@ -183,7 +183,7 @@ class _Supervisor:
             self._log,
             self._redactor,
             self._agents_key,
-            descriptors=process_limits.many_descriptors(),
+            descriptors=process_limits.raise_descriptor_limit(),
         )
         self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)

@@ -18,26 +18,28 @@ class OwnSession:
     one, with a warning.
     """
 
-    def __init__(self, name: str, settings: LogSettings, root: str, line: Line, said: Line) -> None:
+    def __init__(
+        self, name: str, settings: LogSettings, root: str, line: Line, format_note: Line
+    ) -> None:
         """line: formats messages of the file itself. said: formats messages of this class."""
-        self._settings, self._root, self._said = settings, root, said
-        trouble = ""
+        self._settings, self._root, self._format_note = settings, root, format_note
+        problem = ""
         try:
             folder = session_folders.begin(root)
         except OSError as e:
-            trouble = (
+            problem = (
                 f"cannot create a log session: {e.strerror or e}; lines go to the previous session"
             )
             folder = os.path.dirname(os.path.realpath(os.path.join(root, "log", f"{name}.log")))
         self.session: str | None = (
-            os.path.basename(folder) if not trouble else session_folders.latest(root)
+            os.path.basename(folder) if not problem else session_folders.latest(root)
         )
         self._file = RotatingFile(
             os.path.join(folder, f"{name}.log"), settings.file_bytes, settings.files_kept, line
         )
         self._rotations = 0
-        if trouble:
-            self._file.put(said(trouble))
+        if problem:
+            self._file.put(format_note(problem))
         self._prune()
 
     def put(self, text: str) -> None:
@@ -51,7 +53,7 @@ class OwnSession:
             self._root, kept=self._settings.sessions_kept, total_bytes=self._settings.total_bytes
         )
         if removed.sessions:
-            self._file.put(self._said(str(removed)))
+            self._file.put(self._format_note(str(removed)))
 
 
 def newest_session(

@@ -78,7 +78,7 @@ class PkdebugSink:
         self._idle = True
         self._closed = False
         self.dropped = 0
-        self._unsaid = 0
+        self._unreported = 0
         self.revived = 0
         self._start_pkdebug()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -89,7 +89,7 @@ class PkdebugSink:
         with self._changed:
             if self._closed or len(self._queue) >= self._max_queued:
                 self.dropped += 1
-                self._unsaid += 1
+                self._unreported += 1
                 return
             self._queue.append(record)
             self._changed.notify()
@@ -119,8 +119,8 @@ class PkdebugSink:
             with self._changed:
                 self._idle = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._queue or self._unsaid or self._closed)
-                if not self._queue and not self._unsaid:
+                self._changed.wait_for(lambda: self._queue or self._unreported or self._closed)
+                if not self._queue and not self._unreported:
                     return
                 self._idle = False
                 urgent = self._closed or any(record.traceback for record in self._queue)
@@ -128,19 +128,19 @@ class PkdebugSink:
                 time.sleep(TOGETHER_SECS)
             with self._changed:
                 records, self._queue = list(self._queue), deque()
-                unsaid, self._unsaid = self._unsaid, 0
-            for together in _batches(records):
-                self._say(together)
-            if unsaid:
-                self._say(
+                unreported, self._unreported = self._unreported, 0
+            for batch in _batches(records):
+                self._write_batch(batch)
+            if unreported:
+                self._write_batch(
                     [
                         _note(
-                            f"{unsaid} log lines were dropped here: they arrived faster than they could be written"
+                            f"{unreported} log lines were dropped here: they arrived faster than they could be written"
                         )
                     ]
                 )
 
-    def _say(self, records: list[Record]) -> None:
+    def _write_batch(self, records: list[Record]) -> None:
         """Write these lines together."""
         first, writer = records[0], self._writer
         writer.current, writer.wrote = records, False
@@ -256,15 +256,15 @@ def open_log(
     and not a second time as lines.
     """
     stream = stream or sys.stderr
-    said = _said_by(json_of if settings.format == "json" else text_of)
-    line = said if settings.format == "json" else plain_line
-    ours = settings.journald == "auto" and _leads_to_journal(stream)
+    format_note = _note_formatter(json_of if settings.format == "json" else text_of)
+    line = format_note if settings.format == "json" else plain_line
+    ours = settings.journald == "auto" and _is_journal_stream(stream)
     outputs: list[Output] = [] if ours else [Stream(stream, STREAM_SECS, line)]
     kept: OwnSession | Following | None = None
     if root is not None:
         own = component == "supervisor"
         kept = (
-            OwnSession(component, settings, root, line, said)
+            OwnSession(component, settings, root, line, format_note)
             if own
             else newest_session(component, settings, root, line)
         )
@@ -282,7 +282,7 @@ def open_log(
     return Log(component, redactor, sink, trace=settings.trace), sink
 
 
-def _leads_to_journal(stream: TextIO) -> bool:
+def _is_journal_stream(stream: TextIO) -> bool:
     try:
         return is_journal(stream.fileno(), os.environ.get("JOURNAL_STREAM"))
     except (OSError, ValueError, AttributeError):  # a stream without a file descriptor
@@ -310,5 +310,5 @@ def _note(message: str, where: str = "service/log/sink.py:0:sink") -> Record:
     return Record(time.time(), os.getpid(), 0, "log", where, message, {}, level="warning")
 
 
-def _said_by(render: Callable[[Record], str]) -> Callable[[str], str]:
+def _note_formatter(render: Callable[[Record], str]) -> Callable[[str], str]:
     return lambda sentence: render(_note(sentence))

@@ -96,10 +96,10 @@ def load(
     `JOBSCRIBE_CONFIG`, then `<root>/jobscribe.toml` if it exists.
     """
     env = os.environ if env is None else env
-    above = _from_env(env)
-    above.update(_from_options(options or {}))
+    overrides = _from_env(env)
+    overrides.update(_from_options(options or {}))
     named = file or env.get(CONFIG_NAME)
-    root = _parsed("root", above["root"]) if "root" in above else Settings().root
+    root = _parse("root", overrides["root"]) if "root" in overrides else Settings().root
     path = named or os.path.join(os.path.abspath(root), FILE_NAME)
     given = _from_file(path, must_exist=named is not None)
     if named is None and "root" in given:
@@ -107,8 +107,8 @@ def load(
             "badConfig",
             f"{given['root'].origin}: a configuration file in the root cannot set the root; remove the line",
         )
-    given.update(above)
-    return _built(given)
+    given.update(overrides)
+    return _build(given)
 
 
 def show(settings: Settings) -> list[Row]:
@@ -139,17 +139,17 @@ def _text(value: Any) -> str:
     )
 
 
-def _built(given: Mapping[str, _Given]) -> Settings:
+def _build(given: Mapping[str, _Given]) -> Settings:
     top: dict[str, Any] = {}
     grouped: dict[str, dict[str, Any]] = {g: {} for g in GROUPS}
     for name, g in given.items():
         group, _, rest = name.rpartition(".")
-        (grouped[group] if group else top)[rest] = _parsed(name, g)
+        (grouped[group] if group else top)[rest] = _parse(name, g)
     groups = {g: GROUPS[g](**values) for g, values in grouped.items()}
     return Settings(**top, **groups, origins={name: g.origin for name, g in given.items()})
 
 
-def _parsed(name: str, given: _Given) -> Any:
+def _parse(name: str, given: _Given) -> Any:
     try:
         return SETTINGS[name].parser(given.value)
     except InvalidValue as e:
@@ -161,7 +161,7 @@ def _parsed(name: str, given: _Given) -> Any:
 def _from_options(options: Mapping[str, Any]) -> dict[str, _Given]:
     for name in options:
         if name not in SETTINGS:
-            _unknown("option", name, SETTINGS)
+            _raise_unknown("option", name, SETTINGS)
     return {
         k: _Given(v, "option --" + k.rpartition(".")[2].replace("_", "-"))
         for k, v in options.items()
@@ -178,7 +178,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
         elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {
             CONFIG_NAME
         }:
-            _unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
+            _raise_unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
     return out
 
 
@@ -195,19 +195,19 @@ def _from_file(path: str, must_exist: bool) -> dict[str, _Given]:
         raise Refusal("badConfig", f"the configuration file {path} cannot be read: {e}") from None
     lines = _lines(content)
     out = {}
-    for name, value in _flat(data):
+    for name, value in _flatten(data):
         origin = f"{path}:{_line_of(name, lines)}"
         if name not in SETTINGS:
-            _unknown(origin, name, SETTINGS)
+            _raise_unknown(origin, name, SETTINGS)
         out[name] = _Given(value, origin)
     return out
 
 
-def _flat(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in data.items():
         name = before + key
         if isinstance(value, dict) and name not in SETTINGS:
-            yield from _flat(value, name + ".") if value or name in GROUPS else [(name, value)]
+            yield from _flatten(value, name + ".") if value or name in GROUPS else [(name, value)]
         else:
             yield name, value
 
@@ -232,7 +232,7 @@ def _line_of(name: str, lines: Mapping[str, int]) -> int:
     return lines.get(name, 1)
 
 
-def _unknown(origin: str, name: str, known: Iterable[str]) -> Never:
+def _raise_unknown(origin: str, name: str, known: Iterable[str]) -> Never:
     known = list(known)
     last_part = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or last_part[:1]

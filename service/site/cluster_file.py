@@ -99,15 +99,15 @@ def read(path: str) -> tuple[Clusters | None, list[Refusal]]:
     whole, shapes = _Reader(path, notes.wrong).shapes(given)
     check(path, whole, shapes, notes.wrong)
     found = notes.found()
-    return (None, found) if found else (Clusters(clusters=tuple(map(_made, shapes))), [])
+    return (None, found) if found else (Clusters(clusters=tuple(map(_build_cluster, shapes))), [])
 
 
-def _made(shape: ClusterShape) -> Cluster:
+def _build_cluster(shape: ClusterShape) -> Cluster:
     values = dict(shape.cluster.values)
     if "runs" in values:
         values.setdefault("runs_per_user", min(values["runs"], 100))
     if shape.login:
-        values["login"] = tuple(_host(host) for host in shape.login)
+        values["login"] = tuple(_build_host(host) for host in shape.login)
     if shape.defaults is not None:
         values["defaults"] = BatchRequest(**shape.defaults.values)
     if shape.limits is not None:
@@ -115,9 +115,9 @@ def _made(shape: ClusterShape) -> Cluster:
     return Cluster(**values)
 
 
-def _host(host: Part) -> LoginHost:
+def _build_host(host: Part) -> LoginHost:
     via = host.values.get("via")
-    return LoginHost(**{**host.values, "via": None if via is None else _host(via)})
+    return LoginHost(**{**host.values, "via": None if via is None else _build_host(via)})
 
 
 class _Reader:
@@ -201,7 +201,7 @@ def _each(pattern: str) -> Callable[[Any], list[str]]:
     return read
 
 
-def _unsayable(value: Any) -> Any:
+def _reject(value: Any) -> Any:
     raise InvalidValue("")
 
 
@@ -218,7 +218,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "host": matching(
         r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
     ),
-    "cluster": _unsayable,
+    "cluster": _reject,
     "gpus": _count,
     "nodes": _count,
     "tasks": _count,

@@ -58,20 +58,20 @@ def check(path: str, whole: Part, shapes: Sequence[ClusterShape], wrong: Wrong) 
     if os.stat(path).st_mode & stat.S_IWOTH:
         what = "can be written by everybody: others could add their own host to it and receive passwords"
         wrong(whole, "", f"{path} {what}; run: chmod o-w {path}", "unsafe")
-    _once([s.cluster for s in shapes], wrong)
+    _check_unique_names([s.cluster for s in shapes], wrong)
     for shape in shapes:
-        _access(shape, wrong)
-        _link(shape, wrong)
+        _check_access(shape, wrong)
+        _check_link(shape, wrong)
         for host in shape.login:
-            _login(host, wrong)
-        _once_each(shape.login, wrong)
-        _places(shape.cluster, wrong)
-        _environment(shape.cluster, wrong)
-        _pace(shape.cluster, wrong)
-        _batch(shape, wrong)
+            _check_login(host, wrong)
+        _check_unique_hosts(shape.login, wrong)
+        _check_paths(shape.cluster, wrong)
+        _check_environment(shape.cluster, wrong)
+        _check_rates(shape.cluster, wrong)
+        _check_batch(shape, wrong)
 
 
-def _once(clusters: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_names(clusters: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[str, Part] = {}
     for cluster in clusters:
         if (name := cluster.values.get("name")) is None:
@@ -85,7 +85,7 @@ def _once(clusters: Sequence[Part], wrong: Wrong) -> None:
 # ---- access
 
 
-def _access(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_access(shape: ClusterShape, wrong: Wrong) -> None:
     cluster = shape.cluster
     access = cluster.values.get("access", "account")
     if "access" in cluster.given and "access" not in cluster.values:
@@ -117,7 +117,7 @@ def _access(shape: ClusterShape, wrong: Wrong) -> None:
             "badConfig",
         )
     for uid, user in cluster.values.get("users", {}).items():
-        _user(cluster, uid, user, wrong)
+        _check_user(cluster, uid, user, wrong)
     methods = cluster.values.get("methods", ())
     if not methods and "methods" in cluster.values:
         wrong(
@@ -126,11 +126,11 @@ def _access(shape: ClusterShape, wrong: Wrong) -> None:
             "is empty: nobody could sign in; remove it to allow all methods",
             "badConfig",
         )
-    if again := _again(methods):
+    if again := _first_duplicate(methods):
         wrong(cluster, "methods", f"names {again} twice; give each once", "badConfig")
 
 
-def _user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
+def _check_user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
     if not fits(uid, Uid):
         what = f"{ascii(uid)[:40]} is not a user id of 8 letters and digits"
         wrong(cluster, "users", f"{what} ('jobscribe job list --json' shows them)", "badConfig")
@@ -145,7 +145,7 @@ def _user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
         )
 
 
-def _link(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_link(shape: ClusterShape, wrong: Wrong) -> None:
     cluster = shape.cluster
     access, link = cluster.values.get("access", "account"), cluster.values.get("link", "direct")
     if link == "ssh" and access != "ssh":
@@ -186,18 +186,18 @@ def _link(shape: ClusterShape, wrong: Wrong) -> None:
             )
 
 
-def _login(host: Part, wrong: Wrong) -> None:
+def _check_login(host: Part, wrong: Wrong) -> None:
     keys = host.values.get("keys", ())
     for n, key in enumerate(keys):
         if problem := key_problem(key):
             wrong(host, "keys", f"[{n}]: {problem[0]}", problem[1])
-    if again := _again(" ".join(key.split()[:2]) for key in keys):
+    if again := _first_duplicate(" ".join(key.split()[:2]) for key in keys):
         wrong(host, "keys", f"has {again[:40]}... twice; give each once", "badConfig")
     if (via := host.values.get("via")) is not None:
-        _login(via, wrong)
+        _check_login(via, wrong)
 
 
-def _once_each(hosts: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_hosts(hosts: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[tuple[str, int], Part] = {}
     for host in hosts:
         if (name := host.values.get("host")) is None:
@@ -264,7 +264,7 @@ def _strings(blob: bytes) -> Iterator[bytes]:
 # ---- paths
 
 
-def _places(cluster: Part, wrong: Wrong) -> None:
+def _check_paths(cluster: Part, wrong: Wrong) -> None:
     folder = cluster.values.get("folder")
     if folder is not None:
         if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
@@ -293,7 +293,7 @@ def _places(cluster: Part, wrong: Wrong) -> None:
                 f"{what}: use an absolute path, or a command name",
                 "badConfig",
             )
-    if again := _again(pythons):
+    if again := _first_duplicate(pythons):
         wrong(cluster, "pythons", f"names {again} twice; give each once", "badConfig")
     wheels = cluster.values.get("wheels")
     if wheels is not None and not os.path.isdir(wheels):
@@ -305,7 +305,7 @@ def _places(cluster: Part, wrong: Wrong) -> None:
         )
 
 
-def _environment(cluster: Part, wrong: Wrong) -> None:
+def _check_environment(cluster: Part, wrong: Wrong) -> None:
     for name, value in cluster.values.get("environment", {}).items():
         shown = ascii(name)[1:-1][:60]
         if not fits(name, EnvName):
@@ -334,7 +334,7 @@ def _environment(cluster: Part, wrong: Wrong) -> None:
             wrong(cluster, "environment", f"{shown} must be text on one line", "badConfig")
 
 
-def _pace(cluster: Part, wrong: Wrong) -> None:
+def _check_rates(cluster: Part, wrong: Wrong) -> None:
     values = cluster.values
     least, most = values.get("poll_secs", 2.0), values.get("poll_max_secs", 30.0)
     if least > most:
@@ -357,11 +357,11 @@ def _pace(cluster: Part, wrong: Wrong) -> None:
 # ---- batch requests
 
 
-def _batch(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_batch(shape: ClusterShape, wrong: Wrong) -> None:
     cluster, defaults, limits = shape.cluster, shape.defaults, shape.limits
     for part in (cluster, defaults):
         setup = part.values.get("setup", "") if part is not None else ""
-        if part is not None and (problem := setup_problem(setup) or _too_long(setup)):
+        if part is not None and (problem := setup_problem(setup) or _length_problem(setup)):
             wrong(part, "setup", problem, "badConfig")
     names = cluster.values.get("directives", ())
     for name in names:
@@ -374,16 +374,18 @@ def _batch(shape: ClusterShape, wrong: Wrong) -> None:
             )
         elif problem := directive_problem(name):
             wrong(cluster, "directives", problem, "badConfig")
-    if again := _again(names):
+    if again := _first_duplicate(names):
         wrong(cluster, "directives", f"names {again} twice; give each once", "badConfig")
     for name, limit in (limits.values if limits is not None else {}).items():
         if not limit and limits is not None and name != "gpus":
             wrong(limits, _camel(name), "must be at least 1: no run could start", "badConfig")
     if defaults is not None:
-        _defaults(defaults, names, limits.values if limits is not None else {}, wrong)
+        _check_defaults(defaults, names, limits.values if limits is not None else {}, wrong)
 
 
-def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wrong: Wrong) -> None:
+def _check_defaults(
+    defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wrong: Wrong
+) -> None:
     for directive in defaults.values.get("directives", ()):
         name = directive_name(directive)
         if problem := directive_problem(directive):
@@ -415,7 +417,7 @@ def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wr
             )
 
 
-def _too_long(setup: str) -> str | None:
+def _length_problem(setup: str) -> str | None:
     return (
         f"has {len(setup)} characters; the limit is {MAX_SETUP}" if len(setup) > MAX_SETUP else None
     )
@@ -426,6 +428,6 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def _again(values: Any) -> str | None:
+def _first_duplicate(values: Any) -> str | None:
     """Return the first duplicate, or None."""
     return next((value for value, count in Counter(values).items() if count > 1), None)

@@ -44,10 +44,10 @@ def load(also: str | None) -> Table:
     mistakes.
     """
     shipped = _rows(SHIPPED)
-    return Table(rows=shipped if also is None else _together(_rows(also), shipped, also))
+    return Table(rows=shipped if also is None else _combine(_rows(also), shipped, also))
 
 
-def _together(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tuple[Row, ...]:
+def _combine(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tuple[Row, ...]:
     """Combine tables: a row with the code of a shipped row replaces it, all other rows precede the
     shipped rows.
     """
@@ -89,9 +89,9 @@ def _rows(path: str) -> tuple[Row, ...]:
 def _refuse(path: str, problems: Problems) -> None:
     if not problems:
         return
-    told = [f"{where}: {what}" for where, what in problems[:MAX_PROBLEMS]]
+    listed = [f"{where}: {what}" for where, what in problems[:MAX_PROBLEMS]]
     more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
-    raise Refusal("badConfig", f"the exit table {path} has mistakes: {'; '.join(told)}{more}")
+    raise Refusal("badConfig", f"the exit table {path} has mistakes: {'; '.join(listed)}{more}")
 
 
 def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
@@ -110,7 +110,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     for n, given in enumerate(data["rows"], 1):
         if not isinstance(given, LocatedMapping):
             problems.append(
-                (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_got(given)}")
+                (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_shown(given)}")
             )
             continue
         where = f"row {n} (line {given.line})"
@@ -118,7 +118,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
         for field, seen in (("code", codes), ("phrase", phrases)):
             if isinstance(value := given.get(field), int | str) and seen.setdefault(value, n) != n:
                 problems.append(
-                    (f"{where}, {field}", f"is also that of row {seen[value]}: {_got(value)}")
+                    (f"{where}, {field}", f"is also that of row {seen[value]}: {_shown(value)}")
                 )
     if not problems:
         _steps(rows, problems)
@@ -161,7 +161,7 @@ def _when(where: str, given: Any, problems: Problems) -> When:
     field.unknown(_CONDITIONS)
     if given.get("memory", True) is not True:
         problems.append(
-            (f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}")
+            (f"{where}.memory", f"must be true, or left out; got {_shown(given['memory'])}")
         )
     when = When(
         stop=field.each("stop", _word),
@@ -210,7 +210,7 @@ class _Fields:
         except ValueError as e:
             self._wrong(
                 name,
-                f"{e}; got {_got(self._given[name])}"
+                f"{e}; got {_shown(self._given[name])}"
                 if name in self._given
                 else f"is missing: it {e}",
             )
@@ -231,14 +231,14 @@ class _Fields:
             return ()
         values = self._given[name]
         if not isinstance(values, list) or not 0 < len(values) <= MAX_LIST:
-            self._wrong(name, f"must be a list of 1 to {MAX_LIST}; got {_got(values)}")
+            self._wrong(name, f"must be a list of 1 to {MAX_LIST}; got {_shown(values)}")
             return ()
         out = []
         for n, value in enumerate(values):
             try:
                 out.append(read(value))
             except ValueError as e:
-                self._wrong(f"{name}[{n}]", f"{e}; got {_got(value)}")
+                self._wrong(f"{name}[{n}]", f"{e}; got {_shown(value)}")
         return tuple(out)
 
 
@@ -326,5 +326,5 @@ def _rule(value: Any) -> str:
     return value
 
 
-def _got(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ascii(value)[:60]

@@ -38,7 +38,7 @@ WORDS = (
     "purged",
 )
 #: Headers that jobscribe sets itself.
-_OURS = frozenset(
+_RESERVED_HEADERS = frozenset(
     {
         "content-type",
         "content-length",
@@ -49,7 +49,7 @@ _OURS = frozenset(
         "user-agent",
     }
 )
-_OUR_PREFIX = "x-jobscribe-"
+_RESERVED_PREFIX = "x-jobscribe-"
 _MOST_BYTES = 64 * 1024
 
 
@@ -86,7 +86,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{parts.scheme}://{parts.netloc}"
 
 
-class _Whole(msgspec.Struct, frozen=True, kw_only=True):
+class _TargetsFile(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
 
 
@@ -123,14 +123,14 @@ def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
     """Return the targets, or all mistakes of the file."""
     try:
         given = opened(path, "notify.file", "targets; etc/notifications.example.yml is one")
-        _only_ours(path)
+        _check_owner(path)
     except Refusal as e:
         return None, [e]
     notes = Notes(path)
     parts = _parts(path, given, notes.wrong)
     names: dict[str, Part] = {}
     for part in parts:
-        _check(part, notes.wrong)
+        _check_target(part, notes.wrong)
         name = part.values.get("name", "")
         if name and names.setdefault(name, part) is not part:
             first = names[name].line("name")
@@ -147,9 +147,12 @@ def secret_of(target: Target) -> str | None:
     """Return the signing key of a target. Raises Refusal."""
     if target.secret_file is None:
         return None
-    for problem in (*file_problems("secretFile", target.secret_file), *_weak(target.secret_file)):
+    for problem in (
+        *file_problems("secretFile", target.secret_file),
+        *_weak_secret_problems(target.secret_file),
+    ):
         raise problem
-    return _text(target.secret_file).strip()
+    return _read_text(target.secret_file).strip()
 
 
 def headers_of(target: Target) -> dict[str, str]:
@@ -158,14 +161,14 @@ def headers_of(target: Target) -> dict[str, str]:
         return {}
     for problem in file_problems("headersFile", target.headers_file):
         raise problem
-    return _headers(target.headers_file)
+    return _read_headers(target.headers_file)
 
 
 def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
     fields = Fields(
         path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile")
     )
-    whole = fields.part(_Whole, given, "", left=("targets",))
+    whole = fields.part(_TargetsFile, given, "", left=("targets",))
     if "targets" not in given:
         return []
     value = given["targets"]
@@ -180,14 +183,14 @@ def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
 # ---- checks of combinations
 
 
-def _check(part: Part, wrong: Wrong) -> None:
+def _check_target(part: Part, wrong: Wrong) -> None:
     given, values = part.given, part.values
     if ("url" in given) == ("command" in given):
         wrong(part, "", "a target needs either url or command, not both", "badConfig")
     if "url" in values:
         _check_url(part, wrong)
     if "command" in values:
-        for what, code in _unfit_program(values["command"][0]):
+        for what, code in _program_problems(values["command"][0]):
             wrong(part, "command", what, code)
         for name in ("secretFile", "headersFile", "caFile", "allowHttp"):
             if name in given:
@@ -198,18 +201,20 @@ def _check(part: Part, wrong: Wrong) -> None:
                     "badConfig",
                 )
     for field, name, check in (
-        ("secretFile", "secret_file", _weak),
-        ("headersFile", "headers_file", _bad_headers),
+        ("secretFile", "secret_file", _weak_secret_problems),
+        ("headersFile", "headers_file", _header_problems),
     ):
         if values.get(name) is not None:
-            for problem in _all_of(file_problems(field, values[name]), check, values[name]):
+            for problem in _file_or_content_problems(
+                file_problems(field, values[name]), check, values[name]
+            ):
                 wrong(part, "", problem.sentence, problem.code)
     if values.get("ca_file") is not None:
-        for problem in _bad_ca(values["ca_file"]):
+        for problem in _ca_problems(values["ca_file"]):
             wrong(part, "caFile", problem.sentence, problem.code)
 
 
-def _all_of(
+def _file_or_content_problems(
     first: Iterator[Refusal], then: Callable[[str], Iterator[Refusal]], path: str
 ) -> list[Refusal]:
     """Skip content checks if the file itself has problems, such as being readable by others."""
@@ -236,7 +241,7 @@ def _check_url(part: Part, wrong: Wrong) -> None:
         wrong(part, "url", f"{what} set allowHttp: true in a trusted network", "unsafe")
 
 
-def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
+def _program_problems(program: str) -> Iterator[tuple[str, str]]:
     """Yield (problem, error code)."""
     try:
         found = os.stat(program)
@@ -252,7 +257,7 @@ def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _only_ours(path: str) -> None:
+def _check_owner(path: str) -> None:
     """Check that only this user can write the file: it names commands to execute and receivers of
     everybody's runs.
     """
@@ -270,9 +275,9 @@ def _only_ours(path: str) -> None:
         )
 
 
-def _weak(path: str) -> Iterator[Refusal]:
+def _weak_secret_problems(path: str) -> Iterator[Refusal]:
     try:
-        secret = _text(path).strip()
+        secret = _read_text(path).strip()
     except Refusal as problem:
         yield problem
         return
@@ -283,17 +288,17 @@ def _weak(path: str) -> Iterator[Refusal]:
         )
 
 
-def _bad_headers(path: str) -> Iterator[Refusal]:
+def _header_problems(path: str) -> Iterator[Refusal]:
     try:
-        _headers(path)
+        _read_headers(path)
     except Refusal as problem:
         yield problem
 
 
-def _headers(path: str) -> dict[str, str]:
+def _read_headers(path: str) -> dict[str, str]:
     """Parse lines `Name: value`. Errors do not contain the value, which may be a secret."""
     out: dict[str, str] = {}
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(_read_text(path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, value = line.partition(":")
@@ -306,7 +311,7 @@ def _headers(path: str) -> dict[str, str]:
                 "badConfig",
                 f"headersFile: {path}:{number}: must be a header, as in 'Authorization: Bearer ...'",
             )
-        if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIX):
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIX):
             raise Refusal(
                 "badConfig",
                 f"headersFile: {path}:{number}: jobscribe sets {name} itself; remove it",
@@ -320,7 +325,7 @@ def _headers(path: str) -> dict[str, str]:
     return out
 
 
-def _bad_ca(path: str) -> Iterator[Refusal]:
+def _ca_problems(path: str) -> Iterator[Refusal]:
     try:
         ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as e:
@@ -330,7 +335,7 @@ def _bad_ca(path: str) -> Iterator[Refusal]:
         )
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, "rb") as f:
             return f.read(_MOST_BYTES).decode("ascii")

@@ -92,10 +92,10 @@ def read(path: str, own: Sequence[str] = ()) -> tuple[Pool | None, list[Refusal]
     shape = _Reader(path, notes.wrong).shape(given)
     check(shape, own, notes.wrong)
     found = notes.found()
-    return (None, found) if found else (_made(shape), [])
+    return (None, found) if found else (_build_pool(shape), [])
 
 
-def _made(shape: Shape) -> Pool:
+def _build_pool(shape: Shape) -> Pool:
     hosts = tuple(PoolHost(**host.values) for host in shape.hosts)
     volumes = {v.where.partition(".")[2]: Volume(**v.values) for v in shape.volumes}
     return Pool(**{**shape.whole.values, "hosts": hosts, "volumes": volumes})

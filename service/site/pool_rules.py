@@ -72,11 +72,11 @@ class Shape(NamedTuple):
 
 def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
     for host in shape.hosts:
-        _address(host, wrong)
-    _once(shape.hosts, wrong)
-    _networks(shape.whole, wrong)
-    _users(shape.whole, wrong)
-    _agents_fit(shape, wrong)
+        _check_address(host, wrong)
+    _check_unique(shape.hosts, wrong)
+    _check_networks(shape.whole, wrong)
+    _check_users(shape.whole, wrong)
+    _check_agent_memory(shape, wrong)
     if "registries" in shape.whole.values:
         for problem in file_problems("registries", shape.whole.values["registries"]):
             wrong(
@@ -86,14 +86,14 @@ def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
                 problem.code,
             )
     for volume in shape.volumes:
-        _volume(volume, own, wrong)
-    _targets(shape.volumes, wrong)
+        _check_volume(volume, own, wrong)
+    _check_unique_targets(shape.volumes, wrong)
 
 
 # ---- hosts
 
 
-def _address(host: Part, wrong: Wrong) -> None:
+def _check_address(host: Part, wrong: Wrong) -> None:
     address = host.values.get("address")
     if address is None:
         return
@@ -116,14 +116,14 @@ def _address(host: Part, wrong: Wrong) -> None:
         form = "must be tcp://ip:port, or unix:///path for this machine's own daemon"
         wrong(host, "address", f"{form}; got {ascii(address)[:80]}", "badConfig")
     elif host.values.get("tls") is not None:
-        _certificates(host, wrong)
+        _check_certificates(host, wrong)
     elif not is_loopback(url.hostname):
         what = "is plain TCP without TLS off loopback: everybody who reaches the port becomes root on the host"
         advice = "start the daemon with --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)"
         wrong(host, "address", f"{what}; {advice}", "unsafe")
 
 
-def _certificates(host: Part, wrong: Wrong) -> None:
+def _check_certificates(host: Part, wrong: Wrong) -> None:
     """Check that certificates can exist. Whether they work is tested by `jobscribe pool check`."""
     folder = host.values["tls"]
     field = "tls" if "tls" in host.given else "address"
@@ -145,7 +145,7 @@ def _certificates(host: Part, wrong: Wrong) -> None:
         wrong(host, field, f"{what}; run: chmod 600 {key}", "unsafe")
 
 
-def _once(hosts: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique(hosts: Sequence[Part], wrong: Wrong) -> None:
     for field in ("name", "address"):
         seen: dict[str, Part] = {}
         for host in hosts:
@@ -162,7 +162,7 @@ def _once(hosts: Sequence[Part], wrong: Wrong) -> None:
                 )
 
 
-def _agents_fit(shape: Shape, wrong: Wrong) -> None:
+def _check_agent_memory(shape: Shape, wrong: Wrong) -> None:
     defaults = {f.name: f.default for f in msgspec.structs.fields(Pool) if f.type is Limits}
     limits: dict[str, Limits] = {
         name: shape.whole.values.get(name, default) for name, default in defaults.items()
@@ -184,7 +184,7 @@ def _agents_fit(shape: Shape, wrong: Wrong) -> None:
 # ---- networks and users
 
 
-def _networks(whole: Part, wrong: Wrong) -> None:
+def _check_networks(whole: Part, wrong: Wrong) -> None:
     if whole.values.get("network") == "host":
         what = "must not be host: users' code could reach the supervisor, the host and all its services"
         wrong(whole, "network", f"{what}; use none, or a separate network", "unsafe")
@@ -195,7 +195,7 @@ def _networks(whole: Part, wrong: Wrong) -> None:
             "must not be none: the relay connects agents with the supervisor",
             "badConfig",
         )
-    _subnets(whole, wrong)
+    _check_subnets(whole, wrong)
     if (supervisor := whole.values.get("supervisor")) is not None:
         name, colon, port = supervisor.rpartition(":")
         if (
@@ -213,7 +213,7 @@ def _networks(whole: Part, wrong: Wrong) -> None:
             )
 
 
-def _subnets(whole: Part, wrong: Wrong) -> None:
+def _check_subnets(whole: Part, wrong: Wrong) -> None:
     if (text := whole.values.get("task_subnets")) is None:
         return
     try:
@@ -239,7 +239,7 @@ def _subnets(whole: Part, wrong: Wrong) -> None:
         )
 
 
-def _users(whole: Part, wrong: Wrong) -> None:
+def _check_users(whole: Part, wrong: Wrong) -> None:
     if whole.values.get("unix_users") is None:
         return
     first, last = whole.values["unix_users"]
@@ -263,7 +263,7 @@ def _users(whole: Part, wrong: Wrong) -> None:
 # ---- volumes
 
 
-def _volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
+def _check_volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
     kinds = (
         ("source", HOST_PATHS, "a task could control the host with it"),
         ("target", IMAGE_PATHS, "it would cover files of the image"),
@@ -298,7 +298,7 @@ def _overlapping(path: str, others: Sequence[str], *, both: bool) -> Iterator[st
             yield other
 
 
-def _targets(volumes: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_targets(volumes: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[str, Part] = {}
     for volume in volumes:
         if (target := volume.values.get("target")) is not None:

@@ -53,36 +53,36 @@ class BackgroundSampler:
         self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
-        self._counted, self._took = 0.0, 0.0
-        self.seen = DiskSample(0.0, {}, 0, {}, {"disk": "not measured yet"})
+        self._counted_at, self._count_secs = 0.0, 0.0
+        self.newest = DiskSample(0.0, {}, 0, {}, {"disk": "not measured yet"})
         #: Wall time since which the measurement does not answer.
         self.stuck_since: float | None = None
 
-    async def look(self) -> DiskSample:
+    async def measure(self) -> DiskSample:
         """Return a new sample, or the last one if the measurement does not finish in time."""
         try:
-            self.seen = await self._threads.run(self._look, WITHIN_SECS)
+            self.newest = await self._threads.run(self._measure, WITHIN_SECS)
             self.stuck_since = None
         except (TimeoutError, Stuck):
             self.stuck_since = (
                 self._wall() - WITHIN_SECS if self.stuck_since is None else self.stuck_since
             )
-        return self.seen
+        return self.newest
 
     async def close(self) -> None:
         await self._threads.close(CLOSE_SECS)
 
     # ---- in the thread
 
-    def _look(self) -> DiskSample:
+    def _measure(self) -> DiskSample:
         errors: dict[str, str] = {}
         now = time.monotonic()
-        if now - self._counted >= self._took / PART:
+        if now - self._counted_at >= self._count_secs / PART:
             try:
                 self._jobs = self._count()
             except sqlite3.Error as e:
                 errors["store"] = str(e)
-            self._counted, self._took = time.monotonic(), time.monotonic() - now
+            self._counted_at, self._count_secs = time.monotonic(), time.monotonic() - now
         size, disks = 0, {}
         for path in (self._db, Path(f"{self._db}-wal")):
             try:
@@ -92,13 +92,13 @@ class BackgroundSampler:
                     errors["store"] = e.strerror or type(e).__name__
         for name, folder in self._areas.items():
             try:
-                disks[name] = room(folder)
+                disks[name] = disk_usage(folder)
             except OSError as e:
                 errors[name] = e.strerror or type(e).__name__
         try:
             others = tuple(foreign_agents(self._root))
         except OSError as e:
-            others, errors["agents"] = self.seen.foreign_agents, e.strerror or type(e).__name__
+            others, errors["agents"] = self.newest.foreign_agents, e.strerror or type(e).__name__
         return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
@@ -115,7 +115,7 @@ class BackgroundSampler:
         }
 
 
-def room(folder: str) -> Disk:
+def disk_usage(folder: str) -> Disk:
     """Return the free space of the disk that has this folder, or its nearest existing parent."""
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)

@@ -81,21 +81,21 @@ class CollectorSources(NamedTuple):
     altered: Collection[str] = ()
 
 
-async def readings(parts: CollectorSources, seen: DiskSample) -> list[Metric]:
+async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
     """Return all metrics with current values."""
     out: list[Metric] = [
         _info(),
-        _jobs(parts, seen),
-        await _agents(parts),
-        *_connections(parts),
-        *_loop(parts.lag),
-        *_store(parts, seen),
-        *_slots(parts),
-        *_hosts(parts),
-        await _slurm(parts),
-        _disks(seen),
+        _jobs(sources, sample),
+        await _agents(sources),
+        *_connections(sources),
+        *_loop(sources.lag),
+        *_store(sources, sample),
+        *_slots(sources),
+        *_hosts(sources),
+        await _slurm(sources),
+        _disks(sample),
     ]
-    return [*out, *_counted(parts.counters), *_log(parts)]
+    return [*out, *_counters(sources.counters), *_log(sources)]
 
 
 def _gauge(
@@ -125,22 +125,22 @@ def _info() -> Metric:
     )
 
 
-def _jobs(parts: CollectorSources, seen: DiskSample) -> Metric:
+def _jobs(sources: CollectorSources, sample: DiskSample) -> Metric:
     """Count jobs by their latest run, from the store's index."""
     rows: dict[tuple[str, ...], float] = {
-        (driver, kind, state): 0 for driver in parts.drivers for kind in KINDS for state in STATES
+        (driver, kind, state): 0 for driver in sources.drivers for kind in KINDS for state in STATES
     }
-    rows |= {row: count for row, count in seen.jobs.items() if row[0]}
+    rows |= {row: count for row, count in sample.jobs.items() if row[0]}
     return _gauge(
         "jobs", "Jobs by the state of their latest run.", ("driver", "kind", "state"), rows
     )
 
 
-async def _agents(parts: CollectorSources) -> Metric:
+async def _agents(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(driver, phase): 0 for driver in parts.drivers for phase in PHASES}
+        {(driver, phase): 0 for driver in sources.drivers for phase in PHASES}
     )
-    for n, (key, view) in enumerate(list(parts.engine.world.agents.items())):
+    for n, (key, view) in enumerate(list(sources.engine.world.agents.items())):
         if n % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         rows[key.driver, view.phase] += 1
@@ -152,11 +152,11 @@ async def _agents(parts: CollectorSources) -> Metric:
     )
 
 
-def _connections(parts: CollectorSources) -> Iterable[Metric]:
+def _connections(sources: CollectorSources) -> Iterable[Metric]:
     now = asyncio.get_running_loop().time()
-    owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in parts.drivers}
+    owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in sources.drivers}
     inflight: Counter[tuple[str, ...]] = Counter({("run",): 0, ("question",): 0})
-    for key, connection in parts.hub.connections.items():
+    for key, connection in sources.hub.connections.items():
         owed[(key.driver,)] = max(owed.get((key.driver,), 0.0), connection.heart.owed(now))
         inflight["run",] += len(connection.ops)
         inflight["question",] += len(connection.asked)
@@ -190,53 +190,53 @@ def _loop(lag: LoopLag) -> Iterable[Metric]:
     )
 
 
-def _store(parts: CollectorSources, seen: DiskSample) -> Iterable[Metric]:
+def _store(sources: CollectorSources, sample: DiskSample) -> Iterable[Metric]:
     yield _gauge(
         "db_head_position",
         "Position of the newest durable event.",
         (),
-        {(): parts.engine.store.head()},
+        {(): sources.engine.store.head()},
     )
     yield _gauge(
         "db_size_bytes",
         "Size of the event store's file and its write-ahead log.",
         (),
-        {(): seen.store_bytes},
+        {(): sample.store_bytes},
     )
-    failing = parts.engine.paused or parts.engine.fails_since is not None
+    failing = sources.engine.paused or sources.engine.fails_since is not None
     yield _gauge("db_failing", "1 while the event store cannot be written.", (), {(): int(failing)})
     kept: dict[tuple[str, ...], float] = {
-        (what,): count for what, count in parts.engine.sizes().items()
+        (what,): count for what, count in sources.engine.sizes().items()
     }
     yield _gauge("kept", "Objects that the engine holds in memory, by type.", ("what",), kept)
 
 
-def _slots(parts: CollectorSources) -> Iterable[Metric]:
-    there: Counter[tuple[str, ...]] = Counter()
+def _slots(sources: CollectorSources) -> Iterable[Metric]:
+    limits: Counter[tuple[str, ...]] = Counter()
     used: Counter[tuple[str, ...]] = Counter()
-    world, policy = parts.engine.world, parts.engine.policy
-    for driver in parts.drivers:
+    world, policy = sources.engine.world, sources.engine.policy
+    for driver in sources.drivers:
         for place in policy.hosts(driver):
             for kind in KINDS:
                 if kind in place.slots:
                     pool = world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "-", place.host)))
-                    there[driver, kind] += policy.slots_at(driver, kind, place.host)
+                    limits[driver, kind] += policy.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
-    yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), there)
+    yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)
     yield _gauge("slots_used", "Runs without roles that occupy a slot.", ("driver", "kind"), used)
 
 
-def _hosts(parts: CollectorSources) -> Iterable[Metric]:
+def _hosts(sources: CollectorSources) -> Iterable[Metric]:
     up: dict[tuple[str, ...], float] = {}
     timings: dict[str, LatencyHistogram] = {}
-    for name, driver in parts.drivers.items():
+    for name, driver in sources.drivers.items():
         if isinstance(driver, HasHosts):
             for host, watched in driver.engines.items():
                 up[name, host] = int(watched.up)
                 found = getattr(watched, "timings", None)
                 if isinstance(found, LatencyHistogram):
                     timings[host] = found
-    for cluster, news in parts.clusters.newest().items():
+    for cluster, news in sources.clusters.newest().items():
         if news is not None:
             up["sbatch", cluster] = int(news.scheduler == "up")
     about = "1 if the host or cluster answers, else 0; a cluster without any report is omitted."
@@ -263,14 +263,14 @@ def _docker(timings: Mapping[str, LatencyHistogram]) -> Iterable[Metric]:
     yield _counter("docker_api_errors", about, ("host", "code"), errors)
 
 
-async def _slurm(parts: CollectorSources) -> Metric:
+async def _slurm(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(cluster, state): 0 for cluster in parts.clusters.newest() for state in SLURM}
+        {(cluster, state): 0 for cluster in sources.clusters.newest() for state in SLURM}
     )
-    for n, said in enumerate(list(parts.engine.world.batch.values())):
+    for n, batch_job in enumerate(list(sources.engine.world.batch.values())):
         if n % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        rows[said.cluster, said.state if said.state in SLURM else "OTHER"] += 1
+        rows[batch_job.cluster, batch_job.state if batch_job.state in SLURM else "OTHER"] += 1
     return _gauge(
         "slurm_jobs",
         "Slurm jobs of active runs, by Slurm's state names.",
@@ -279,22 +279,22 @@ async def _slurm(parts: CollectorSources) -> Metric:
     )
 
 
-def _disks(seen: DiskSample) -> Metric:
+def _disks(sample: DiskSample) -> Metric:
     return _gauge(
         "disk_free_bytes",
         "Free bytes on the disk of an area.",
         ("area",),
-        {(area,): disk.free for area, disk in seen.disks.items()},
+        {(area,): disk.free for area, disk in sample.disks.items()},
     )
 
 
-def _counted(counters: Counters) -> Iterable[Metric]:
+def _counters(counters: Counters) -> Iterable[Metric]:
     """Return the values of `Counters`: refusals, rejected frames and other notable events."""
     refused: dict[tuple[str, ...], float] = {(code,): 0 for code in CODES}
     rejected: dict[tuple[str, ...], float] = {(code,): 0 for code in REJECTED}
     noticed: dict[tuple[str, ...], float] = {("internal",): 0}
     ended: dict[tuple[str, ...], float] = {(reason,): 0 for reason in get_args(Reason)}
-    told: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
+    notified: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
     for what, count in counters.all().items():
         topic, _, code = what.partition(".")
         match topic:
@@ -305,7 +305,7 @@ def _counted(counters: Counters) -> Iterable[Metric]:
             case "connection":
                 ended[code,] = count
             case "notify":
-                told[code,] = count
+                notified[code,] = count
             case _:
                 noticed[what,] = count
     yield _counter("refusals", "Refused requests, by code (docs/http.md).", ("code",), refused)
@@ -326,7 +326,7 @@ def _counted(counters: Counters) -> Iterable[Metric]:
         "notifications",
         "Delivery attempts of notifications; given_up: notifications that were never delivered.",
         ("state",),
-        told,
+        notified,
     )
     yield _counter(
         "notices",
@@ -336,14 +336,14 @@ def _counted(counters: Counters) -> Iterable[Metric]:
     )
 
 
-def _log(parts: CollectorSources) -> Iterable[Metric]:
+def _log(sources: CollectorSources) -> Iterable[Metric]:
     yield _counter(
         "log_lines_lost",
         "Lost lines of the supervisor's log.",
         (),
-        {(): parts.lines_lost()},
+        {(): sources.lines_lost()},
     )
-    waiting = parts.notifications.sizes()["waiting"]
+    waiting = sources.notifications.sizes()["waiting"]
     yield _gauge(
         "notifications_waiting", "Notifications that wait for delivery.", (), {(): waiting}
     )
@@ -352,7 +352,7 @@ def _log(parts: CollectorSources) -> Iterable[Metric]:
         "Open streams of events (events) and of live updates (live).",
         ("stream",),
         {
-            ("events",): parts.feed.sizes()["followers"],
-            ("live",): parts.live.sizes()["streams"],
+            ("events",): sources.feed.sizes()["followers"],
+            ("live",): sources.live.sizes()["streams"],
         },
     )

@@ -45,7 +45,7 @@ class EventCounters:
     """
 
     def __init__(self, instruments: Instruments) -> None:
-        self._to = instruments
+        self._instruments = instruments
         self._waiting: dict[str, deque[tuple[int, Event]]] = {}
         #: Cache: the library looks each series up again. There are few.
         self._rows: dict[tuple[Any, ...], Any] = {}
@@ -80,8 +80,10 @@ class EventCounters:
 
     def _agent(self, key: AgentKey, status: str, at: float) -> None:
         since = self._starting.pop(key, None)
-        if since is not None and key.driver in self._to.drivers:
-            self._row(self._to.agent_starts, key.driver, status).observe(max(0.0, at - since))
+        if since is not None and key.driver in self._instruments.drivers:
+            self._row(self._instruments.agent_starts, key.driver, status).observe(
+                max(0.0, at - since)
+            )
 
     def _row(self, metric: M, *labels: str) -> M:
         """Return one series of a metric."""
@@ -103,12 +105,12 @@ class EventCounters:
 
     def _count(self, job: Job, event: Event) -> None:
         run = job.run
-        if run is None or run.spec.driver not in self._to.drivers:
+        if run is None or run.spec.driver not in self._instruments.drivers:
             return  # the driver is not in use any more
         driver = run.spec.driver
         match event:
             case RunRequested():
-                self._row(self._to.submitted, driver, event.spec.job_run_mode).inc()
+                self._row(self._instruments.submitted, driver, event.spec.job_run_mode).inc()
             case RunEnded():
                 self._ended(job, driver, event)
             case TaskEnded():
@@ -116,19 +118,19 @@ class EventCounters:
             case TaskPlaced() if (
                 event.token.serial == run.serial and event.token.attempt == 1 and _first(run, event)
             ):
-                self._row(self._to.slot_wait, driver, run.spec.job_run_mode).observe(
+                self._row(self._instruments.slot_wait, driver, run.spec.job_run_mode).observe(
                     max(0.0, event.at - run.queued_at)
                 )
             case TaskStarted() if (
                 event.token.serial == run.serial and event.started_at == run.started_at
             ):
-                self._row(self._to.queued, driver, run.spec.job_run_mode).observe(
+                self._row(self._instruments.queued, driver, run.spec.job_run_mode).observe(
                     max(0.0, event.started_at - run.queued_at)
                 )
             case AttemptEnded() if event.serial == run.serial:
                 why = attempt_cause(run, event.attempt, event.reason)
                 self._row(
-                    self._to.attempts, driver, why, "no" if event.retry is None else "yes"
+                    self._instruments.attempts, driver, why, "no" if event.retry is None else "yes"
                 ).inc()
             case _:
                 pass
@@ -146,19 +148,25 @@ class EventCounters:
             else (found.job_run_mode, None)
         )
         self._row(
-            self._to.finished, driver, kind, event.status, cause(event.status, event.reason, exit_)
+            self._instruments.finished,
+            driver,
+            kind,
+            event.status,
+            cause(event.status, event.reason, exit_),
         ).inc()
         if found.started_at is not None:
-            self._row(self._to.ran, driver, kind).observe(max(0.0, event.at - found.started_at))
+            self._row(self._instruments.ran, driver, kind).observe(
+                max(0.0, event.at - found.started_at)
+            )
 
     def _exit(self, driver: str, exit_: ExitInfo) -> None:
         slurm = exit_.ended_by_scheduler == "OUT_OF_MEMORY"
         if slurm or exit_.out_of_memory:
-            self._row(self._to.oom, driver, "slurm" if slurm else "cgroup").inc()
-        self._row(self._to.log_bytes, driver).inc(
+            self._row(self._instruments.oom, driver, "slurm" if slurm else "cgroup").inc()
+        self._row(self._instruments.log_bytes, driver).inc(
             (exit_.stdout_bytes or 0) + (exit_.stderr_bytes or 0)
         )
-        self._row(self._to.log_dropped, driver).inc(exit_.dropped_bytes)
+        self._row(self._instruments.log_dropped, driver).inc(exit_.dropped_bytes)
 
 
 def _first(run: Run, event: TaskPlaced) -> bool:

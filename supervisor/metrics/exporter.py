@@ -18,7 +18,7 @@ from ...protocol.ids import AgentKey
 from ...runtime.thread_pool import Stuck, Threads
 from ..process.counters import ConnectionMetrics, DisconnectReason
 from .background_sampler import BackgroundSampler
-from .collector import CollectorSources, readings
+from .collector import CollectorSources, collect
 from .event_counters import EventCounters
 from .health import Health
 from .instruments import Instruments
@@ -37,7 +37,7 @@ class MetricsExporter:
 
     def __init__(
         self,
-        parts: CollectorSources,
+        sources: CollectorSources,
         root: Path,
         user_root: str,
         secret: str,
@@ -45,30 +45,30 @@ class MetricsExporter:
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._parts, self._secret, self._wall, self._mono = parts, secret, wall, mono
-        policy = parts.engine.policy
+        self._sources, self._secret, self._wall, self._mono = sources, secret, wall, mono
+        policy = sources.engine.policy
         self.instruments = Instruments(
-            {driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers}
+            {driver: [p.host for p in policy.hosts(driver)] for driver in sources.drivers}
         )
         ProcessCollector(registry=self.instruments.registry)
-        self.happened = EventCounters(self.instruments)
-        self.aside = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
+        self.event_counters = EventCounters(self.instruments)
+        self.sampler = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
         self._writing = Threads("metrics-text", 1)
         self._stages: dict[str, float] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._ahead = wall() - mono()
-        self.health = Health(parts, self.aside, wall, mono)
-        parts.hub.links = _Linked(self.instruments, self.happened, wall)
-        self._unlisten = parts.engine.store.listen(self.happened.heard)
+        self._check_task: asyncio.Task[None] | None = None
+        self._wall_offset = wall() - mono()
+        self.health = Health(sources, self.sampler, wall, mono)
+        sources.hub.links = _CountedConnections(self.instruments, self.event_counters, wall)
+        self._unlisten = sources.engine.store.listen(self.event_counters.heard)
 
     def start(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._check_task = asyncio.get_running_loop().create_task(self._check_periodically())
 
     async def close(self) -> None:
         self._unlisten()
-        if self._looking is not None:
-            self._looking.cancel()
-        await self.aside.close()
+        if self._check_task is not None:
+            self._check_task.cancel()
+        await self.sampler.close()
         await self._writing.close(1.0)
 
     def admits(self, authorization: str) -> bool:
@@ -79,7 +79,7 @@ class MetricsExporter:
 
     def projected(self, job: Job, position: int) -> None:
         """Receive a durable job from the engine."""
-        self.happened.projected(job, position)
+        self.event_counters.projected(job, position)
 
     def stored(self, point: str) -> None:
         """Receive the progress of the store's writer, in its thread (see `db.batches`)."""
@@ -97,8 +97,8 @@ class MetricsExporter:
 
     async def text(self) -> bytes:
         """Return all metrics in Prometheus' text format. Raises Refusal("deadline")."""
-        seen = await self.aside.look()
-        now = _Now(await readings(self._parts, seen), self.instruments)
+        sample = await self.sampler.measure()
+        now = _Scrape(await collect(self._sources, sample), self.instruments)
         try:
             return await self._writing.run(lambda: generate_latest(now), WRITE_SECS)
         except (TimeoutError, Stuck):
@@ -108,21 +108,21 @@ class MetricsExporter:
             ) from None
 
     def sizes(self) -> dict[str, int]:
-        return self.happened.sizes()
+        return self.event_counters.sizes()
 
-    async def _look(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECS)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check whether the clock was set or lines were lost since the last check."""
-        ahead, lost, moments = (
+        wall_offset, lost, moments = (
             self._wall() - self._mono(),
-            self._parts.lines_lost(),
+            self._sources.lines_lost(),
             self.health.moments,
         )
-        by, self._ahead = ahead - self._ahead, ahead
+        by, self._wall_offset = wall_offset - self._wall_offset, wall_offset
         if abs(by) > SET_SECS:
             self.instruments.clock_jumps.inc()
             moments = moments._replace(clock_set=self._wall(), clock_by=by)
@@ -131,7 +131,7 @@ class MetricsExporter:
         self.health.moments = moments
 
 
-class _Now:
+class _Scrape:
     """A registry with the values of this scrape and all counters."""
 
     def __init__(self, read: list[Metric], instruments: Instruments) -> None:
@@ -142,21 +142,21 @@ class _Now:
         yield from self._instruments.families()
 
 
-class _Linked:
+class _CountedConnections:
     """The hub's `ConnectionMetrics`: counts, and records that an agent start ended with a
     connection.
     """
 
     def __init__(
-        self, instruments: Instruments, happened: EventCounters, wall: Callable[[], float]
+        self, instruments: Instruments, event_counters: EventCounters, wall: Callable[[], float]
     ) -> None:
         self._links: ConnectionMetrics = instruments
-        self._happened, self._wall = happened, wall
+        self._event_counters, self._wall = event_counters, wall
         self.messages, self.frame, self.op = instruments.messages, instruments.frame, instruments.op
 
     def connected(self, key: AgentKey) -> None:
         self._links.connected(key)
-        self._happened.connected(key, self._wall())
+        self._event_counters.connected(key, self._wall())
 
     def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         self._links.lost(key, why)

@@ -28,7 +28,7 @@ SILENT_SECS = 120.0
 #: Maximum number of keepers reported by name.
 NAMED_KEEPERS = 10
 #: Single events are reported for this time.
-TOLD_SECS = 900.0
+REPORT_SECS = 900.0
 #: Front ends of other versions: maximum number of versions, and of characters of a version.
 _FRONT_ENDS, _VERSION_CHARS = 8, 40
 #: The watchdog signal is late after this many intervals.
@@ -72,12 +72,12 @@ class Health:
 
     def __init__(
         self,
-        parts: CollectorSources,
-        aside: BackgroundSampler,
+        sources: CollectorSources,
+        sampler: BackgroundSampler,
         wall: Callable[[], float],
         mono: Callable[[], float],
     ) -> None:
-        self._parts, self._aside, self._wall, self._mono = parts, aside, wall, mono
+        self._sources, self._sampler, self._wall, self._mono = sources, sampler, wall, mono
         self._since: dict[str, float] = {}
         self.moments = Moments()
         #: Versions of front ends that differ from this supervisor's, and the wall time of their
@@ -92,7 +92,7 @@ class Health:
             self._front_ends[version] = self._wall()
 
     async def body(self, *, draining: bool = False) -> dict[str, Any]:
-        await self._aside.look()
+        await self._sampler.measure()
         reasons = self.reasons(draining=draining)
         worst = (
             "failing"
@@ -115,7 +115,7 @@ class Health:
             *self._clusters(),
             *self._log(),
             *self._clock(),
-            *self._signs(),
+            *self._watchdog(),
             *self._notifications(),
             *self._root(),
             *self._versions(),
@@ -143,7 +143,7 @@ class Health:
     # ---- checks
 
     def _store(self) -> Iterator[Reason]:
-        engine = self._parts.engine
+        engine = self._sources.engine
         if engine.paused or engine.fails_since is not None:
             yield Reason(
                 "store",
@@ -154,16 +154,16 @@ class Health:
             )
 
     def _disks(self) -> Iterator[Reason]:
-        seen = self._aside.seen
-        if self._aside.stuck_since is not None:
+        sample = self._sampler.newest
+        if self._sampler.stuck_since is not None:
             yield Reason(
                 "disk",
                 "failing",
                 "a disk does not answer: free space and jobs cannot be measured",
-                self._aside.stuck_since,
+                self._sampler.stuck_since,
                 "find the disk or mount that hangs: df, dmesg",
             )
-        for area, why in seen.errors.items():
+        for area, why in sample.errors.items():
             yield Reason(
                 f"disk:{area}",
                 "degraded",
@@ -171,11 +171,11 @@ class Health:
                 None,
                 "check its permissions, and read the log",
             )
-        for area, disk in seen.disks.items():
-            yield from _room(area, disk)
+        for area, disk in sample.disks.items():
+            yield from _free_space(area, disk)
 
     def _loop(self) -> Iterator[Reason]:
-        held = self._parts.lag.longest(self._mono() - LOOK_BACK_SECS)
+        held = self._sources.lag.longest(self._mono() - LOOK_BACK_SECS)
         if held > HELD_SECS:
             yield Reason(
                 "loop",
@@ -189,7 +189,7 @@ class Health:
         failed: list[AgentState] = []
         silent: list[AgentState] = []
         now = self._wall()
-        for view in self._parts.engine.world.agents.values():
+        for view in self._sources.engine.world.agents.values():
             if view.failures and view.phase != "up":
                 failed.append(view)
             elif (
@@ -199,7 +199,7 @@ class Health:
             ):
                 silent.append(view)
         if failed:
-            said = next(
+            detail = next(
                 (f"; last error: {v.record.last_failure}" for v in failed if v.record.last_failure),
                 "",
             )
@@ -207,24 +207,24 @@ class Health:
             yield Reason(
                 "agentStarts",
                 "degraded",
-                f"{len(failed)} agents could not be started{said}",
+                f"{len(failed)} agents could not be started{detail}",
                 since,
                 "jobscribe job why JOB for a waiting run; the agents' logs are in agent/ in the root",
             )
         if silent:
             jobs = sum(len(v.placed) for v in silent)
-            said = next((f"; report of a driver: {v.away}" for v in silent if v.away), "")
+            detail = next((f"; report of a driver: {v.away}" for v in silent if v.away), "")
             yield Reason(
                 "agentsSilent",
                 "degraded",
-                f"{len(silent)} agents with {jobs} tasks do not report; their jobs continue{said}",
+                f"{len(silent)} agents with {jobs} tasks do not report; their jobs continue{detail}",
                 min(v.unknown_since or now for v in silent),
                 "check their machines and the network; the agents' logs show their attempts to connect",
             )
 
     def _keepers(self) -> Iterator[Reason]:
         views = sorted(
-            (v for v in self._parts.engine.world.agents.values() if v.keeper is not None),
+            (v for v in self._sources.engine.world.agents.values() if v.keeper is not None),
             key=lambda v: v.record.key,
         )
         for view in views[:NAMED_KEEPERS]:
@@ -248,8 +248,8 @@ class Health:
             )
 
     def _hosts(self) -> Iterator[Reason]:
-        for name, driver in self._parts.drivers.items():
-            for host, detail, since in _down(driver):
+        for name, driver in self._sources.drivers.items():
+            for host, detail, since in _hosts_down(driver):
                 yield Reason(
                     f"host:{host}",
                     "degraded",
@@ -259,7 +259,7 @@ class Health:
                 )
 
     def _clusters(self) -> Iterator[Reason]:
-        for cluster, news in self._parts.clusters.newest().items():
+        for cluster, news in self._sources.clusters.newest().items():
             if news is not None and news.scheduler != "up":
                 detail = f": {news.detail}" if news.detail else ""
                 sentence = f"Slurm on {cluster} does not answer{detail}"
@@ -271,7 +271,7 @@ class Health:
                     "jobscribe driver check sbatch",
                 )
         unknown = [
-            b for b in self._parts.engine.world.batch.values() if b.unknown_since is not None
+            b for b in self._sources.engine.world.batch.values() if b.unknown_since is not None
         ]
         for cluster in sorted({b.cluster for b in unknown}):
             times = [
@@ -289,7 +289,7 @@ class Health:
 
     def _log(self) -> Iterator[Reason]:
         at = self.moments.line_lost
-        if at is not None and self._wall() - at < TOLD_SECS:
+        if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "log",
                 "degraded",
@@ -300,7 +300,7 @@ class Health:
 
     def _clock(self) -> Iterator[Reason]:
         at = self.moments.clock_set
-        if at is not None and self._wall() - at < TOLD_SECS:
+        if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "clock",
                 "degraded",
@@ -309,8 +309,8 @@ class Health:
                 "timedatectl timesync-status",
             )
 
-    def _signs(self) -> Iterator[Reason]:
-        dog = self._parts.watchdog
+    def _watchdog(self) -> Iterator[Reason]:
+        dog = self._sources.watchdog
         if dog.signed_at is None:
             return
         late = self._mono() - dog.signed_at
@@ -324,7 +324,7 @@ class Health:
             )
 
     def _notifications(self) -> Iterator[Reason]:
-        for target in self._parts.notifications.standing():
+        for target in self._sources.notifications.standing():
             if target["failingSince"] is not None:
                 name, waiting = target["name"], target["waiting"]
                 yield Reason(
@@ -337,7 +337,7 @@ class Health:
 
     def _versions(self) -> Iterator[Reason]:
         self._front_ends = {
-            v: at for v, at in self._front_ends.items() if self._wall() - at < TOLD_SECS
+            v: at for v, at in self._front_ends.items() if self._wall() - at < REPORT_SECS
         }
         for version in sorted(self._front_ends):
             yield Reason(
@@ -350,7 +350,7 @@ class Health:
             )
 
     def _root(self) -> Iterator[Reason]:
-        for name in sorted(self._parts.altered):
+        for name in sorted(self._sources.altered):
             yield Reason(
                 f"file:{name}",
                 "degraded",
@@ -358,7 +358,7 @@ class Health:
                 None,
                 f"without a proxy for agents: remove {name} from the root; the supervisor writes it again",
             )
-        foreign = self._aside.seen.foreign_agents
+        foreign = self._sampler.newest.foreign_agents
         if foreign:
             more = f" ({len(foreign) - 1} more agents)" if len(foreign) > 1 else ""
             yield Reason(
@@ -370,7 +370,7 @@ class Health:
             )
 
 
-def _room(area: str, disk: Disk) -> Iterator[Reason]:
+def _free_space(area: str, disk: Disk) -> Iterator[Reason]:
     where = "the root" if area == "root" else "the users' run directories"
     do = "df -h; 'jobscribe db compact' shortens the event log; purge.after_secs removes old run directories"
     if disk.free < LOW_BYTES:
@@ -392,7 +392,7 @@ def _room(area: str, disk: Disk) -> Iterator[Reason]:
         )
 
 
-def _down(driver: AgentDriver) -> Iterator[tuple[str, str, float | None]]:
+def _hosts_down(driver: AgentDriver) -> Iterator[tuple[str, str, float | None]]:
     if isinstance(driver, HasHosts):
         for host, watched in driver.engines.items():
             if not watched.up and watched.since is not None:

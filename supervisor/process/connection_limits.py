@@ -22,7 +22,7 @@ class ConnectionGuard:
     """Limits connections of both listeners. One per process."""
 
     def __init__(self, limits: LimitSettings, counters: Counters, log: Log) -> None:
-        self._counters, self._said = counters, AggregatedLines(log)
+        self._counters, self._log = counters, AggregatedLines(log)
         bounds = Limits(
             limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer
         )
@@ -37,7 +37,7 @@ class ConnectionGuard:
 
         def unread(line: RequestStartLine) -> tuple[int, bytes]:
             self._counters.add(f"{topic}.unauthenticated")
-            self._said.add(f"refused a request without reading its body: {_NO.sentence}")
+            self._log.add(f"refused a request without reading its body: {_NO.sentence}")
             return _NO.http, msgspec.json.encode(_NO.body())
 
         return GuardedServer(self._guard, application, unread)
@@ -45,4 +45,4 @@ class ConnectionGuard:
     def _ended(self, reason: Reason, sentence: str) -> None:
         self._counters.add(f"connection.{reason}")
         if reason != "idle":  # idle connections end all the time
-            self._said.add(sentence)
+            self._log.add(sentence)

@@ -58,7 +58,7 @@ class PausingListener(socket.socket):
         super().__init__(fileno=bound.detach())
         self.setblocking(False)
         self._noticed, self._make_room = noticed, make_room
-        self._short = False
+        self._paused = False
 
     def accept(self) -> tuple[socket.socket, Any]:
         try:
@@ -70,20 +70,20 @@ class PausingListener(socket.socket):
                 raise BlockingIOError(
                     errno.EAGAIN, "another connection was closed; try again"
                 ) from None
-            self._wait(e)
+            self._pause(e)
             raise BlockingIOError(errno.EAGAIN, "paused for lack of resources") from None
-        self._short = False
+        self._paused = False
         return accepted
 
-    def _wait(self, error: OSError) -> None:
-        if not self._short:
-            self._short = True
+    def _pause(self, error: OSError) -> None:
+        if not self._paused:
+            self._paused = True
             self._noticed("noConnectionTaken", f"connections wait: {error.strerror}")
         loop = IOLoop.current()
         loop.update_handler(self, 0)
-        loop.call_later(PAUSE_SECS, self._again, loop)
+        loop.call_later(PAUSE_SECS, self._resume, loop)
 
-    def _again(self, loop: IOLoop) -> None:
+    def _resume(self, loop: IOLoop) -> None:
         if self.fileno() >= 0:  # the server still runs
             loop.update_handler(self, IOLoop.READ)
 
@@ -106,9 +106,9 @@ def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
     except OSError as e:  # includes SSLError
-        said = e.strerror or str(e)
+        reason = e.strerror or str(e)
         raise Refusal(
             "badConfig",
-            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}",
+            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {reason}",
         ) from None
     return context

@@ -13,7 +13,7 @@ SWITCH_SECS = 0.0002
 DESCRIPTORS = 65_536
 
 
-def private_memory() -> None:
+def protect_memory() -> None:
     """Protect memory and environment from jobs: those of the local driver run as the supervisor's
     unix user.
     """
@@ -21,19 +21,21 @@ def private_memory() -> None:
     processes.set_dumpable(False)
 
 
-def prompt_threads() -> None:
+def shorten_switch_interval() -> None:
     """Shorten the switch interval of threads. The log's writer alternates with the event loop; with
     Python's default of 5 ms each commit would wait several times that long.
     """
     sys.setswitchinterval(SWITCH_SECS)
 
 
-def many_descriptors() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the limit of open descriptors: agents, clients and streams need one or two each. Return
     the previous limit, which agents and jobs get.
     """
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
-    if before != resource.RLIM_INFINITY and before < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    before, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    new_limit = (
+        DESCRIPTORS if hard_limit == resource.RLIM_INFINITY else min(hard_limit, DESCRIPTORS)
+    )
+    if before != resource.RLIM_INFINITY and before < new_limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))
     return before

@@ -96,34 +96,34 @@ class RootDirectory:
         OSError.
         """
         path = self.path / name
-        if _content(path) != data:
+        if _read(path) != data:
             write_atomically(str(path), data, sync=True)
         self._kept[name] = (data, _stamp(path))
 
-    def repair(self, say: Callable[[str], None]) -> None:
+    def repair(self, log: Callable[[str], None]) -> None:
         """Rewrite files of `keep` that are missing or changed, and log it. Cheap without changes.
 
         A different address for agents is kept and logged once: it may be the address of a proxy.
         """
         while self.notes:
-            say(self.notes.pop(0))
+            log(self.notes.pop(0))
         for name, (data, stamp) in list(self._kept.items()):
             path = self.path / name
             if (now := _stamp(path)) == stamp:
                 continue
-            found = _content(path)
+            found = _read(path)
             self.altered.discard(name)
             if name == ADDRESS and found != data and _names_an_address(found):
                 self._kept[name] = (data, now)
                 self.altered.add(name)
-                say(
+                log(
                     f"{path} was changed: it has an address for agents that is not this supervisor's; the change is kept"
                 )
                 continue
             with contextlib.suppress(OSError):  # the next call tries again
                 self.keep(name, data)
                 if found != data:
-                    say(
+                    log(
                         f"{path} was {'missing' if found is None else 'changed'}: it was written again"
                     )
 
@@ -140,7 +140,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _content(path: Path) -> bytes | None:
+def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
@@ -149,7 +149,7 @@ def _content(path: Path) -> bytes | None:
 
 def _names_an_address(data: bytes | None) -> bool:
     try:
-        said = json.loads(data or b"")
+        content = json.loads(data or b"")
     except ValueError:
         return False
-    return isinstance(said, dict) and isinstance(said.get("agentsUrl"), str)
+    return isinstance(content, dict) and isinstance(content.get("agentsUrl"), str)

@@ -36,7 +36,7 @@ _KEY = "secret/agents"
 ID_LENGTH = 12
 
 
-class Card(msgspec.Struct, kw_only=True, rename="camel"):
+class RootIdentity(msgspec.Struct, kw_only=True, rename="camel"):
     """Content of `root.json`. uid: of the command line. path: of the root at its last start. was:
     id in the log before an adoption.
     """
@@ -48,13 +48,13 @@ class Card(msgspec.Struct, kw_only=True, rename="camel"):
     was: str | None = None
 
 
-def compare(held: RootDirectory) -> Card:
+def compare(held: RootDirectory) -> RootIdentity:
     """Compare all parts and return the identity for this start. Writes nothing. Raises Refusal:
     logMissing, copiedRoot, foreignParts.
     """
-    card, notes = _compared(held.path)
+    record, notes = _compare(held.path)
     held.notes += notes
-    return card
+    return record
 
 
 def problems(root: Path) -> list[str]:
@@ -62,7 +62,7 @@ def problems(root: Path) -> list[str]:
     them.
     """
     try:
-        _compared(root)
+        _compare(root)
         return list(foreign_agents(root))
     except Refusal as e:
         return [e.sentence]
@@ -70,16 +70,16 @@ def problems(root: Path) -> list[str]:
         return []
 
 
-def _compared(root: Path) -> tuple[Card, list[str]]:
+def _compare(root: Path) -> tuple[RootIdentity, list[str]]:
     """Return the identity, and sentences about files to repair."""
-    card, key = read_card(root), _read_key(root)
+    record, key = read_identity(root), _read_key(root)
     if missing(store_path(root)):
-        _refuse_missing(root, card)
-    _refuse_copy(root, card)
+        _refuse_missing(root, record)
+    _refuse_copy(root, record)
     for sentence in foreign_agents(root):
         raise Refusal("copiedRoot", sentence)
     log = identity(system_events(store_path(root)) or [])
-    if card is None:
+    if record is None:
         own = None if key is None else _id(key)
         if log.root_id not in (None, own) and not log.restored:
             what = "is missing" if key is None else "is not the key of this root"
@@ -92,12 +92,12 @@ def _compared(root: Path) -> tuple[Card, list[str]]:
                 ),
             )
         key = key or _new_key()
-        return Card(id=_id(key), key=key, uid=_uid(key), path=str(root)), []
-    if log.root_id not in (None, card.id, card.was) and not log.restored:
+        return RootIdentity(id=_id(key), key=key, uid=_uid(key), path=str(root)), []
+    if log.root_id not in (None, record.id, record.was) and not log.restored:
         raise Refusal(
             "foreignParts",
             (
-                f"the log in {root / 'db'} is of another root ({log.root_id}) than {FILE} and {_KEY} ({card.id})."
+                f"the log in {root / 'db'} is of another root ({log.root_id}) than {FILE} and {_KEY} ({record.id})."
                 f" Put the right log back; or use it as a backup: move {root / 'db'} to DIR, then"
                 f" 'jobscribe --root {root} db restore DIR'"
             ),
@@ -105,31 +105,31 @@ def _compared(root: Path) -> tuple[Card, list[str]]:
     what = "missing" if key is None else "replaced"
     notes = (
         []
-        if key == card.key
+        if key == record.key
         else [f"{root / _KEY} was {what}: the key of this root was restored from {FILE}"]
     )
-    return msgspec.structs.replace(card, path=str(root)), notes
+    return msgspec.structs.replace(record, path=str(root)), notes
 
 
-def write_key(root: Path, card: Card) -> None:
+def write_key(root: Path, record: RootIdentity) -> None:
     """Write the key durably if it is missing. Raises OSError."""
-    if _read_key(root) != card.key:
+    if _read_key(root) != record.key:
         make_folder(str((root / _KEY).parent))
-        write_atomically(str(root / _KEY), card.key.encode(), sync=True)
+        write_atomically(str(root / _KEY), record.key.encode(), sync=True)
 
 
-def keep(root: RootDirectory, card: Card) -> None:
+def keep(root: RootDirectory, record: RootIdentity) -> None:
     """Keep `root.json` and key from now on. Call this only with a durable log: `root.json` without
     a log means that the log is lost.
     """
-    root.keep(FILE, msgspec.json.encode(card))
-    root.keep(_KEY, card.key.encode())
+    root.keep(FILE, msgspec.json.encode(record))
+    root.keep(_KEY, record.key.encode())
 
 
-def read_card(root: Path) -> Card | None:
+def read_identity(root: Path) -> RootIdentity | None:
     """Return the content of `root.json`, or None if it cannot be read."""
     try:
-        return msgspec.json.decode((root / FILE).read_bytes(), type=Card)
+        return msgspec.json.decode((root / FILE).read_bytes(), type=RootIdentity)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -140,13 +140,13 @@ def foreign_agents(root: Path) -> Iterator[str]:
     """
     for folder in sorted((root / "agent").glob("local.*")):
         data = _json(folder / "keeper.json")
-        elsewhere, pid = data.get("folder") not in (None, os.path.realpath(folder)), _alive(data)
+        elsewhere, pid = data.get("folder") not in (None, os.path.realpath(folder)), _live_pid(data)
         if pid is not None and elsewhere and locked(folder):
             yield f"{folder} was moved from {data['folder']} while its keeper runs; move it back, or end keeper and jobs: kill {pid}"
         elif pid is not None and not keeps(folder, data["startTicks"], data.get("folder")):
-            yield f"{folder} is a copy: its keeper, pid {pid}, {_of(data)} and runs there. {_remedy(root)}"
+            yield f"{folder} is a copy: its keeper, pid {pid}, {_owner(data)} and runs there. {_remedy(root)}"
         elif elsewhere and (job := _live_job(folder)):
-            yield f"{folder} is a copy: its job with pid {job} {_of(data)} and runs there. {_remedy(root)}"
+            yield f"{folder} is a copy: its job with pid {job} {_owner(data)} and runs there. {_remedy(root)}"
 
 
 # ---- operator commands
@@ -176,13 +176,15 @@ def adopt(root: Path) -> Adopted:
             "storeDamaged",
             f"the log in {root / 'db'} cannot be read; to see why: 'jobscribe --root {root} db check'",
         )
-    card, key, aside = read_card(root), _read_key(root), None
-    if _original(root, card) is not None or any(foreign_agents(root)):
+    record, key, aside = read_identity(root), _read_key(root), None
+    if _original(root, record) is not None or any(foreign_agents(root)):
         key = _new_key()
-        aside = _put_aside(root / "agent", "adopt") if (root / "agent").exists() else None
+        aside = _move_aside(root / "agent", "adopt") if (root / "agent").exists() else None
     key = key or _new_key()
-    uid = card.uid if card is not None else _uid(_read_key(root) or key)
-    adopted = Card(id=_id(key), key=key, uid=uid, path=str(root), was=identity(events).root_id)
+    uid = record.uid if record is not None else _uid(_read_key(root) or key)
+    adopted = RootIdentity(
+        id=_id(key), key=key, uid=uid, path=str(root), was=identity(events).root_id
+    )
     write_atomically(str(root / FILE), msgspec.json.encode(adopted), sync=True)
     write_key(root, adopted)
     return Adopted(root_id=_id(key), agents_aside=None if aside is None else str(aside))
@@ -199,10 +201,10 @@ def init(root: Path) -> Path | None:
             "badRequest", f"there is a log in {root / 'db'}; an empty log does not replace it"
         )
     begin(root)
-    return _put_aside(root / RECORDS, "init") if (root / RECORDS).exists() else None
+    return _move_aside(root / RECORDS, "init") if (root / RECORDS).exists() else None
 
 
-def _put_aside(folder: Path, doing: str) -> Path:
+def _move_aside(folder: Path, doing: str) -> Path:
     number = 1
     while (aside := folder.with_name(f"{folder.name}.before-{doing}-{number}")).exists():
         number += 1
@@ -214,13 +216,13 @@ def _put_aside(folder: Path, doing: str) -> Path:
 # ---- checks
 
 
-def _refuse_missing(root: Path, card: Card | None) -> None:
+def _refuse_missing(root: Path, record: RootIdentity | None) -> None:
     agents = sum(1 for _ in (root / "agent").glob("*/run"))
     records = sum(1 for _ in (root / RECORDS).glob("*-*-*.json"))
-    if card is None and not agents and not records:
+    if record is None and not agents and not records:
         return  # a new root
     there = (
-        [FILE] * (card is not None)
+        [FILE] * (record is not None)
         + [f"agents: {agents}"] * (agents > 0)
         + [f"records of jobs: {records}"] * (records > 0)
     )
@@ -235,19 +237,19 @@ def _refuse_missing(root: Path, card: Card | None) -> None:
     )
 
 
-def _original(root: Path, card: Card | None) -> Path | None:
+def _original(root: Path, record: RootIdentity | None) -> Path | None:
     """Return the root of which this one is a copy, if it still exists."""
-    if card is None or card.path == str(root):
+    if record is None or record.path == str(root):
         return None
     with contextlib.suppress(OSError):
-        other = read_card(Path(card.path))
-        if other is not None and other.id == card.id and not os.path.samefile(card.path, root):
-            return Path(card.path)
+        other = read_identity(Path(record.path))
+        if other is not None and other.id == record.id and not os.path.samefile(record.path, root):
+            return Path(record.path)
     return None
 
 
-def _refuse_copy(root: Path, card: Card | None) -> None:
-    original = _original(root, card)
+def _refuse_copy(root: Path, record: RootIdentity | None) -> None:
+    original = _original(root, record)
     if original is not None:
         raise Refusal(
             "copiedRoot",
@@ -265,7 +267,7 @@ def _remedy(root: Path) -> str:
     )
 
 
-def _of(data: dict[str, Any]) -> str:
+def _owner(data: dict[str, Any]) -> str:
     return f"belongs to {data['folder']}" if data.get("folder") else "belongs to another root"
 
 
@@ -273,12 +275,12 @@ def _live_job(folder: Path) -> int | None:
     """Return the pid of a live execution in the folder's ledger, or None."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder / "ledger")):
-            if (pid := _alive(_json(folder / "run" / name / "start.json"))) is not None:
+            if (pid := _live_pid(_json(folder / "run" / name / "start.json"))) is not None:
                 return pid
     return None
 
 
-def _alive(data: dict[str, Any]) -> int | None:
+def _live_pid(data: dict[str, Any]) -> int | None:
     """Return the pid of the described process if it is alive."""
     pid, ticks = data.get("pid"), data.get("startTicks")
     there = (

@@ -59,11 +59,11 @@ class Watchdog:
         """Wait until the writer answers an empty batch, which changes nothing. A refusal is an
         answer too.
         """
-        said: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: Appended | Refusal) -> None:
             with contextlib.suppress(asyncio.InvalidStateError):
-                said.set_result(None)
+                answered.set_result(None)
 
         self._store.append(Batch(writes=()), done)
-        await said
+        await answered

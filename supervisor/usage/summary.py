@@ -58,7 +58,7 @@ class TaskUsage(msgspec.Struct, kw_only=True):
 
 def job_metrics(
     job: Job,
-    taken: Mapping[Token, TaskUsage],
+    usage: Mapping[Token, TaskUsage],
     heard_since: float,
     series: Callable[[Token], bool] = lambda token: False,
 ) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def job_metrics(
     shown = {t.token for t in tasks if series(t.token)}
     each = SERIES_POINTS // max(1, len(shown))
     rows = [
-        _row(t, taken.get(t.token), heard_since, each if t.token in shown else 0) for t in tasks
+        _row(t, usage.get(t.token), heard_since, each if t.token in shown else 0) for t in tasks
     ]
     roles = dict.fromkeys(row["role"] for row in rows)
     return {
@@ -87,31 +87,31 @@ def job_metrics(
     }
 
 
-def _row(task: Task, taken: TaskUsage | None, heard_since: float, points: int) -> dict[str, Any]:
+def _row(task: Task, usage: TaskUsage | None, heard_since: float, points: int) -> dict[str, Any]:
     running = task.live and task.exit is None and task.pid is not None
-    fresh = taken if running and taken is not None and taken.heard >= heard_since else None
+    fresh = usage if running and usage is not None and usage.heard >= heard_since else None
     row = {
         "role": task.token.role,
         "index": task.token.index,
         "running": running,
-        "at": None if taken is None else taken.newest.at,
+        "at": None if usage is None else usage.newest.at,
         **_now(fresh),
-        **_ever(task, taken),
+        **_ever(task, usage),
     }
     if points:
-        row["series"] = [] if taken is None else taken.series.rows(points)
+        row["series"] = [] if usage is None else usage.series.rows(points)
     return row
 
 
-def _now(taken: TaskUsage | None) -> dict[str, Any]:
-    if taken is None:
+def _now(usage: TaskUsage | None) -> dict[str, Any]:
+    if usage is None:
         return dict.fromkeys(NOW)
-    s = taken.newest
+    s = usage.newest
     values = (
         s.cpu_percent,
         s.memory_bytes,
-        taken.read_rate,
-        taken.write_rate,
+        usage.read_rate,
+        usage.write_rate,
         s.processes,
         s.gpu_percent,
         s.gpu_memory_bytes,
@@ -119,36 +119,36 @@ def _now(taken: TaskUsage | None) -> dict[str, Any]:
     return dict(zip(NOW, values, strict=True))
 
 
-def _ever(task: Task, taken: TaskUsage | None) -> dict[str, Any]:
+def _ever(task: Task, usage: TaskUsage | None) -> dict[str, Any]:
     """Return cumulative values and peaks. Samples and exit are both lower bounds, so take the
     larger value.
     """
     sampled = (
         (None,) * 7
-        if taken is None
+        if usage is None
         else (
-            taken.cpu_secs,
-            taken.read_bytes,
-            taken.written_bytes,
-            taken.peak_cpu,
-            taken.peak_memory,
-            taken.peak_processes,
-            taken.peak_gpu_memory,
+            usage.cpu_secs,
+            usage.read_bytes,
+            usage.written_bytes,
+            usage.peak_cpu,
+            usage.peak_memory,
+            usage.peak_processes,
+            usage.peak_gpu_memory,
         )
     )
     cpu = resource_usage.largest(sampled[0], resource_usage.cpu_secs(task.exit))
     memory = resource_usage.largest(sampled[4], resource_usage.peak_memory_bytes(task.exit))
-    values = (cpu, *sampled[1:3], _mean_cpu(task, taken, cpu), sampled[3], memory, *sampled[5:])
+    values = (cpu, *sampled[1:3], _mean_cpu(task, usage, cpu), sampled[3], memory, *sampled[5:])
     return dict(zip((*ADDED, *PEAK), values, strict=True))
 
 
-def _mean_cpu(task: Task, taken: TaskUsage | None, cpu: float | None) -> float | None:
+def _mean_cpu(task: Task, usage: TaskUsage | None, cpu: float | None) -> float | None:
     """Return the mean percentage of one core since the start, by the clock of the task's machine."""
     exit_ = task.exit
     if exit_ is not None:
         began, until = exit_.started_at, exit_.ended_at
     else:
-        began, until = task.started_at, None if taken is None else taken.newest.at
+        began, until = task.started_at, None if usage is None else usage.newest.at
     if cpu is None or began is None or until is None or until <= began:
         return None
     return 100 * cpu / (until - began)

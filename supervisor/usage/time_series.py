@@ -37,8 +37,8 @@ class Series:
     def __init__(self) -> None:
         self.resolution = RESOLUTION_SECS
         self._points = array("d")
-        self._begun: float | None = None
-        self._stretch = 0
+        self._started: float | None = None
+        self._interval = 0
         self._open: list[list[float]] = []
 
     def __len__(self) -> int:
@@ -46,23 +46,23 @@ class Series:
 
     def add(self, mono: float, sample: Sample, limit: int = MAX_POINTS) -> None:
         """Add a sample. limit: maximum points, at least 2."""
-        if self._begun is None:
-            self._begun = mono
-        stretch = int((mono - self._begun) // self.resolution)
-        if stretch != self._stretch:
+        if self._started is None:
+            self._started = mono
+        interval = int((mono - self._started) // self.resolution)
+        if interval != self._interval:
             self._close()
-            self._stretch = stretch
+            self._interval = interval
         self._open.append([_number(getattr(sample, f)) for f in _FIELDS])
         while len(self) > max(2, limit):
-            self._thin()
-            self._stretch = int((mono - self._begun) // self.resolution)
+            self._halve()
+            self._interval = int((mono - self._started) // self.resolution)
 
     def rows(self, limit: int = MAX_POINTS) -> list[list[float | None]]:
         """Return at most `limit` points, oldest first, each with a value for each of NAMES."""
         step = -(
             -len(self) // max(1, limit)
         )  # the last of every `step` points, counted from the end
-        points = [_one(self._open)] if self._open else []
+        points = [_merge(self._open)] if self._open else []
         first = len(self._points) // _WIDTH - 1 - ((step - 1) if points else 0)
         points += [
             list(self._points[n * _WIDTH : (n + 1) * _WIDTH]) for n in range(first, -1, -step)
@@ -75,11 +75,11 @@ class Series:
 
     def _close(self) -> None:
         if self._open:
-            self._points.extend(_one(self._open))
+            self._points.extend(_merge(self._open))
             self._open = []
 
-    def _thin(self) -> None:
-        self._points = array("d", (v for point in _halved(self._closed()) for v in point))
+    def _halve(self) -> None:
+        self._points = array("d", (v for point in _merge_pairs(self._closed()) for v in point))
         self.resolution *= 2
 
 
@@ -87,11 +87,11 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _halved(points: list[list[float]]) -> list[list[float]]:
-    return [_one(points[n : n + 2]) for n in range(0, len(points), 2)]
+def _merge_pairs(points: list[list[float]]) -> list[list[float]]:
+    return [_merge(points[n : n + 2]) for n in range(0, len(points), 2)]
 
 
-def _one(points: Sequence[Sequence[float]]) -> list[float]:
+def _merge(points: Sequence[Sequence[float]]) -> list[float]:
     """Merge points: counters keep the newest known value, all other fields the mean of known
     values.
     """

@@ -163,7 +163,7 @@ def test_the_file_is_the_named_one_or_the_one_in_the_root(tmp_path: pathlib.Path
     assert load({"root": str(root)}, env={}).supervisor.port == 2222
     for s in (load(env={"JOBSCRIBE_CONFIG": str(named)}), load(env={}, file=str(named))):
         assert (s.supervisor.port, s.root) == (1111, str(root))
-    with pytest.raises(Refusal, match="configuration file .* does not exist"):
+    with pytest.raises(Refusal, match=r"configuration file .* does not exist"):
         load(env={}, file=str(tmp_path / "missing.toml"))
     (root / "jobscribe.toml").write_text('root = "/elsewhere"\n')
     with pytest.raises(Refusal, match="cannot set the root"):
