@@ -1,3 +1,3 @@
-"""What only the server processes share: configuration with origins, pykern's pkdebug as log sink,
-pkconfig's value parsers.
+"""Code of the server processes only: settings with their origins, site files, log sink and systemd
+notifications.
 """

@@ -1,9 +1,8 @@
-"""What this process tells systemd (or whoever else started it with NOTIFY_SOCKET): ready, alive,
-stopping, and how it stands.
+"""Notifications to systemd, or another service manager that sets NOTIFY_SOCKET: ready, alive,
+stopping, status.
 
-The protocol is sd_notify(3): datagrams of NAME=VALUE lines to a unix socket. Nothing is sent where
-nobody listens, nothing is waited for, and nothing raises: a service that cannot be heard does its
-work all the same.
+The protocol is sd_notify(3): datagrams with NAME=VALUE lines to a unix socket. Without a socket
+nothing is sent. Nothing waits and nothing raises: a service works without a service manager too.
 """
 
 import contextlib
@@ -11,16 +10,16 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-#: What systemd shows of a status is a line.
+#: systemd shows a status as one line.
 _STATUS_MAX = 400
 _SEND_SECS = 1.0
 
 
 class Notifier:
-    """Made once and early, since it takes what systemd said out of `env`: no child must speak in
-    this process's name.
+    """Sends notifications. Create it once and early: it removes systemd's variables from `env`, so
+    that no child process can use them.
 
-    watchdog_secs: a sign of life is expected at least so often; None where nobody waits for one.
+    watchdog_secs: maximum time between two alive signals; None without a watchdog.
     """
 
     def __init__(self, env: MutableMapping[str, str] | None = None) -> None:
@@ -36,11 +35,11 @@ class Notifier:
 
     @property
     def heard(self) -> bool:
-        """Is there anybody to be told?"""
+        """Return whether a service manager listens."""
         return self._address[:1] in ("/", "@")
 
     def ready(self) -> None:
-        """Requests are answered from now on."""
+        """Report that requests are served."""
         self._send("READY=1")
 
     def alive(self) -> None:
@@ -50,7 +49,7 @@ class Notifier:
         self._send("STOPPING=1\nSTATUS=stopping: jobs run on")
 
     def status(self, sentence: str) -> None:
-        """How things stand, for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send("STATUS=" + " ".join(sentence.split())[:_STATUS_MAX])
 
     def _send(self, text: str) -> None:
@@ -61,6 +60,6 @@ class Notifier:
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as s,
         ):
-            # not for ever, should process 1 not read; a timeout is an OSError
+            # A limit in case process 1 does not read; a timeout is an OSError.
             s.settimeout(_SEND_SECS)
             s.sendto(text.encode(), address)

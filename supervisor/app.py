@@ -35,11 +35,12 @@ from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
-from ..service.site.startup_checks import check, read_secret
+from ..service.site.secret_files import read_secret
+from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
 from .agents.calls import Calls
-from .agents.orphans import ask_for_all
+from .agents.orphans import start_all_known
 from .api.routes import application
 from .api.transport.request_handler import ApiContext
 from .api.transport.response_limits import ResponseLimits
@@ -64,11 +65,11 @@ from .metrics.collector import CollectorSources
 from .metrics.exporter import MetricsExporter
 from .notifications.notifier import Notifications
 from .process import process_limits, root_identity
-from .process.connection_limits import Guarding
+from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
-from .process.listeners import Bound, agents_tls, bound, patient, port_of
+from .process.listeners import Bound, agents_tls, bound, pausing_listeners, port_of
 from .process.root_directory import RootDirectory
-from .process.root_identity import Card
+from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
 from .runs.output_reader import OutputReader
 from .runs.port_leases import Leases
@@ -104,8 +105,8 @@ def main(
     try:
         card = root_identity.compare(root)
         root_identity.write_key(root.path, card)
-        process_limits.private_memory()
-        process_limits.prompt_threads()
+        process_limits.protect_memory()
+        process_limits.shorten_switch_interval()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
         lag.run(_serve(settings, root, card, announce, front, notifier or Notifier({}), lag))
@@ -116,7 +117,7 @@ def main(
 async def _serve(
     settings: Settings,
     root: RootDirectory,
-    card: Card,
+    card: RootIdentity,
     announce: Announce,
     front: str | None,
     notifier: Notifier,
@@ -141,7 +142,7 @@ class _Supervisor:
         self,
         settings: Settings,
         root: RootDirectory,
-        card: Card,
+        card: RootIdentity,
         front: str | None,
         notifier: Notifier,
         lag: LoopLag,
@@ -182,7 +183,7 @@ class _Supervisor:
             self._log,
             self._redactor,
             self._agents_key,
-            descriptors=process_limits.many_descriptors(),
+            descriptors=process_limits.raise_descriptor_limit(),
         )
         self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
@@ -264,7 +265,7 @@ class _Supervisor:
             settings, root, self._store, self._log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
-        self._guarding = Guarding(settings.limits, self._counters, self._log)
+        self._guarding = ConnectionGuard(settings.limits, self._counters, self._log)
         self._monitoring = MetricsExporter(
             CollectorSources(
                 self._engine,
@@ -387,7 +388,7 @@ class _Supervisor:
         )
         self._fleet.start()
         if self._set_back:
-            ask_for_all(self._root / "agent", self._drivers, self._desk)
+            start_all_known(self._root / "agent", self._drivers, self._desk)
         self._purging.start()
         self._notifications.start()
         self._monitoring.start()
@@ -482,7 +483,7 @@ class _Supervisor:
         while True:
             await asyncio.sleep(POKE_SECS)
             self._engine.poke()
-            self._root.mend(self._log)
+            self._root.repair(self._log)
 
     async def _append(self, event: Event) -> None:
         """One event of the system stream, durable when this returns. Raises Refusal."""
@@ -554,7 +555,7 @@ class _Supervisor:
         self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
     ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
-        server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))
+        server.add_sockets(pausing_listeners(sockets, self.noticed, self._guarding.make_room))
         self._servers.append(server)
 
     def _server_secret(self) -> str:

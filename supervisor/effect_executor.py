@@ -219,7 +219,7 @@ class EffectExecutor:
         self, tasks: TaskDriver, copies: LibrarySync, effect: LaunchTask, simulation_type: str
     ) -> None:
         """A stop that overtakes it is told of a token that never starts then."""
-        await copies.bring(effect.key, simulation_type)
+        await copies.copy_library(effect.key, simulation_type)
         tasks.launch(effect.key, effect.token, effect.spec)
 
     # ---- timers

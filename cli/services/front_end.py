@@ -22,7 +22,7 @@ from ...client.api.errors import ClientError
 from ...client.transport.address import in_root
 from ...protocol.errors import Refusal
 from ...service.settings.settings import Settings
-from ...service.site.startup_checks import is_loopback
+from ...service.site.secret_files import is_loopback
 from ...web.server.child_process import MODULE, Start, bound, url_of
 
 FIRST_PAUSE_SECS = 0.5

@@ -1,1 +1,1 @@
-"""Log: one sentence to be written."""
+"""The log of the server processes: the sink in a separate thread, and session files."""

@@ -1,20 +1,20 @@
-"""The server processes' log sink: pykern's pkdebug, in a thread of its own.
+"""The log sink of the server processes: pykern's pkdebug, in a separate thread.
 
-What is used of pkdebug, by its public names only: `init` (our writer is its `output`), `pkdlog`
-with `pkdebug_frame` (the place of the call goes in front of the line as in every pykern program),
-`pkdc` and its control pattern for what pykern's own modules want to say. `PYKERN_PKDEBUG_CONTROL`
-works as usual; `PYKERN_PKDEBUG_OUTPUT` and `_WANT_PID_TIME` do not, since time, pid and thread are
-those of the call, not of the writing.
+This module uses only public names of pkdebug: `init` (with our writer as `output`), `pkdlog` with
+`pkdebug_frame` (which puts the place of the call in front of the line, as in every pykern program),
+and `pkdc` with its control pattern for pykern's own modules. `PYKERN_PKDEBUG_CONTROL` works as
+usual. `PYKERN_PKDEBUG_OUTPUT` and `_WANT_PID_TIME` do not, because time, pid and thread are those
+of the call, not of the write.
 
-What is not used, and why: its formatting of arguments happens in `runtime.log` at the time of the
-call, since pkdebug redacts by key only, and turns an escaped line break back into a real one. It
-also falls silent for good after five errors of its own: a line that did not come out is noticed
-here, written without it, and pkdebug is started afresh (`revived`).
+Arguments are formatted in `runtime.log` at the time of the call: pkdebug redacts only by key, and
+turns escaped line breaks into real ones. After five internal errors pkdebug stops output
+permanently. The sink detects a missing line, writes the line without pkdebug, and restarts pkdebug
+(`revived`).
 
-The queue is bounded. What does not fit is dropped, counted, and said in the log.
+The queue is bounded. Lines that do not fit are dropped, counted and reported in the log.
 
-Under systemd the same thread gives the records to the journal with their fields
-(`runtime.journal`), in place of the lines that the journal would have taken from the stream:
+Under systemd the same thread sends records with their fields to the journal
+(`runtime.log.journald`), instead of the lines that the journal would read from the stream: see
 `log.journald`.
 """
 
@@ -48,18 +48,17 @@ from ..settings.settings import LogSettings
 from .session_file import OwnSession, newest_session
 
 MAX_QUEUED = 10_000
-#: The log has a thread of its own, so that a slow reader of the stream may have a moment for a
-#: line.
+#: Time limit for a line to a slow reader of the stream. The log's thread may wait, others do not.
 STREAM_SECS = 1.0
-#: Lines that come within so long are written together, so many (of so many characters) at most:
-#: pkdebug takes as long for one as for many, and most of what a line costs is waking up for it. A
-#: traceback is written at once, with what came before it.
+#: Lines within TOGETHER_SECS are written together, up to TOGETHER lines and TOGETHER_CHARS
+#: characters: pkdebug needs the same time for one line as for many, and most of the cost is waking
+#: up. A traceback is written at once, with all lines before it.
 TOGETHER_SECS, TOGETHER, TOGETHER_CHARS = 0.01, 64, 16 * 1024
 
 
 class PkdebugSink:
-    """Takes records in any thread; one thread writes them, in order. There is one per process,
-    since pkdebug has one output.
+    """Accepts records in any thread; one thread writes them in order. One per process, because
+    pkdebug has one output.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class PkdebugSink:
         journal: Journal | None = None,
         kept: OwnSession | Following | None = None,
     ) -> None:
-        """kept: one of the outputs, whose session is told in lines of JSON."""
+        """kept: the output whose session is included in JSON lines."""
         self._writer = _Writer(outputs, form, redactor or Redactor(), journal, kept)
         self._max_queued = max_queued
         self._queue: deque[Record] = deque()
@@ -79,7 +78,7 @@ class PkdebugSink:
         self._idle = True
         self._closed = False
         self.dropped = 0
-        self._unsaid = 0
+        self._unreported = 0
         self.revived = 0
         self._start_pkdebug()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -90,13 +89,13 @@ class PkdebugSink:
         with self._changed:
             if self._closed or len(self._queue) >= self._max_queued:
                 self.dropped += 1
-                self._unsaid += 1
+                self._unreported += 1
                 return
             self._queue.append(record)
             self._changed.notify()
 
     def flush(self, secs: float = 5.0) -> bool:
-        """Wait until everything taken so far is written; False after `secs`."""
+        """Wait until all accepted records are written. Return False after `secs`."""
         deadline = time.monotonic() + secs
         with self._changed:
             return self._changed.wait_for(
@@ -104,7 +103,7 @@ class PkdebugSink:
             )
 
     def close(self, secs: float = 5.0) -> None:
-        """Write what was taken, then take no more."""
+        """Write all accepted records, and accept no more."""
         with self._changed:
             if self._closed:
                 return
@@ -120,8 +119,8 @@ class PkdebugSink:
             with self._changed:
                 self._idle = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._queue or self._unsaid or self._closed)
-                if not self._queue and not self._unsaid:
+                self._changed.wait_for(lambda: self._queue or self._unreported or self._closed)
+                if not self._queue and not self._unreported:
                     return
                 self._idle = False
                 urgent = self._closed or any(record.traceback for record in self._queue)
@@ -129,28 +128,28 @@ class PkdebugSink:
                 time.sleep(TOGETHER_SECS)
             with self._changed:
                 records, self._queue = list(self._queue), deque()
-                unsaid, self._unsaid = self._unsaid, 0
-            for together in _batches(records):
-                self._say(together)
-            if unsaid:
-                self._say(
+                unreported, self._unreported = self._unreported, 0
+            for batch in _batches(records):
+                self._write_batch(batch)
+            if unreported:
+                self._write_batch(
                     [
                         _note(
-                            f"{unsaid} log lines were dropped here: they came faster than they could be written"
+                            f"{unreported} log lines were dropped here: they arrived faster than they could be written"
                         )
                     ]
                 )
 
-    def _say(self, records: list[Record]) -> None:
-        """These lines together: pkdebug takes as long for one as for many."""
+    def _write_batch(self, records: list[Record]) -> None:
+        """Write these lines together."""
         first, writer = records[0], self._writer
         writer.current, writer.wrote = records, False
         try:
-            # The message goes in as the format itself: as an argument its escapes would be undone.
+            # The message is part of the format: as an argument, its escapes would be undone.
             pkdebug.pkdlog(
                 _literal(first.message) + "{nothing}", nothing="", pkdebug_frame=_Frame(first.where)
             )
-        except Exception as e:  # whatever pkdebug may do, this thread goes on
+        except Exception as e:  # an error of pkdebug must not end this thread
             writer.direct([_note(f"pkdebug failed: {type(e).__name__}: {e}")])
         finally:
             if not writer.wrote:
@@ -164,7 +163,7 @@ class PkdebugSink:
 
 
 class _Writer:
-    """pkdebug's output: puts time, pid and thread in front, and passes the line on. Never raises."""
+    """The output of pkdebug: adds time, pid and thread, and writes the line. Never raises."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class _Writer:
         self._journal, self._kept = journal, kept
         self._form = form
         self._redactor = redactor
-        #: the thread that writes records, and those it is writing: pkdebug is given the first one
+        #: The writing thread, and the records in progress. pkdebug gets only the first one.
         self.owner: int | None = None
         self.current: list[Record] | None = None
         self.wrote = False
@@ -186,7 +185,7 @@ class _Writer:
     def write(self, text: str) -> None:
         records = self.current
         if records is None or threading.get_ident() != self.owner:
-            # somebody called pkdebug on his own: pykern's modules do
+            # A direct call of pkdebug, by pykern's modules.
             where, _, message = text.rstrip("\n").partition(" ")
             self.direct([_note(one_line(self._redactor.shown(message)), where)])
             return
@@ -197,18 +196,18 @@ class _Writer:
             self._put(records, text)
 
     def flush(self) -> None:
-        """pkdebug calls this after every line; the outputs flush on their own."""
+        """Called by pkdebug after every line. Does nothing: the outputs flush themselves."""
 
     def close(self) -> None:
         if self._journal is not None:
             self._journal.close()
 
     def direct(self, records: list[Record]) -> None:
-        """Write records that pkdebug did not."""
+        """Write records without pkdebug."""
         self._put(records, f"{records[0].where} {records[0].message}\n")
 
     def _put(self, records: list[Record], line: str) -> None:
-        """line: what pkdebug made of the first."""
+        """line: pkdebug's line for the first record."""
         if self._form == "json":
             session = None if self._kept is None else self._kept.session
             text = "".join(json_of(record, session) for record in records)
@@ -228,7 +227,7 @@ class _Writer:
 
 
 class _Frame:
-    """As much of a stack frame as pkdebug looks at, for a place that is known already."""
+    """A stand-in for a stack frame at a known place, with the attributes that pkdebug reads."""
 
     def __init__(self, where: str) -> None:
         path, line, name = [*where.split(":", 2), "0", "?"][:3]
@@ -249,23 +248,23 @@ def open_log(
     file: str | None = None,
     root: str | None = None,
 ) -> tuple[Log, PkdebugSink]:
-    """The log of a server process: lines to `stream` (stderr unless given) and, where given, to a
-    rotating file; and to the journal.
+    """Open the log of a server process, with output to `stream` (default: stderr), to a rotating
+    file if given, and to the journal.
 
-    root: in place of a file; a supervisor begins a session there, everybody else writes into the
-    newest. Where the stream is the journal's, records go there with their fields, and not as lines
-    a second time.
+    root: write to log sessions instead of a file. A supervisor begins a session, other processes
+    write to the newest one. If the stream leads to the journal, records go there with their fields,
+    and not a second time as lines.
     """
     stream = stream or sys.stderr
-    said = _said_by(json_of if settings.format == "json" else text_of)
-    line = said if settings.format == "json" else plain_line
-    ours = settings.journald == "auto" and _leads_to_journal(stream)
+    format_note = _note_formatter(json_of if settings.format == "json" else text_of)
+    line = format_note if settings.format == "json" else plain_line
+    ours = settings.journald == "auto" and _is_journal_stream(stream)
     outputs: list[Output] = [] if ours else [Stream(stream, STREAM_SECS, line)]
     kept: OwnSession | Following | None = None
     if root is not None:
         own = component == "supervisor"
         kept = (
-            OwnSession(component, settings, root, line, said)
+            OwnSession(component, settings, root, line, format_note)
             if own
             else newest_session(component, settings, root, line)
         )
@@ -283,10 +282,10 @@ def open_log(
     return Log(component, redactor, sink, trace=settings.trace), sink
 
 
-def _leads_to_journal(stream: TextIO) -> bool:
+def _is_journal_stream(stream: TextIO) -> bool:
     try:
         return is_journal(stream.fileno(), os.environ.get("JOURNAL_STREAM"))
-    except (OSError, ValueError, AttributeError):  # a stream of this process only
+    except (OSError, ValueError, AttributeError):  # a stream without a file descriptor
         return False
 
 
@@ -311,5 +310,5 @@ def _note(message: str, where: str = "service/log/sink.py:0:sink") -> Record:
     return Record(time.time(), os.getpid(), 0, "log", where, message, {}, level="warning")
 
 
-def _said_by(render: Callable[[Record], str]) -> Callable[[str], str]:
+def _note_formatter(render: Callable[[Record], str]) -> Callable[[str], str]:
     return lambda sentence: render(_note(sentence))

@@ -1,1 +1,3 @@
-"""Settings: one sentence to be written."""
+"""All settings of the server processes: definitions, value parsers, and loading from file,
+environment and command line.
+"""

@@ -1,9 +1,9 @@
 """Configuration in layers: defaults < file (TOML) < environment (JOBSCRIBE_*) < command line. Every
-value knows its origin.
+value has an origin.
 
-A name that nobody knows is an error that names the nearest right one: a setting that is silently
-ignored is worse than none. The settings themselves are in `settings`; whether they are safe to
-start with is decided in `safety`.
+An unknown name is an error that suggests the most similar name: a silently ignored setting is worse
+than none. `settings` defines the settings; `site.startup_checks` decides whether they are safe for
+a start.
 """
 
 import difflib
@@ -31,8 +31,8 @@ __all__ = [
 FILE_NAME = "jobscribe.toml"
 PREFIX = "JOBSCRIBE_"
 
-#: What a job finds in its environment; a command started inside a job has them too, so they are
-#: known here and mean nothing.
+#: Variables in the environment of a job. A command inside a job may start jobscribe, so these names
+#: are accepted and ignored.
 JOB_NAMES = frozenset(
     {
         "JOBSCRIBE_TOKEN",
@@ -47,7 +47,7 @@ JOB_NAMES = frozenset(
         "JOBSCRIBE_CRASHPOINT",
     }
 )
-#: And a command that is told of a run in its own, which may well ask us about it.
+#: Variables in the environment of a notification command, which may start jobscribe too.
 NOTIFY_NAMES = frozenset(
     {
         "JOBSCRIBE_NOTIFY_ID",
@@ -59,7 +59,7 @@ NOTIFY_NAMES = frozenset(
         "JOBSCRIBE_NOTIFY_POSITION",
     }
 )
-#: What only clients read, and the place of the file.
+#: Variables for clients only.
 CLIENT_NAMES = frozenset({"JOBSCRIBE_URL", "JOBSCRIBE_SECRET", "JOBSCRIBE_PATIENCE"})
 CONFIG_NAME = "JOBSCRIBE_CONFIG"
 
@@ -75,7 +75,7 @@ class _Given(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A setting for a person."""
+    """A setting with its value, for people."""
 
     key: str
     value: str
@@ -89,31 +89,31 @@ def load(
     env: Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Settings:
-    """The settings of this process. Raises Refusal("badConfig").
+    """Return the settings of this process. Raises Refusal("badConfig").
 
-    options: setting names to values from the command line; `None` values were not given. env: the
-    process's by default. file: a configuration file that must exist; without it `JOBSCRIBE_CONFIG`,
-    then `<root>/jobscribe.toml` if there is one.
+    options: values of settings from the command line; `None` means not given. env: default is the
+    process's environment. file: a configuration file that must exist. Without it:
+    `JOBSCRIBE_CONFIG`, then `<root>/jobscribe.toml` if it exists.
     """
     env = os.environ if env is None else env
-    above = _from_env(env)
-    above.update(_from_options(options or {}))
+    overrides = _from_env(env)
+    overrides.update(_from_options(options or {}))
     named = file or env.get(CONFIG_NAME)
-    root = _parsed("root", above["root"]) if "root" in above else Settings().root
+    root = _parse("root", overrides["root"]) if "root" in overrides else Settings().root
     path = named or os.path.join(os.path.abspath(root), FILE_NAME)
     given = _from_file(path, must_exist=named is not None)
     if named is None and "root" in given:
         raise Refusal(
             "badConfig",
-            f"{given['root'].origin}: a file that was found in the root cannot set the root; take the line out",
+            f"{given['root'].origin}: a configuration file in the root cannot set the root; remove the line",
         )
-    given.update(above)
-    return _built(given)
+    given.update(overrides)
+    return _build(given)
 
 
 def show(settings: Settings) -> list[Row]:
-    """Every setting with its value and where that comes from. None is secret itself: secrets lie in
-    files that settings name.
+    """Return every setting with its value and origin. No value is secret: secrets are in files that
+    settings name.
     """
     return [
         Row(
@@ -128,7 +128,7 @@ def show(settings: Settings) -> list[Row]:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
-        # numbers: the first and the last of a range
+        # Numbers are the first and last value of a range.
         return (
             "-".join(map(str, value))
             if value and all(isinstance(v, int) for v in value)
@@ -139,17 +139,17 @@ def _text(value: Any) -> str:
     )
 
 
-def _built(given: Mapping[str, _Given]) -> Settings:
+def _build(given: Mapping[str, _Given]) -> Settings:
     top: dict[str, Any] = {}
     grouped: dict[str, dict[str, Any]] = {g: {} for g in GROUPS}
     for name, g in given.items():
         group, _, rest = name.rpartition(".")
-        (grouped[group] if group else top)[rest] = _parsed(name, g)
+        (grouped[group] if group else top)[rest] = _parse(name, g)
     groups = {g: GROUPS[g](**values) for g, values in grouped.items()}
     return Settings(**top, **groups, origins={name: g.origin for name, g in given.items()})
 
 
-def _parsed(name: str, given: _Given) -> Any:
+def _parse(name: str, given: _Given) -> Any:
     try:
         return SETTINGS[name].parser(given.value)
     except InvalidValue as e:
@@ -161,7 +161,7 @@ def _parsed(name: str, given: _Given) -> Any:
 def _from_options(options: Mapping[str, Any]) -> dict[str, _Given]:
     for name in options:
         if name not in SETTINGS:
-            _unknown("option", name, SETTINGS)
+            _raise_unknown("option", name, SETTINGS)
     return {
         k: _Given(v, "option --" + k.rpartition(".")[2].replace("_", "-"))
         for k, v in options.items()
@@ -173,12 +173,12 @@ def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
     out = {}
     for name, value in sorted(env.items()):
         if name in _ENV:
-            if value:  # empty is unset, as for a line that was left blank in a unit or compose file
+            if value:  # empty means unset, as in unit and compose files
                 out[_ENV[name]] = _Given(value, f"environment {name}")
         elif name.startswith(PREFIX) and name not in JOB_NAMES | NOTIFY_NAMES | CLIENT_NAMES | {
             CONFIG_NAME
         }:
-            _unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
+            _raise_unknown("environment", name, [*_ENV, *CLIENT_NAMES, CONFIG_NAME, *JOB_NAMES])
     return out
 
 
@@ -189,31 +189,31 @@ def _from_file(path: str, must_exist: bool) -> dict[str, _Given]:
         data = tomllib.loads(content)
     except FileNotFoundError:
         if must_exist:
-            raise Refusal("badConfig", f"there is no configuration file {path}") from None
+            raise Refusal("badConfig", f"configuration file {path} does not exist") from None
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise Refusal("badConfig", f"the configuration file {path} cannot be read: {e}") from None
     lines = _lines(content)
     out = {}
-    for name, value in _flat(data):
+    for name, value in _flatten(data):
         origin = f"{path}:{_line_of(name, lines)}"
         if name not in SETTINGS:
-            _unknown(origin, name, SETTINGS)
+            _raise_unknown(origin, name, SETTINGS)
         out[name] = _Given(value, origin)
     return out
 
 
-def _flat(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in data.items():
         name = before + key
         if isinstance(value, dict) and name not in SETTINGS:
-            yield from _flat(value, name + ".") if value or name in GROUPS else [(name, value)]
+            yield from _flatten(value, name + ".") if value or name in GROUPS else [(name, value)]
         else:
             yield name, value
 
 
 def _lines(content: str) -> dict[str, int]:
-    """Where each key and table stands. TOML readers do not tell."""
+    """Return the line of each key and table. TOML parsers do not report it."""
     out: dict[str, int] = {}
     table = ""
     for number, line in enumerate(content.splitlines(), 1):
@@ -232,9 +232,9 @@ def _line_of(name: str, lines: Mapping[str, int]) -> int:
     return lines.get(name, 1)
 
 
-def _unknown(origin: str, name: str, known: Iterable[str]) -> Never:
+def _raise_unknown(origin: str, name: str, known: Iterable[str]) -> Never:
     known = list(known)
     last_part = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or last_part[:1]
     advice = f"did you mean {near[0]!r}?" if near else "'jobscribe config show' lists all settings"
-    raise Refusal("badConfig", f"{origin}: there is no setting {ascii(name)[:80]}; {advice}")
+    raise Refusal("badConfig", f"{origin}: unknown setting {ascii(name)[:80]}; {advice}")

@@ -1,9 +1,9 @@
-"""pykern's modules, imported in a way that does not import pytest.
+"""Imports pykern's modules without importing pytest.
 
-pykern asks at its import whose module called it. To answer, the standard library looks at every
-module there is, and the lazy `py.test` among them (pykern needs `py` for its paths) is pytest as
-soon as it is looked at: a fifth of what a supervisor and a front end compute until they are ready,
-and 6 MB of the supervisor that it never uses (tests/bench/RESULTS.md).
+At import pykern looks up the module of its caller. The standard library then inspects every loaded
+module. One of them is the lazy module `py.test` (pykern needs `py` for paths), and its inspection
+imports pytest. That would take a fifth of the CPU time until supervisor and front end are ready,
+and 6 MB of the supervisor's memory (tests/bench/RESULTS.md).
 """
 
 import contextlib

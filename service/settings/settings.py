@@ -1,9 +1,9 @@
-"""Every setting there is: its name, type, default, form, and a sentence about it. Frozen values,
-made without any file in tests.
+"""All settings: name, type, default, form and description. Frozen values, which tests create
+without a file.
 
-The name of a setting is its place here with dots (`limits.grace_secs`), as in the file; in the
-environment it is `JOBSCRIBE_LIMITS_GRACE_SECS`. Where values come from is `config`'s business,
-whether they are safe is `safety`'s.
+The name of a setting is its path here with dots (`limits.grace_secs`), as in the file; in the
+environment it is `JOBSCRIBE_LIMITS_GRACE_SECS`. `loader` determines where values come from;
+`site.startup_checks` checks whether they are safe.
 """
 
 import dataclasses
@@ -44,13 +44,13 @@ def _is(default: Any, parser: Parser, about: str) -> Any:
 
 
 def _cores() -> int:
-    """Processors this process may use, at least 2: with one slot nothing runs beside a long job."""
+    """Return the number of usable cores, at least 2: with one slot, a long job would block all others."""
     return max(2, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisorSettings:
-    ip: str = _is("127.0.0.1", text, "address of the HTTP interface")
+    ip: str = _is("127.0.0.1", text, "IP address of the HTTP interface")
     port: int = _is(8001, port_number, "its port; 0 takes a free one")
     agents_ip: str = _is("127.0.0.1", text, "address of the listener for agents")
     agents_port: int = _is(0, port_number, "its port; 0 takes a free one")
@@ -60,28 +60,32 @@ class SupervisorSettings:
         "file with the certificate of the agents' listener; needed off loopback",
     )
     agents_tls_key: str | None = _is(
-        None, or_none(text), "file with its key, readable by nobody else"
+        None,
+        or_none(text),
+        "file with its private key, readable only by the supervisor's unix user",
     )
     agents_tls_ca: str | None = _is(
-        None, or_none(text), "file with the one authority that agents trust"
+        None, or_none(text), "file with the certificate authority that agents trust"
     )
     server_secret_file: str | None = _is(
-        None, or_none(text), "file with the secret of front ends, readable by nobody else"
+        None,
+        or_none(text),
+        "file with the secret of front ends, readable only by the supervisor's unix user",
     )
     metrics_secret_file: str | None = _is(
         None,
         or_none(text),
-        "file with the token of what monitors (default: secret/metrics in the root)",
+        "file with the token for monitoring (default: secret/metrics in the root)",
     )
-    development: bool = _is(False, boolean, "allow to run without a secret file, on loopback only")
+    development: bool = _is(False, boolean, "allow a start without a secret file, on loopback only")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSettings:
-    local_sequential: int = _is(_cores, count, "runs of kind sequential at once on this machine")
-    local_parallel: int = _is(_cores, count, "runs of kind parallel at once on this machine")
+    local_sequential: int = _is(_cores, count, "concurrent runs of kind sequential on this machine")
+    local_parallel: int = _is(_cores, count, "concurrent runs of kind parallel on this machine")
     op_run: int = _is(
-        0, count, "run ops at once of one agent (default: the larger of the two above)"
+        0, count, "concurrent runs of one agent (default: the larger of the two above)"
     )
 
     def __post_init__(self) -> None:
@@ -91,143 +95,147 @@ class SlotSettings:
 
 
 def _memory_mb() -> int:
-    """All memory of this machine, MiB."""
+    """Return the memory of this machine in MiB."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceSettings:
-    """What tasks of runs with roles may hold together. Other runs take a slot, and are not counted
-    here.
-    """
+    """Resources for tasks of runs with roles. Other runs use slots and are not counted here."""
 
     local_cpu: int = _is(
         lambda: len(os.sched_getaffinity(0)),
         count,
         "cores of this machine for tasks of runs with roles",
     )
-    local_memory_mb: int = _is(_memory_mb, count, "memory of this machine for them, in MiB")
+    local_memory_mb: int = _is(_memory_mb, count, "memory of this machine for these tasks, in MiB")
     local_gpus: tuple[str, ...] = _is(
         ("auto",),
         gpu_ids,
-        "GPUs for them, by number or UUID (auto: those that NVIDIA's library finds)",
+        "GPUs for these tasks, by number or UUID (auto: all that NVIDIA's library finds)",
     )
     local_ports: tuple[int, int] = _is(
-        (30_000, 32_767), port_range, "ports of this machine for them"
+        (30_000, 32_767), port_range, "ports of this machine for these tasks"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
-    agent_start_secs: float = _is(10.0, positive_seconds, "a started agent must report within")
-    agent_start_tries: int = _is(3, count, "starts of an agent before its runs fail")
-    grace_secs: float = _is(3.0, seconds, "between SIGTERM and SIGKILL, where the run does not say")
+    agent_start_secs: float = _is(
+        10.0, positive_seconds, "time limit for the first report of a started agent"
+    )
+    agent_start_tries: int = _is(3, count, "failed starts of an agent before its runs fail")
+    grace_secs: float = _is(3.0, seconds, "default time between SIGTERM and SIGKILL")
     queue_limit_secs: float | None = _is(
-        None, or_none(positive_seconds), "a run may wait so long, where it does not say"
+        None, or_none(positive_seconds), "default time limit for the wait of a run"
     )
     time_limit_secs: float | None = _is(
-        None, or_none(positive_seconds), "a run may take so long, where it does not say"
+        None, or_none(positive_seconds), "default time limit for the execution of a run"
     )
     agent_away_secs: float = _is(
         6 * 3600.0,
         positive_seconds,
-        "an agent with nothing to do ends after so long without a supervisor",
+        "an idle agent ends after this time without a supervisor",
     )
     login_profile_secs: float = _is(
         10.0,
         seconds,
-        "a login profile may take so long before jobs start without it (0: it is not run)",
+        "time limit of a login profile; jobs then start without it (0: do not run it)",
     )
-    op_reply_secs: float = _is(30.0, positive_seconds, "an agent must answer an op within")
+    op_reply_secs: float = _is(
+        30.0, positive_seconds, "time limit for an agent's answer to a request"
+    )
     ping_interval_secs: float = _is(
-        20.0, positive_seconds, "between two pings on an agent's connection"
+        20.0, positive_seconds, "interval between two pings on an agent's connection"
     )
     ping_timeout_secs: float = _is(
-        10.0, positive_seconds, "a ping must be answered within; at most the interval"
+        10.0, positive_seconds, "time limit for the answer to a ping; at most the interval"
     )
     keeper_silent_secs: float = _is(
         60.0,
         seconds,
-        "a keeper that does not answer its agent for so long is killed; its jobs run on (0: never)",
+        "a keeper that does not answer its agent for this time is killed; its jobs continue (0: never)",
     )
     call_secs: float = _is(
         30.0,
         positive_seconds,
-        "an app may compute the answer to a page so long, where the request does not say",
+        "default time limit for an app's answer to a page",
     )
-    calls_per_user: int = _is(64, count, "calls and downloads of one user at once")
-    upload_bytes: int = _is(1024**3, size, "the largest file that a user may upload")
+    calls_per_user: int = _is(64, count, "concurrent calls and downloads of one user")
+    upload_bytes: int = _is(1024**3, size, "maximum size of an uploaded file")
     debug_secs: float = _is(
         604_800.0,
         positive_seconds,
-        "a failed task may be kept for debugging so long, with all that it holds",
+        "maximum hold of a failed task for debugging, with all its resources",
     )
     lease_secs: float = _is(
         86400.0,
         positive_seconds,
-        "ports leased to a simulation are given back when it does not ask for so long",
+        "leased ports are released when their simulation does not renew the lease for this time",
     )
     request_secs: float = _is(
         10.0,
         positive_seconds,
-        "a connection must send its first request within, until it is authenticated",
+        "time limit for the first request of a connection that is not authenticated",
     )
     body_secs: float = _is(
-        30.0, positive_seconds, "a request ends when nothing more of its body comes for so long"
+        30.0, positive_seconds, "a request ends when no data of its body arrives for this time"
     )
     idle_secs: float = _is(
         300.0,
         positive_seconds,
-        "an authenticated connection is closed when it sends no request for so long",
+        "an authenticated connection is closed after this time without a request",
     )
     connections_per_peer: int = _is(
-        256, count, "connections of one unix user or address that are not authenticated, at once"
+        256, count, "concurrent unauthenticated connections of one unix user or address"
     )
     trusted_peers: tuple[str, ...] = _is(
         (),
         peers,
-        "addresses or unix users of the site's own proxies, which connections_per_peer does not limit, as in 'www-data'",
+        "addresses or unix users of the site's proxies, as in 'www-data'; exempt from connections_per_peer",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    ip: str = _is("127.0.0.1", text, "address of the front end")
+    ip: str = _is("127.0.0.1", text, "IP address of the front end")
     port: int = _is(8000, port_number, "its port; 0 takes a free one")
-    threads: int = _is(16, count, "requests that it answers at once")
+    threads: int = _is(16, count, "number of worker threads: concurrent requests")
     user_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(request) that says whose a request is; needed by `jobscribe server`",
+        "module:function(request) that returns the user of a request; required by 'jobscribe server'",
     )
     uid_file: str | None = _is(
         None,
         or_none(text),
-        "user_hook returns names of the site's own; this file keeps the uid of each",
+        "file that stores the uid of each user name; set it if user_hook returns names and not uids",
     )
     may_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(uid, api, simulation_type) that returns what speaks against it",
+        "module:function(uid, api, simulation_type) that returns None to allow a request, or a Refusal",
     )
     plan_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(uid) that names the user's plan, which runs are submitted with",
+        "module:function(uid) that returns the user's plan; each run stores it",
     )
     admin_hook: str | None = _is(
-        None, or_none(text), "module:function(uid) that says who may see everybody's jobs"
+        None,
+        or_none(text),
+        "module:function(uid) that returns whether the user may see everybody's jobs",
     )
     supervisor_url: str | None = _is(
         None,
         or_none(text),
-        "address of the supervisor's HTTP interface (default: what its root says)",
+        "URL of the supervisor's HTTP interface (default: from its root)",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    format: Literal["text", "json"] = _is("text", one_of("text", "json"), "form of the log lines")
+    format: Literal["text", "json"] = _is("text", one_of("text", "json"), "format of the log lines")
     trace: str | None = _is(
         None,
         or_none(pattern),
@@ -236,27 +244,29 @@ class LogSettings:
     journald: Literal["auto", "on", "off"] = _is(
         "auto",
         one_of("auto", "on", "off"),
-        "give records with their fields to the journal (auto: in place of lines, where the lines would go there)",
+        "send structured records to the journal (auto: instead of lines, if the lines would go there)",
     )
-    file_bytes: int = _is(64 * 1024 * 1024, size, "a log file is rotated at this size")
-    files_kept: int = _is(3, count, "rotated log files that are kept")
+    file_bytes: int = _is(64 * 1024 * 1024, size, "size at which a log file is rotated")
+    files_kept: int = _is(3, count, "number of rotated log files to keep")
     sessions_kept: int = _is(
-        20, count, "each start of the supervisor begins a session of the log; so many are kept"
+        20, count, "number of log sessions to keep; each start of the supervisor begins a session"
     )
     total_bytes: int = _is(
         1024 * 1024 * 1024,
         size,
-        "the oldest sessions are removed when all of them together have more than this",
+        "maximum total size of all sessions; the oldest are removed first",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
     head_bytes: int = _is(
-        16 * 1024 * 1024, size, "so much of the beginning of a job's output is kept"
+        16 * 1024 * 1024, size, "bytes to keep from the beginning of a job's output"
     )
     tail_bytes: int = _is(
-        16 * 1024 * 1024, size, "and so much of its end; what lies between is dropped and counted"
+        16 * 1024 * 1024,
+        size,
+        "bytes to keep from its end; the bytes between are dropped and counted",
     )
 
 
@@ -265,12 +275,12 @@ class KeeperSettings:
     cgroups: Literal["auto", "v1", "v2", "off"] = _is(
         "auto",
         one_of("auto", "v1", "v2", "off"),
-        "kernel control groups of jobs: their processes are found by them (auto: where they may be made)",
+        "find the processes of a job by kernel control groups (auto: if the keeper may create them)",
     )
     job_pids: int | None = _is(
         None,
         or_none(count),
-        "one job may have so many processes and threads, where a pids cgroup can be made",
+        "maximum number of processes and threads of a job, if a pids cgroup can be created",
     )
 
 
@@ -279,18 +289,18 @@ class PurgeSettings:
     after_secs: float | None = _is(
         None,
         or_none(positive_seconds),
-        "run directories are removed so long after their run (none: never)",
+        "run directories are removed this long after the end of their run (none: never)",
     )
-    every_secs: float = _is(3600.0, positive_seconds, "how often is looked for such runs")
+    every_secs: float = _is(3600.0, positive_seconds, "interval between two searches for such runs")
     kept_plans: tuple[str, ...] = _is(
-        (), words, "runs of users with these plans are kept, as in 'premium, enterprise'"
+        (), words, "never remove runs of users with these plans, as in 'premium, enterprise'"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppSettings:
     also: tuple[str, ...] = _is(
-        (), app_list, "apps besides the installed ones, as in 'crack=my_apps.crack:app'"
+        (), app_list, "apps in addition to the installed ones, as in 'crack=my_apps.crack:app'"
     )
 
 
@@ -299,7 +309,7 @@ class ExitSettings:
     table: str | None = _is(
         None,
         or_none(text),
-        "file with rows for the exit table, before or in place of those that ship",
+        "file with rows for the exit table; they precede or replace shipped rows",
     )
 
 
@@ -308,7 +318,7 @@ class DriverSettings:
     use: tuple[str, ...] = _is(
         ("local",),
         drivers,
-        "what starts runs, as in 'local, docker'; the first one where a run does not say",
+        "drivers, as in 'local, docker'; the first one is the default",
     )
 
 
@@ -335,7 +345,7 @@ class NotifySettings:
     file: str | None = _is(
         None,
         or_none(text),
-        "file that says who is told when runs change (see docs/notifications.md)",
+        "file with the notification targets (see docs/notifications.md)",
     )
 
 
@@ -344,7 +354,7 @@ class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
         text,
-        "everything the supervisor keeps; on a local disk",
+        "data directory of the supervisor; on a local disk",
     )
     user_root: str = _is(
         "",
@@ -366,7 +376,7 @@ class Settings:
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
-    #: where the values came from, by name; what is not in it is a default
+    #: origins of values, by name; settings without an entry have their default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -380,7 +390,7 @@ class Settings:
         if limits.ping_timeout_secs > limits.ping_interval_secs:
             raise Refusal(
                 "badConfig",
-                "limits.ping_timeout_secs must not be more than limits.ping_interval_secs: it would be cut to that",
+                "limits.ping_timeout_secs must not be more than limits.ping_interval_secs",
             )
         tls = {
             "agents_tls_cert": s.agents_tls_cert,
@@ -391,33 +401,33 @@ class Settings:
         if 0 < len(missing) < len(tls):
             raise Refusal(
                 "badConfig",
-                f"TLS of the agents' listener needs certificate, key and authority; {' and '.join(missing)} not set",
+                f"TLS of the agents' listener needs certificate, key and authority; set {' and '.join(missing)}",
             )
         if "docker" in self.drivers.use and self.docker.pool is None:
             raise Refusal(
                 "badConfig",
-                "drivers.use names docker, which needs hosts: describe them in a file, and name it in docker.pool",
+                "drivers.use contains docker, which needs hosts: describe them in a file and set docker.pool",
             )
         if self.docker.pool is not None and "docker" not in self.drivers.use:
             raise Refusal(
                 "badConfig",
-                "docker.pool describes hosts that nothing uses: add docker to drivers.use, or take docker.pool away",
+                "docker.pool describes hosts that nothing uses: add docker to drivers.use, or remove docker.pool",
             )
         if "sbatch" in self.drivers.use and self.sbatch.clusters is None:
             raise Refusal(
                 "badConfig",
-                "drivers.use names sbatch, which needs clusters: describe them in a file, named in sbatch.clusters",
+                "drivers.use contains sbatch, which needs clusters: describe them in a file and set sbatch.clusters",
             )
         if self.sbatch.clusters is not None and "sbatch" not in self.drivers.use:
             raise Refusal(
                 "badConfig",
-                "sbatch.clusters describes clusters that nothing uses: add sbatch to drivers.use, or take it away",
+                "sbatch.clusters describes clusters that nothing uses: add sbatch to drivers.use, or remove sbatch.clusters",
             )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known about one setting."""
+    """Definition of one setting."""
 
     name: str
     parser: Parser
@@ -461,7 +471,6 @@ SETTINGS: dict[str, Setting] = _settings()
 
 
 def value_of(settings: Settings, name: str) -> Any:
-    """The value of the setting with this name."""
     value: Any = settings
     for part in name.split("."):
         value = getattr(value, part)

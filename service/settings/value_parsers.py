@@ -1,9 +1,8 @@
-"""How the text of a setting becomes its value. pykern.pkconfig's parsers do the work; what they
-refuse is said as a sentence.
+"""Parsers that convert the text of a setting to its value, based on pykern.pkconfig.
 
-A parser takes what a file (typed), an environment variable or an option (text) gives, and raises
-`Unfit` with the form it wants. pkconfig says no by AssertionError, knows whole seconds only, and
-has a unit of bytes (P) that it cannot multiply.
+Input is a typed value (file) or text (environment, option). A parser raises `InvalidValue` with the
+expected form. pkconfig raises AssertionError instead, knows only whole seconds, and accepts a unit
+of bytes (P) that it cannot multiply.
 """
 
 import ipaddress
@@ -18,7 +17,7 @@ from .pykern_import import pkconfig
 
 Parser = Callable[[Any], Any]
 
-#: What there is to start runs with.
+#: All drivers.
 DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
@@ -86,8 +85,8 @@ def port_number(value: Any) -> int:
 
 
 def port_range(value: Any) -> tuple[int, int]:
-    """First and last port, written "30000-32767"."""
-    form = 'must be two ports from 1024 to 65535, the lower one first, with "-" between them, as in "30000-32767"'
+    """Parse the first and last port, as in "30000-32767"."""
+    form = 'must be two ports from 1024 to 65535, the lower one first, as in "30000-32767"'
     given = (
         f"{value[0]}-{value[1]}" if isinstance(value, tuple | list) and len(value) == 2 else value
     )
@@ -110,8 +109,8 @@ def pattern(value: Any) -> str:
 
 
 def app_list(value: Any) -> tuple[str, ...]:
-    """`name=module:attribute`, any number of them: a list, or text with commas or blanks between."""
-    form = "must be names of apps with their places, as in 'crack=my_apps.crack:app, friction=my_apps.friction:app'"
+    """Parse `name=module:attribute` items: a list, or text separated by commas or blanks."""
+    form = "must be app names with their modules, as in 'crack=my_apps.crack:app, friction=my_apps.friction:app'"
     words = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(
         isinstance(w, str) and _APP.fullmatch(w) for w in words
@@ -124,25 +123,27 @@ def app_list(value: Any) -> tuple[str, ...]:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """Small words, any number of them: a list, or text with commas or blanks between."""
+    """Parse lower-case words: a list, or text separated by commas or blanks."""
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str) and _WORD.fullmatch(w) for w in given
     ):
-        raise InvalidValue("must be words of small letters, digits, _ and -, with commas between")
+        raise InvalidValue(
+            "must be words of lower-case letters, digits, _ and -, separated by commas"
+        )
     return tuple(given)
 
 
 def peers(value: Any) -> tuple[str, ...]:
-    """Addresses, networks and unix users of this machine: a list, or text with commas or blanks
-    between.
+    """Parse addresses, networks and unix users of this machine: a list, or text separated by commas
+    or blanks.
     """
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str) and _is_peer(w) for w in given
     ):
         raise InvalidValue(
-            "must be addresses, networks or unix users of this machine with commas between, as in 'www-data, 192.0.2.0/24'"
+            "must be addresses, networks or unix users of this machine, separated by commas, as in 'www-data, 192.0.2.0/24'"
         )
     return tuple(given)
 
@@ -159,7 +160,7 @@ def _is_peer(word: str) -> bool:
 
 
 def drivers(value: Any) -> tuple[str, ...]:
-    """Names of drivers, each once: a list, or text with commas or blanks between."""
+    """Parse names of drivers, each once: a list, or text separated by commas or blanks."""
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if (
         not isinstance(given, list | tuple)
@@ -168,14 +169,14 @@ def drivers(value: Any) -> tuple[str, ...]:
         or len(set(given)) != len(given)
     ):
         raise InvalidValue(
-            f"must be some of {', '.join(DRIVERS)}, each once, with commas between; the first one is used where a run does not say"
+            f"must be some of {', '.join(DRIVERS)}, each once, separated by commas; the first one is the default for runs"
         )
     return tuple(given)
 
 
 def gpu_ids(value: Any) -> tuple[str, ...]:
-    """Numbers or UUIDs of GPUs, each once: a list, or text with commas or blanks between. "none":
-    no GPUs.
+    """Parse numbers or UUIDs of GPUs, each once: a list, or text separated by commas or blanks.
+    "none" means no GPUs.
     """
     given = value.replace(",", " ").split() if isinstance(value, str) else value
     if given == ["none"]:
@@ -183,10 +184,12 @@ def gpu_ids(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(w, str | int) and _GPU.fullmatch(str(w)) for w in given
     ):
-        raise InvalidValue('must be numbers or UUIDs of GPUs with commas between, "auto" or "none"')
+        raise InvalidValue(
+            'must be numbers or UUIDs of GPUs, separated by commas, or "auto" or "none"'
+        )
     names = tuple(map(str, given))
     if len(set(names)) != len(names) or ("auto" in names and len(names) > 1):
-        raise InvalidValue('must name each GPU once, or be "auto" alone')
+        raise InvalidValue('must name each GPU once, or be only "auto"')
     return names
 
 
@@ -200,7 +203,7 @@ def one_of(*choices: str) -> Parser:
 
 
 def or_none(parser: Parser) -> Parser:
-    """What `parser` takes, or `none`."""
+    """Return a parser that also accepts `none`."""
 
     def parse(value: Any) -> Any:
         if isinstance(value, str) and value.lower() in _NOTHING:

@@ -1,1 +1,3 @@
-"""Site: one sentence to be written."""
+"""Files that a site provides (pool, clusters, exit table, notification targets), and the checks
+before a start.
+"""

@@ -1,8 +1,9 @@
-"""The file of the clusters that the driver sbatch submits to (YAML, `sbatch.clusters`): all that is
-wrong at once, each with its line.
+"""The file of clusters of the driver sbatch (YAML, `sbatch.clusters`): the parser. All mistakes are
+reported together, with their lines.
 
-Names are those of `protocol.clusters` and, in `defaults`, of `protocol.batch.Wishes`. Times may be
-written as everywhere in the configuration (`1:30`). Relative paths are as seen from the file.
+Field names are those of `protocol.clusters.cluster` and, in `defaults`, of
+`protocol.clusters.batch.BatchRequest`. Times have the forms of the configuration (`1:30`). Relative
+paths are relative to the file.
 """
 
 import re
@@ -32,7 +33,7 @@ MAX_CLUSTERS, MAX_LOGIN = 100, 50
 _COUNT = "a whole number, at least 1"
 _MIB = "a whole number of MiB, at least 1"
 _TIME = "more than 0 seconds and at most a day"
-#: What each field must be, as a person is told.
+#: The expected form of each field, for error messages.
 FORMS = {
     "clusters": f"a list of 1 to {MAX_CLUSTERS} clusters, each a mapping with a name",
     "name": "letters, digits and -, at most 63",
@@ -40,34 +41,34 @@ FORMS = {
     "login": f"a list of 1 to {MAX_LOGIN} hosts, each a mapping with host and keys",
     "methods": "a list of password, keyboard-interactive and publickey, each once",
     "users": "a mapping of user ids to unix users",
-    "folder": "a path that begins with /, ~ or $, as in $SCRATCH or $HOME/work",
+    "folder": "a path that starts with /, ~ or $, as in $SCRATCH or $HOME/work",
     "userRoot": "an absolute path on the cluster",
     "pythons": "a list of commands, such as python3.12 or /opt/python/bin/python3",
     "wheels": "the path of a folder with wheels",
     "link": "tls, ssh or direct",
     "supervisor": "host:port by which the cluster reaches the supervisor's listener for agents",
     "environment": "a mapping of names of variables to text",
-    "runs": "a whole number of runs at once, from 1 to 100000",
-    "runsPerUser": "a whole number of runs at once, from 1 to 10000",
+    "runs": "a whole number of concurrent runs, from 1 to 100000",
+    "runsPerUser": "a whole number of concurrent runs, from 1 to 10000",
     "pollSecs": _TIME,
     "pollMaxSecs": _TIME,
     "callSecs": _TIME,
     "startSecs": _TIME,
     "limitSlackSecs": _TIME,
-    "defaults": "a mapping of what a run gets that does not say, such as partition, account and cores",
+    "defaults": "a mapping of default values of runs, such as partition, account and cores",
     "limits": "a mapping of limits, such as nodes, cores and timeLimitSecs",
     "setup": "lines of sh",
-    "directives": "a list of names of options of sbatch, such as [exclusive, reservation]",
+    "directives": "a list of sbatch options, such as [exclusive, reservation]",
     "host": "the name of a host, or an IP address",
     "port": "a port, from 1 to 65535",
-    "keys": "a list of 1 to 50 host keys as ssh-keyscan prints them behind the host's name, such as 'ssh-ed25519 AAAA...'",
-    "via": "one more such host, to go through first",
+    "keys": "a list of 1 to 50 host keys as ssh-keyscan prints them after the host's name, such as 'ssh-ed25519 AAAA...'",
+    "via": "another host of the same form, as jump host",
     "timeLimitSecs": "more than 0 seconds and at most 366 days",
     "cluster": "left out",
     "partition": "the name of a partition",
     "account": "the name of an account",
     "qos": "the name of a QOS",
-    "constraint": "features as sbatch takes them, without blanks, as in 'cpu&amd'",
+    "constraint": "features as sbatch accepts them, without blanks, as in 'cpu&amd'",
     "licenses": "licences, as in matlab:2",
     "nodes": _COUNT,
     "tasks": _COUNT,
@@ -81,7 +82,7 @@ FORMS = {
 
 
 def load(path: str) -> Clusters:
-    """The clusters in this file. Raises Refusal with all that is wrong."""
+    """Return the clusters in this file. Raises Refusal with all mistakes."""
     clusters, found = read(path)
     if clusters is not None:
         return clusters
@@ -89,7 +90,7 @@ def load(path: str) -> Clusters:
 
 
 def read(path: str) -> tuple[Clusters | None, list[Refusal]]:
-    """The clusters, or everything that is wrong with their file."""
+    """Return the clusters, or all mistakes of the file."""
     try:
         given = opened(path, "sbatch.clusters", "clusters; etc/clusters.example.yml is one")
     except Refusal as e:
@@ -98,15 +99,15 @@ def read(path: str) -> tuple[Clusters | None, list[Refusal]]:
     whole, shapes = _Reader(path, notes.wrong).shapes(given)
     check(path, whole, shapes, notes.wrong)
     found = notes.found()
-    return (None, found) if found else (Clusters(clusters=tuple(map(_made, shapes))), [])
+    return (None, found) if found else (Clusters(clusters=tuple(map(_build_cluster, shapes))), [])
 
 
-def _made(shape: ClusterShape) -> Cluster:
+def _build_cluster(shape: ClusterShape) -> Cluster:
     values = dict(shape.cluster.values)
     if "runs" in values:
         values.setdefault("runs_per_user", min(values["runs"], 100))
     if shape.login:
-        values["login"] = tuple(_host(host) for host in shape.login)
+        values["login"] = tuple(_build_host(host) for host in shape.login)
     if shape.defaults is not None:
         values["defaults"] = BatchRequest(**shape.defaults.values)
     if shape.limits is not None:
@@ -114,13 +115,13 @@ def _made(shape: ClusterShape) -> Cluster:
     return Cluster(**values)
 
 
-def _host(host: Part) -> LoginHost:
+def _build_host(host: Part) -> LoginHost:
     via = host.values.get("via")
-    return LoginHost(**{**host.values, "via": None if via is None else _host(via)})
+    return LoginHost(**{**host.values, "via": None if via is None else _build_host(via)})
 
 
 class _Reader:
-    """Takes a file apart, field by field, and notes what has not its form."""
+    """Reads the file field by field, and records fields with a wrong form."""
 
     def __init__(self, path: str, wrong: Wrong) -> None:
         self._fields, self._wrong = (
@@ -145,7 +146,7 @@ class _Reader:
         )
 
     def _via(self, host: Part) -> None:
-        """The host to go through, and the one that this needs."""
+        """Read the jump host of a host, and its own jump host."""
         if host.given.get("via") is None:
             return
         via = self._fields.inner(host, "via", LoginHost, FORMS["via"], left=("via",))
@@ -185,7 +186,7 @@ def _count(value: Any) -> Any:
 
 
 def _each(pattern: str) -> Callable[[Any], list[str]]:
-    """A list of texts of this form, at least one."""
+    """Return a reader of a list of texts of this form, with at least one item."""
     form = re.compile(pattern, re.ASCII)
 
     def read(value: Any) -> list[str]:
@@ -200,7 +201,7 @@ def _each(pattern: str) -> Callable[[Any], list[str]]:
     return read
 
 
-def _unsayable(value: Any) -> Any:
+def _reject(value: Any) -> Any:
     raise InvalidValue("")
 
 
@@ -217,7 +218,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "host": matching(
         r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
     ),
-    "cluster": _unsayable,
+    "cluster": _reject,
     "gpus": _count,
     "nodes": _count,
     "tasks": _count,

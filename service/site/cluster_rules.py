@@ -1,5 +1,5 @@
-"""What the form of a cluster's fields cannot say: who is trusted with what, what could never work,
-what does not fit together.
+"""Semantic checks of a cluster: trust, settings that cannot work, values that do not fit together.
+`cluster_file` checks the form of single fields.
 """
 
 import base64
@@ -23,9 +23,9 @@ from ...schema.jobs.batch_rules import (
     tasks_of,
 )
 from ...schema.text.yaml_structs import Part, Wrong
-from .startup_checks import is_loopback
+from .secret_files import is_loopback
 
-#: Of host keys, as known_hosts and ssh-keyscan write them.
+#: Types of host keys in known_hosts and in the output of ssh-keyscan.
 KEY_TYPES = (
     "ssh-ed25519",
     "ssh-rsa",
@@ -45,7 +45,7 @@ _FOLDER = re.compile(
 
 
 class ClusterShape(NamedTuple):
-    """What was read of one cluster. A host's `via` is a Part among its values."""
+    """The fields of one cluster. A host's `via` is a Part in its values."""
 
     cluster: Part
     login: tuple[Part, ...]
@@ -54,38 +54,38 @@ class ClusterShape(NamedTuple):
 
 
 def check(path: str, whole: Part, shapes: Sequence[ClusterShape], wrong: Wrong) -> None:
-    """path: of the file; whole: all of it."""
+    """Check all clusters. path: the file; whole: its top-level fields."""
     if os.stat(path).st_mode & stat.S_IWOTH:
-        what = "can be written by everybody, who could name a host of their own as a cluster's, and would be given passwords"
+        what = "can be written by everybody: others could add their own host to it and receive passwords"
         wrong(whole, "", f"{path} {what}; run: chmod o-w {path}", "unsafe")
-    _once([s.cluster for s in shapes], wrong)
+    _check_unique_names([s.cluster for s in shapes], wrong)
     for shape in shapes:
-        _access(shape, wrong)
-        _link(shape, wrong)
+        _check_access(shape, wrong)
+        _check_link(shape, wrong)
         for host in shape.login:
-            _login(host, wrong)
-        _once_each(shape.login, wrong)
-        _places(shape.cluster, wrong)
-        _environment(shape.cluster, wrong)
-        _pace(shape.cluster, wrong)
-        _batch(shape, wrong)
+            _check_login(host, wrong)
+        _check_unique_hosts(shape.login, wrong)
+        _check_paths(shape.cluster, wrong)
+        _check_environment(shape.cluster, wrong)
+        _check_rates(shape.cluster, wrong)
+        _check_batch(shape, wrong)
 
 
-def _once(clusters: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_names(clusters: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[str, Part] = {}
     for cluster in clusters:
         if (name := cluster.values.get("name")) is None:
             continue
         first = seen.setdefault(name.lower(), cluster)
         if first is not cluster:
-            what = f"is that of {first.where} (line {first.line('name')}), too"
-            wrong(cluster, "name", f"{what}: each cluster needs a name of its own", "badConfig")
+            what = f"is also that of {first.where} (line {first.line('name')})"
+            wrong(cluster, "name", f"{what}: each cluster needs its own name", "badConfig")
 
 
-# ---- who gets there, and how
+# ---- access
 
 
-def _access(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_access(shape: ClusterShape, wrong: Wrong) -> None:
     cluster = shape.cluster
     access = cluster.values.get("access", "account")
     if "access" in cluster.given and "access" not in cluster.values:
@@ -94,7 +94,7 @@ def _access(shape: ClusterShape, wrong: Wrong) -> None:
         wrong(
             cluster,
             "access",
-            "is ssh, which needs hosts to sign in at: name them in login, each with its keys",
+            "is ssh, which needs login hosts: add them to login, each with its keys",
             "badConfig",
         )
     for name in ("login", "methods"):
@@ -102,57 +102,57 @@ def _access(shape: ClusterShape, wrong: Wrong) -> None:
             wrong(
                 cluster,
                 name,
-                f"is for access ssh alone, and access is {access}: leave this out",
+                f"is only for access ssh, and access is {access}: remove this field",
                 "badConfig",
             )
     becomes = access in ("sudo", "runuser")
     if becomes and not cluster.given.get("users"):
-        what = f"is missing: access {access} needs to know who each user is there"
+        what = f"is missing: access {access} needs the unix user of each user"
         wrong(cluster, "users", f"{what}, as in users: {{EPRSqtUW: ann}}", "badConfig")
     if not becomes and "users" in cluster.given:
         wrong(
             cluster,
             "users",
-            f"is for access sudo and runuser, and access is {access}: leave this out",
+            f"is only for access sudo and runuser, and access is {access}: remove this field",
             "badConfig",
         )
     for uid, user in cluster.values.get("users", {}).items():
-        _user(cluster, uid, user, wrong)
+        _check_user(cluster, uid, user, wrong)
     methods = cluster.values.get("methods", ())
     if not methods and "methods" in cluster.values:
         wrong(
             cluster,
             "methods",
-            "is empty: nobody could sign in; leave it out for all of them",
+            "is empty: nobody could sign in; remove it to allow all methods",
             "badConfig",
         )
-    if again := _again(methods):
+    if again := _first_duplicate(methods):
         wrong(cluster, "methods", f"names {again} twice; give each once", "badConfig")
 
 
-def _user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
+def _check_user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
     if not fits(uid, Uid):
-        what = f"{ascii(uid)[:40]} is no user id, which has 8 letters and digits"
+        what = f"{ascii(uid)[:40]} is not a user id of 8 letters and digits"
         wrong(cluster, "users", f"{what} ('jobscribe job list --json' shows them)", "badConfig")
     if not _USER.fullmatch(user):
-        wrong(cluster, "users", f"{ascii(user)[:60]} is no name of a unix user", "badConfig")
+        wrong(cluster, "users", f"{ascii(user)[:60]} is not the name of a unix user", "badConfig")
     elif user == "root":
         wrong(
             cluster,
             "users",
-            f"{uid} must not be root: what users run would be the machine's master",
+            f"{uid} must not be root: users' jobs would control the machine",
             "unsafe",
         )
 
 
-def _link(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_link(shape: ClusterShape, wrong: Wrong) -> None:
     cluster = shape.cluster
     access, link = cluster.values.get("access", "account"), cluster.values.get("link", "direct")
     if link == "ssh" and access != "ssh":
         wrong(
             cluster,
             "link",
-            f"is ssh, and nobody signs in with access {access}: take direct (on this machine) or tls",
+            f"is ssh, which needs access ssh, and access is {access}: use direct (on this machine) or tls",
             "badConfig",
         )
     far = [
@@ -160,14 +160,16 @@ def _link(shape: ClusterShape, wrong: Wrong) -> None:
     ]
     if link == "direct" and access == "ssh" and far:
         what = f"must be tls or ssh: {far[0].values['host']} is another machine"
-        wrong(cluster, "link", f"{what}, and direct is for agents on this one", "badConfig")
+        wrong(
+            cluster, "link", f"{what}, and direct is only for agents on this machine", "badConfig"
+        )
     if (supervisor := cluster.values.get("supervisor")) is not None:
         name, colon, port = supervisor.rpartition(":")
         if link != "tls":
             wrong(
                 cluster,
                 "supervisor",
-                f"is for link tls alone, and link is {link}: leave this out",
+                f"is only for link tls, and link is {link}: remove this field",
                 "badConfig",
             )
         elif (
@@ -184,18 +186,18 @@ def _link(shape: ClusterShape, wrong: Wrong) -> None:
             )
 
 
-def _login(host: Part, wrong: Wrong) -> None:
+def _check_login(host: Part, wrong: Wrong) -> None:
     keys = host.values.get("keys", ())
     for n, key in enumerate(keys):
         if problem := key_problem(key):
             wrong(host, "keys", f"[{n}]: {problem[0]}", problem[1])
-    if again := _again(" ".join(key.split()[:2]) for key in keys):
+    if again := _first_duplicate(" ".join(key.split()[:2]) for key in keys):
         wrong(host, "keys", f"has {again[:40]}... twice; give each once", "badConfig")
     if (via := host.values.get("via")) is not None:
-        _login(via, wrong)
+        _check_login(via, wrong)
 
 
-def _once_each(hosts: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_hosts(hosts: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[tuple[str, int], Part] = {}
     for host in hosts:
         if (name := host.values.get("host")) is None:
@@ -205,16 +207,16 @@ def _once_each(hosts: Sequence[Part], wrong: Wrong) -> None:
             wrong(
                 host,
                 "host",
-                f"is that of {first.where} (line {first.line('host')}), too: put all keys behind one",
+                f"is also that of {first.where} (line {first.line('host')}): list all keys under one host",
                 "badConfig",
             )
 
 
 def key_problem(text: str) -> tuple[str, str] | None:
-    """Why this is no host key to be trusted, and the code of that; None: it is one."""
+    """Return why a host key is not acceptable, and the error code; None if it is acceptable."""
     words = text.split()
     kind = words[0] if words else ""
-    better = "take the host's ssh-ed25519 key"
+    better = "use the host's ssh-ed25519 key"
     if kind.startswith(("SHA256:", "MD5:")):
         return (
             "is the fingerprint of a key: give the key itself, as 'ssh-keyscan HOST' prints it",
@@ -222,20 +224,20 @@ def key_problem(text: str) -> tuple[str, str] | None:
         )
     if len(words) > 2 and kind not in KEY_TYPES and words[1] in KEY_TYPES:
         return (
-            "begins with the name of a host: leave that out, the line begins with the kind of key",
+            "starts with a host name: remove the name, so that the line starts with the key type",
             "badConfig",
         )
     if kind == "ssh-dss":
-        return f"is a DSA key, which nobody should trust any more: {better}", "unsafe"
+        return f"is a DSA key, which is insecure: {better}", "unsafe"
     if len(words) < 2 or kind not in KEY_TYPES:
-        what = "must be a key as ssh-keyscan prints it behind the host's name, such as 'ssh-ed25519 AAAA...'"
+        what = "must be a key as ssh-keyscan prints it after the host's name, such as 'ssh-ed25519 AAAA...'"
         return f"{what}; got {ascii(text)[:60]}", "badConfig"
     try:
         parts = list(_strings(base64.b64decode(words[1], validate=True)))
     except (binascii.Error, ValueError):
-        return f"is no key: what stands behind {kind} was cut off, or is not base64", "badConfig"
+        return f"is not a key: the text after {kind} was cut off, or is not base64", "badConfig"
     if len(parts) < 2 or parts[0] != kind.encode():
-        return f"says {kind}, and the key itself is of another kind", "badConfig"
+        return f"has type {kind}, but the key itself has another type", "badConfig"
     bits = (
         int.from_bytes(parts[2], "big").bit_length()
         if kind == "ssh-rsa" and len(parts) > 2
@@ -250,7 +252,7 @@ def key_problem(text: str) -> tuple[str, str] | None:
 
 
 def _strings(blob: bytes) -> Iterator[bytes]:
-    """The parts of a key: each its length, then so many bytes. Raises ValueError."""
+    """Yield the parts of a key, each encoded as its length and its bytes. Raises ValueError."""
     while blob:
         length = int.from_bytes(blob[:4], "big")
         if len(blob) < 4 + length:
@@ -259,10 +261,10 @@ def _strings(blob: bytes) -> Iterator[bytes]:
         blob = blob[4 + length :]
 
 
-# ---- what lies where
+# ---- paths
 
 
-def _places(cluster: Part, wrong: Wrong) -> None:
+def _check_paths(cluster: Part, wrong: Wrong) -> None:
     folder = cluster.values.get("folder")
     if folder is not None:
         if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
@@ -272,14 +274,14 @@ def _places(cluster: Part, wrong: Wrong) -> None:
             wrong(
                 cluster,
                 "folder",
-                "must not be /: it is where users' files and agents lie",
+                "must not be /: users' files and agents are stored there",
                 "badConfig",
             )
     user_root = cluster.values.get("user_root")
     if user_root is not None and (
         user_root != os.path.normpath(user_root) or user_root.startswith("//") or user_root == "/"
     ):
-        what = "must be an absolute path without '..', '.' or '//' in it, not /"
+        what = "must be an absolute path without '..', '.' or '//', and not /"
         wrong(cluster, "userRoot", f"{what}; got {ascii(user_root)[:80]}", "badConfig")
     pythons = cluster.values.get("pythons", ())
     for python in pythons:
@@ -288,48 +290,51 @@ def _places(cluster: Part, wrong: Wrong) -> None:
             wrong(
                 cluster,
                 "pythons",
-                f"{what}: give it from / on, or a name to be looked for",
+                f"{what}: use an absolute path, or a command name",
                 "badConfig",
             )
-    if again := _again(pythons):
+    if again := _first_duplicate(pythons):
         wrong(cluster, "pythons", f"names {again} twice; give each once", "badConfig")
     wheels = cluster.values.get("wheels")
     if wheels is not None and not os.path.isdir(wheels):
         wrong(
             cluster,
             "wheels",
-            f"there is no folder {wheels}: fill one with 'pip download', or leave this out",
+            f"folder {wheels} does not exist: create it with 'pip download', or remove this field",
             "badConfig",
         )
 
 
-def _environment(cluster: Part, wrong: Wrong) -> None:
+def _check_environment(cluster: Part, wrong: Wrong) -> None:
     for name, value in cluster.values.get("environment", {}).items():
         shown = ascii(name)[1:-1][:60]
         if not fits(name, EnvName):
             wrong(
                 cluster,
                 "environment",
-                f"{shown} is no name of a variable: letters, digits and _, not a digit first",
+                f"{shown} is not the name of a variable: use letters, digits and _, not starting with a digit",
                 "badConfig",
             )
         elif name.startswith(("JOBSCRIBE_", "SLURM_JOB", "SBATCH_")):
             wrong(
-                cluster, "environment", f"{shown} is set by the system: leave it out", "badConfig"
+                cluster,
+                "environment",
+                f"{shown} is set by jobscribe or Slurm: remove it",
+                "badConfig",
             )
         elif is_secret(name):
-            what = "looks like a secret, and all users' jobs would have it"
+            what = "looks like a secret, and all users' jobs would get it"
             wrong(
                 cluster,
                 "environment",
-                f"{shown} {what}: put it into a file of those who may read it",
+                f"{shown} {what}: put it into a file that only its users can read",
                 "unsafe",
             )
         elif not value.isprintable():
             wrong(cluster, "environment", f"{shown} must be text on one line", "badConfig")
 
 
-def _pace(cluster: Part, wrong: Wrong) -> None:
+def _check_rates(cluster: Part, wrong: Wrong) -> None:
     values = cluster.values
     least, most = values.get("poll_secs", 2.0), values.get("poll_max_secs", 30.0)
     if least > most:
@@ -337,7 +342,7 @@ def _pace(cluster: Part, wrong: Wrong) -> None:
         wrong(
             cluster,
             field,
-            f"does not fit: pollSecs is {least:g} and pollMaxSecs {most:g}, which must not be less",
+            f"is wrong: pollSecs is {least:g} and pollMaxSecs is {most:g}, which must not be smaller",
             "badConfig",
         )
     if values.get("runs_per_user", 1) > values.get("runs", 1_000):
@@ -349,14 +354,14 @@ def _pace(cluster: Part, wrong: Wrong) -> None:
         )
 
 
-# ---- what runs ask for
+# ---- batch requests
 
 
-def _batch(shape: ClusterShape, wrong: Wrong) -> None:
+def _check_batch(shape: ClusterShape, wrong: Wrong) -> None:
     cluster, defaults, limits = shape.cluster, shape.defaults, shape.limits
     for part in (cluster, defaults):
         setup = part.values.get("setup", "") if part is not None else ""
-        if part is not None and (problem := setup_problem(setup) or _too_long(setup)):
+        if part is not None and (problem := setup_problem(setup) or _length_problem(setup)):
             wrong(part, "setup", problem, "badConfig")
     names = cluster.values.get("directives", ())
     for name in names:
@@ -364,21 +369,23 @@ def _batch(shape: ClusterShape, wrong: Wrong) -> None:
             wrong(
                 cluster,
                 "directives",
-                f"{ascii(name)[:60]} must be the name of an option alone; runs say the value",
+                f"{ascii(name)[:60]} must be only the name of an option; runs give the value",
                 "badConfig",
             )
         elif problem := directive_problem(name):
             wrong(cluster, "directives", problem, "badConfig")
-    if again := _again(names):
+    if again := _first_duplicate(names):
         wrong(cluster, "directives", f"names {again} twice; give each once", "badConfig")
     for name, limit in (limits.values if limits is not None else {}).items():
         if not limit and limits is not None and name != "gpus":
-            wrong(limits, _camel(name), "must be at least 1: nothing could run", "badConfig")
+            wrong(limits, _camel(name), "must be at least 1: no run could start", "badConfig")
     if defaults is not None:
-        _defaults(defaults, names, limits.values if limits is not None else {}, wrong)
+        _check_defaults(defaults, names, limits.values if limits is not None else {}, wrong)
 
 
-def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wrong: Wrong) -> None:
+def _check_defaults(
+    defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wrong: Wrong
+) -> None:
     for directive in defaults.values.get("directives", ()):
         name = directive_name(directive)
         if problem := directive_problem(directive):
@@ -387,7 +394,7 @@ def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wr
             wrong(
                 defaults,
                 "directives",
-                f"{name} is not among the directives of the cluster: add it there",
+                f"{name} is not in directives of the cluster: add it there",
                 "badConfig",
             )
     wishes = BatchRequest(**defaults.values)
@@ -405,12 +412,12 @@ def _defaults(defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wr
             wrong(
                 defaults,
                 _camel(name),
-                f"is {what}, over the cluster's own limit of {limits[name]}",
+                f"is {what}, above the cluster's limit of {limits[name]}",
                 "badConfig",
             )
 
 
-def _too_long(setup: str) -> str | None:
+def _length_problem(setup: str) -> str | None:
     return (
         f"has {len(setup)} characters; the limit is {MAX_SETUP}" if len(setup) > MAX_SETUP else None
     )
@@ -421,6 +428,6 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def _again(values: Any) -> str | None:
-    """The first that is there twice."""
+def _first_duplicate(values: Any) -> str | None:
+    """Return the first duplicate, or None."""
     return next((value for value, count in Counter(values).items() if count > 1), None)

@@ -1,8 +1,8 @@
-"""The exit table from its YAML: the rows that ship, and in front of them, or in the place of some,
-a site's own (docs/exits.md).
+"""The exit table from its YAML files: the shipped rows, and a site's own rows that precede or
+replace them (docs/exits.md).
 
-Everything that is wrong with a file is told at once, each with its row and field. The table is
-data: what a row leads to is decided in `protocol/diagnosis`.
+All mistakes of a file are reported together, each with row and field. The table is data;
+`diagnosis` evaluates it.
 """
 
 import difflib
@@ -35,20 +35,22 @@ _CONDITIONS = (
     "codes",
     "log",
 )
-#: (where, what it must be) of everything that is wrong.
+#: (place, problem) of all mistakes.
 Problems = list[tuple[str, str]]
 
 
 def load(also: str | None) -> Table:
-    """The table of this house. also: a site's own file. Raises Refusal("badConfig") with all that
-    is wrong in it.
+    """Return the exit table. also: the site's own file. Raises Refusal("badConfig") with all
+    mistakes.
     """
     shipped = _rows(SHIPPED)
-    return Table(rows=shipped if also is None else _together(_rows(also), shipped, also))
+    return Table(rows=shipped if also is None else _combine(_rows(also), shipped, also))
 
 
-def _together(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tuple[Row, ...]:
-    """A row with the code of a shipped one stands in its place, the others in front."""
+def _combine(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tuple[Row, ...]:
+    """Combine tables: a row with the code of a shipped row replaces it, all other rows precede the
+    shipped rows.
+    """
     instead, codes = {row.code: row for row in own}, {row.code for row in shipped}
     rows = tuple(row for row in own if row.code not in codes) + tuple(
         instead.get(row.code, row) for row in shipped
@@ -60,7 +62,7 @@ def _together(own: tuple[Row, ...], shipped: tuple[Row, ...], path: str) -> tupl
             problems.append(
                 (
                     f"row {n}, phrase",
-                    f"must not be that of row {taken[row.phrase]} which ships: {row.phrase!r}",
+                    f"must not be that of the shipped row {taken[row.phrase]}: {row.phrase!r}",
                 )
             )
     _steps(rows, problems)
@@ -76,7 +78,7 @@ def _rows(path: str) -> tuple[Row, ...]:
             raise YamlError(f"it has more than {MAX_BYTES} bytes")
         data = parsed(content.decode("utf-8"))
     except (OSError, UnicodeDecodeError, YamlError) as e:
-        reason = (e.strerror or "it cannot be opened") if isinstance(e, OSError) else str(e)
+        reason = (e.strerror or "cannot be opened") if isinstance(e, OSError) else str(e)
         raise Refusal("badConfig", f"the exit table {path} cannot be read: {reason}") from None
     problems: Problems = []
     rows = _table(data, problems)
@@ -87,9 +89,9 @@ def _rows(path: str) -> tuple[Row, ...]:
 def _refuse(path: str, problems: Problems) -> None:
     if not problems:
         return
-    told = [f"{where}: {what}" for where, what in problems[:MAX_PROBLEMS]]
+    listed = [f"{where}: {what}" for where, what in problems[:MAX_PROBLEMS]]
     more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
-    raise Refusal("badConfig", f"the exit table {path} has mistakes: {'; '.join(told)}{more}")
+    raise Refusal("badConfig", f"the exit table {path} has mistakes: {'; '.join(listed)}{more}")
 
 
 def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
@@ -108,7 +110,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
     for n, given in enumerate(data["rows"], 1):
         if not isinstance(given, LocatedMapping):
             problems.append(
-                (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_got(given)}")
+                (f"row {n}", f"must be a mapping of {', '.join(_FIELDS)}; got {_shown(given)}")
             )
             continue
         where = f"row {n} (line {given.line})"
@@ -116,7 +118,7 @@ def _table(data: Any, problems: Problems) -> tuple[Row, ...]:
         for field, seen in (("code", codes), ("phrase", phrases)):
             if isinstance(value := given.get(field), int | str) and seen.setdefault(value, n) != n:
                 problems.append(
-                    (f"{where}, {field}", f"is that of row {seen[value]}, too: {_got(value)}")
+                    (f"{where}, {field}", f"is also that of row {seen[value]}: {_shown(value)}")
                 )
     if not problems:
         _steps(rows, problems)
@@ -131,7 +133,7 @@ def _row(where: str, given: LocatedMapping, problems: Problems) -> Row:
         problems.append(
             (
                 f"{where}, behavior",
-                "must be left out: a row with when.log is a hint and decides nothing",
+                "must be removed: a row with when.log is a hint and has no behavior",
             )
         )
     behavior: Any = "unknown" if when.log else field.word("behavior", get_args(Behavior))
@@ -151,7 +153,7 @@ def _when(where: str, given: Any, problems: Problems) -> When:
         problems.append(
             (
                 where,
-                f"must be a mapping of some of {', '.join(_CONDITIONS)}; {{}} for every exit that no other row knows",
+                f"must be a mapping of some of {', '.join(_CONDITIONS)}; {{}} matches every exit without another row",
             )
         )
         return When()
@@ -159,7 +161,7 @@ def _when(where: str, given: Any, problems: Problems) -> When:
     field.unknown(_CONDITIONS)
     if given.get("memory", True) is not True:
         problems.append(
-            (f"{where}.memory", f"must be true, or left out; got {_got(given['memory'])}")
+            (f"{where}.memory", f"must be true, or left out; got {_shown(given['memory'])}")
         )
     when = When(
         stop=field.each("stop", _word),
@@ -177,18 +179,18 @@ def _when(where: str, given: Any, problems: Problems) -> When:
         problems.append(
             (
                 f"{where}.stop",
-                "must stand alone: whom we stopped is known by that, whatever else is known of its exit",
+                "must be the only condition: it identifies stopped tasks, whatever their exit",
             )
         )
     if when.signals and when.codes:
         problems.append(
-            (f"{where}.codes", "must not stand beside signals: an exit has one of the two")
+            (f"{where}.codes", "must not be combined with signals: an exit has only one of the two")
         )
     return when
 
 
 class _Fields:
-    """Reads the fields of one mapping, and writes down what is wrong with them."""
+    """Reads the fields of one mapping, and records mistakes."""
 
     def __init__(self, where: str, given: LocatedMapping, problems: Problems) -> None:
         self._where, self._given, self._problems = where, given, problems
@@ -208,7 +210,7 @@ class _Fields:
         except ValueError as e:
             self._wrong(
                 name,
-                f"{e}; got {_got(self._given[name])}"
+                f"{e}; got {_shown(self._given[name])}"
                 if name in self._given
                 else f"is missing: it {e}",
             )
@@ -224,19 +226,19 @@ class _Fields:
         return self._read(name, lambda v: _one_of(v, words), words[-1])
 
     def each(self, name: str, read: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """A list, every item of which is read; nothing where it is left out."""
+        """Return a list of parsed items; empty if the field is missing."""
         if name not in self._given:
             return ()
         values = self._given[name]
         if not isinstance(values, list) or not 0 < len(values) <= MAX_LIST:
-            self._wrong(name, f"must be a list of 1 to {MAX_LIST}; got {_got(values)}")
+            self._wrong(name, f"must be a list of 1 to {MAX_LIST}; got {_shown(values)}")
             return ()
         out = []
         for n, value in enumerate(values):
             try:
                 out.append(read(value))
             except ValueError as e:
-                self._wrong(f"{name}[{n}]", f"{e}; got {_got(value)}")
+                self._wrong(f"{name}[{n}]", f"{e}; got {_shown(value)}")
         return tuple(out)
 
 
@@ -246,14 +248,16 @@ def _unknown(
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            problems.append((f"{before}{ascii(name)[1:-1][:60]}", f"is not known; {advice}"))
+            advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            problems.append((f"{before}{ascii(name)[1:-1][:60]}", f"is unknown; {advice}"))
 
 
 def _steps(rows: Iterable[Row], problems: Problems) -> None:
     total = sum(pattern_cost.steps(rule) for row in rows for rule in row.when.log)
     if total > pattern_cost.TABLE_STEPS:
-        what = "can take too long on a line; give repetitions an end, as in .{0,40}, or begin rules with ^"
+        what = (
+            "may take too long on a line; limit repetitions, as in .{0,40}, or start rules with ^"
+        )
         problems.append(("when.log of all rows together", what))
 
 
@@ -305,7 +309,7 @@ def _exit_code(value: Any) -> int:
 
 
 def _signal(value: Any) -> int:
-    """A name, with or without SIG, or a number."""
+    """Parse a signal name, with or without SIG, or a number."""
     if isinstance(value, str):
         name = value.upper()
         found = getattr(signal.Signals, name if name.startswith("SIG") else f"SIG{name}", None)
@@ -322,5 +326,5 @@ def _rule(value: Any) -> str:
     return value
 
 
-def _got(value: Any) -> str:
+def _shown(value: Any) -> str:
     return ascii(value)[:60]

@@ -1,9 +1,9 @@
-"""The file of those who are told when runs change (YAML, `notify.file`): all that is wrong at once,
-each with its line.
+"""The file of notification targets (YAML, `notify.file`): the parser and all checks. All mistakes
+are reported together, with their lines.
 
-Only this file says where notifications go; nothing that a user or a job gives has any part in it.
-Secrets lie in files of their own, which it names. Relative paths are as seen from the file. What
-each field means stands in docs/notifications.md.
+Only this file decides where notifications go; users and jobs have no influence. Secrets are in
+separate files that it names. Relative paths are relative to the file. docs/notifications.md
+describes all fields.
 """
 
 import os
@@ -21,10 +21,10 @@ from ...schema.fields import InvalidValue
 from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, together
 from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
-from .startup_checks import MIN_SECRET_LENGTH, is_loopback, private
+from .secret_files import file_problems, is_loopback, is_weak
 
 MAX_TARGETS, MAX_ARGUMENTS, MAX_HEADERS = 50, 100, 30
-#: What a target may be told of.
+#: Events to which a target can subscribe.
 WORDS = (
     "pending",
     "running",
@@ -37,8 +37,8 @@ WORDS = (
     "signInNeeded",
     "purged",
 )
-#: Of the answers that are made by us, not to be set by a file.
-_OURS = frozenset(
+#: Headers that jobscribe sets itself.
+_RESERVED_HEADERS = frozenset(
     {
         "content-type",
         "content-length",
@@ -49,12 +49,12 @@ _OURS = frozenset(
         "user-agent",
     }
 )
-_OUR_PREFIX = "x-jobscribe-"
+_RESERVED_PREFIX = "x-jobscribe-"
 _MOST_BYTES = 64 * 1024
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One who is told: a webhook (url) or a command. Empty filters let everything through."""
+    """A notification target: a webhook (url) or a command. Empty filters match everything."""
 
     name: str
     url: str | None = None
@@ -77,8 +77,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def shown(self) -> str:
-        """Where it goes, for people and logs: of an address its host alone, for the rest of it may
-        be a secret; of a command its name.
+        """The destination for people and logs. A URL without its path, which may be a secret; or
+        the program of a command.
         """
         if self.url is None:
             return self.command[0]
@@ -86,23 +86,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{parts.scheme}://{parts.netloc}"
 
 
-class _Whole(msgspec.Struct, frozen=True, kw_only=True):
+class _TargetsFile(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
 
 
 _TIME = "more than 0 seconds and at most 10 minutes, as in 10 or 1:30"
-#: What each field must be, as a person is told.
+#: The expected form of each field, for error messages.
 FORMS = {
     "targets": f"a list of 1 to {MAX_TARGETS} targets, each a mapping with name, and url or command",
-    "name": "small letters, digits, _ and -, at most 40",
+    "name": "lower-case letters, digits, _ and -, at most 40",
     "url": "an address such as https://host/path, at most 2000 characters",
     "command": f"a list of 1 to {MAX_ARGUMENTS} texts, the first one the absolute path of a program",
     "on": f"a list of some of {', '.join(WORDS)}, each once",
     "users": "a list of user ids, each 8 letters or digits",
     "simulationTypes": "a list of simulation types",
-    "drivers": "a list of names of drivers, such as [local, sbatch]",
-    "secretFile": "the path of a file that nobody else can read",
-    "headersFile": "the path of a file that nobody else can read",
+    "drivers": "a list of drivers, such as [local, sbatch]",
+    "secretFile": "the path of a file that only its owner can read",
+    "headersFile": "the path of a file that only its owner can read",
     "caFile": "the path of a file with certificates (PEM)",
     "allowHttp": "true or false",
     "timeoutSecs": _TIME,
@@ -112,7 +112,7 @@ FORMS = {
 
 
 def load(path: str) -> tuple[Target, ...]:
-    """The targets in this file. Raises Refusal with all that is wrong."""
+    """Return the targets in this file. Raises Refusal with all mistakes."""
     targets, found = read(path)
     if targets is not None:
         return targets
@@ -120,52 +120,55 @@ def load(path: str) -> tuple[Target, ...]:
 
 
 def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
-    """The targets, or everything that is wrong with their file."""
+    """Return the targets, or all mistakes of the file."""
     try:
         given = opened(path, "notify.file", "targets; etc/notifications.example.yml is one")
-        _only_ours(path)
+        _check_owner(path)
     except Refusal as e:
         return None, [e]
     notes = Notes(path)
     parts = _parts(path, given, notes.wrong)
     names: dict[str, Part] = {}
     for part in parts:
-        _check(part, notes.wrong)
+        _check_target(part, notes.wrong)
         name = part.values.get("name", "")
         if name and names.setdefault(name, part) is not part:
             first = names[name].line("name")
             notes.wrong(
                 part,
                 "name",
-                f"{name} is there twice, in line {first} as well; each target needs a name of its own",
+                f"{name} is also the name of the target in line {first}; each target needs its own name",
             )
     found = notes.found()
     return (None, found) if found else (tuple(Target(**part.values) for part in parts), [])
 
 
 def secret_of(target: Target) -> str | None:
-    """The key of its signatures. Raises Refusal."""
+    """Return the signing key of a target. Raises Refusal."""
     if target.secret_file is None:
         return None
-    for problem in (*private("secretFile", target.secret_file), *_weak(target.secret_file)):
+    for problem in (
+        *file_problems("secretFile", target.secret_file),
+        *_weak_secret_problems(target.secret_file),
+    ):
         raise problem
-    return _text(target.secret_file).strip()
+    return _read_text(target.secret_file).strip()
 
 
 def headers_of(target: Target) -> dict[str, str]:
-    """What is sent along besides. Raises Refusal."""
+    """Return the additional headers of a target. Raises Refusal."""
     if target.headers_file is None:
         return {}
-    for problem in private("headersFile", target.headers_file):
+    for problem in file_problems("headersFile", target.headers_file):
         raise problem
-    return _headers(target.headers_file)
+    return _read_headers(target.headers_file)
 
 
 def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
     fields = Fields(
         path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile")
     )
-    whole = fields.part(_Whole, given, "", left=("targets",))
+    whole = fields.part(_TargetsFile, given, "", left=("targets",))
     if "targets" not in given:
         return []
     value = given["targets"]
@@ -177,44 +180,44 @@ def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
     )
 
 
-# ---- what does not go together
+# ---- checks of combinations
 
 
-def _check(part: Part, wrong: Wrong) -> None:
+def _check_target(part: Part, wrong: Wrong) -> None:
     given, values = part.given, part.values
     if ("url" in given) == ("command" in given):
-        wrong(
-            part, "", "a target needs either url or command; say which, and only one", "badConfig"
-        )
+        wrong(part, "", "a target needs either url or command, not both", "badConfig")
     if "url" in values:
         _check_url(part, wrong)
     if "command" in values:
-        for what, code in _unfit_program(values["command"][0]):
+        for what, code in _program_problems(values["command"][0]):
             wrong(part, "command", what, code)
         for name in ("secretFile", "headersFile", "caFile", "allowHttp"):
             if name in given:
                 wrong(
                     part,
                     name,
-                    "goes with url only; a command gets its input from us alone, so take it out",
+                    "is only for targets with url; remove it",
                     "badConfig",
                 )
     for field, name, check in (
-        ("secretFile", "secret_file", _weak),
-        ("headersFile", "headers_file", _bad_headers),
+        ("secretFile", "secret_file", _weak_secret_problems),
+        ("headersFile", "headers_file", _header_problems),
     ):
         if values.get(name) is not None:
-            for problem in _all_of(private(field, values[name]), check, values[name]):
+            for problem in _file_or_content_problems(
+                file_problems(field, values[name]), check, values[name]
+            ):
                 wrong(part, "", problem.sentence, problem.code)
     if values.get("ca_file") is not None:
-        for problem in _bad_ca(values["ca_file"]):
+        for problem in _ca_problems(values["ca_file"]):
             wrong(part, "caFile", problem.sentence, problem.code)
 
 
-def _all_of(
+def _file_or_content_problems(
     first: Iterator[Refusal], then: Callable[[str], Iterator[Refusal]], path: str
 ) -> list[Refusal]:
-    """What others can read is not looked into."""
+    """Skip content checks if the file itself has problems, such as being readable by others."""
     return list(first) or list(then(path))
 
 
@@ -230,22 +233,20 @@ def _check_url(part: Part, wrong: Wrong) -> None:
         wrong(
             part,
             "url",
-            "must have no user or password in it; put the header into a file, and name that in headersFile",
+            "must not contain a user or password; put the header into a file and name that file in headersFile",
             "unsafe",
         )
     elif url.scheme == "http" and not is_loopback(host) and not part.values.get("allow_http"):
-        what = "what is sent by http can be read and changed on its way: take https (with caFile for an authority of your own), or"
-        wrong(
-            part, "url", f"{what} say allowHttp: true where the network is to be trusted", "unsafe"
-        )
+        what = "http can be read and changed in transit: use https (with caFile for your own certificate authority), or"
+        wrong(part, "url", f"{what} set allowHttp: true in a trusted network", "unsafe")
 
 
-def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
-    """(what is wrong with it, code)"""
+def _program_problems(program: str) -> Iterator[tuple[str, str]]:
+    """Yield (problem, error code)."""
     try:
         found = os.stat(program)
     except OSError as e:
-        yield f"{program} cannot be used: {e.strerror}; name a program that there is", "badConfig"
+        yield f"{program} cannot be used: {e.strerror}; name an existing program", "badConfig"
         return
     if not stat.S_ISREG(found.st_mode) or not os.access(program, os.X_OK):
         yield f"{program} cannot be executed; run: chmod +x {program}", "badConfig"
@@ -256,13 +257,15 @@ def _unfit_program(program: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _only_ours(path: str) -> None:
-    """Who can write it can have commands executed, and be told of everybody's runs."""
+def _check_owner(path: str) -> None:
+    """Check that only this user can write the file: it names commands to execute and receivers of
+    everybody's runs.
+    """
     found = os.stat(path)
     if found.st_uid not in (0, os.geteuid()):
         raise Refusal(
             "unsafe",
-            f"notify.file: {path} belongs to another user (uid {found.st_uid}), who could have commands executed",
+            f"notify.file: {path} belongs to another user (uid {found.st_uid}), who could execute commands",
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
@@ -272,30 +275,30 @@ def _only_ours(path: str) -> None:
         )
 
 
-def _weak(path: str) -> Iterator[Refusal]:
+def _weak_secret_problems(path: str) -> Iterator[Refusal]:
     try:
-        secret = _text(path).strip()
+        secret = _read_text(path).strip()
     except Refusal as problem:
         yield problem
         return
-    if len(secret) < MIN_SECRET_LENGTH or len(set(secret)) < 8:
+    if is_weak(secret):
         yield Refusal(
             "unsafe",
-            f"secretFile: the secret in {path} is too easily guessed; 'openssl rand -hex 32' makes a good one",
+            f"secretFile: the secret in {path} is easily guessed; 'openssl rand -hex 32' creates a strong one",
         )
 
 
-def _bad_headers(path: str) -> Iterator[Refusal]:
+def _header_problems(path: str) -> Iterator[Refusal]:
     try:
-        _headers(path)
+        _read_headers(path)
     except Refusal as problem:
         yield problem
 
 
-def _headers(path: str) -> dict[str, str]:
-    """Lines `Name: value`. What is wrong is told without its value, which may be a secret."""
+def _read_headers(path: str) -> dict[str, str]:
+    """Parse lines `Name: value`. Errors do not contain the value, which may be a secret."""
     out: dict[str, str] = {}
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(_read_text(path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, value = line.partition(":")
@@ -308,10 +311,10 @@ def _headers(path: str) -> dict[str, str]:
                 "badConfig",
                 f"headersFile: {path}:{number}: must be a header, as in 'Authorization: Bearer ...'",
             )
-        if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIX):
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIX):
             raise Refusal(
                 "badConfig",
-                f"headersFile: {path}:{number}: {name} is set by jobscribe itself; take it out",
+                f"headersFile: {path}:{number}: jobscribe sets {name} itself; remove it",
             )
         out[name] = value.strip()
     if not 0 < len(out) <= MAX_HEADERS:
@@ -322,24 +325,24 @@ def _headers(path: str) -> dict[str, str]:
     return out
 
 
-def _bad_ca(path: str) -> Iterator[Refusal]:
+def _ca_problems(path: str) -> Iterator[Refusal]:
     try:
         ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as e:
         yield Refusal(
             "badConfig",
-            f"{path} cannot be read as certificates (PEM): {getattr(e, 'strerror', None) or 'they are none'}",
+            f"{path} cannot be read as certificates (PEM): {getattr(e, 'strerror', None) or 'it has no certificates'}",
         )
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, "rb") as f:
             return f.read(_MOST_BYTES).decode("ascii")
     except OSError as e:
         raise Refusal("badConfig", f"{path} cannot be read: {e.strerror}") from None
     except UnicodeDecodeError:
-        raise Refusal("badConfig", f"{path} has other characters than ASCII") from None
+        raise Refusal("badConfig", f"{path} must contain only ASCII characters") from None
 
 
 # ---- values
@@ -356,7 +359,7 @@ def _span(most: float) -> Callable[[Any], float]:
 
 
 def _each(pattern: str, most: int) -> Callable[[Any], list[str]]:
-    """A list of different texts of this form, at least one."""
+    """Return a reader of a list of different texts of this form, with at least one item."""
     form = re.compile(pattern, re.ASCII)
 
     def read(value: Any) -> list[str]:

@@ -1,9 +1,9 @@
-"""The file of a pool of container hosts (YAML, `docker.pool`): everything that is wrong with it at
-once, each with its line.
+"""The file of a pool of container hosts (YAML, `docker.pool`): the parser. All mistakes are
+reported together, with their lines.
 
-Names are those of `protocol.pool` (`memoryMb`), and one more: `tlsDir`, the folder in which each
-host has its own `<tlsDir>/<name>`. Times may be written as everywhere in the configuration
-(`1:30`), ranges as `200000-265535`. Relative paths are as seen from the file.
+Field names are those of `protocol.clusters.container_pool` (`memoryMb`), plus `tlsDir`: a folder
+with one subfolder `<tlsDir>/<name>` for each host. Times have the forms of the configuration
+(`1:30`), ranges are `200000-265535`. Relative paths are relative to the file.
 """
 
 import os
@@ -27,22 +27,22 @@ _SPAN = re.compile(r"([0-9]{1,10}) *- *([0-9]{1,10})", re.ASCII)
 _GPU = re.compile(r"[0-9]{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
 _VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _CORES, _MIB = "a whole number of cores, at least 1", "a whole number of MiB, at least 1"
-#: What each field must be, as a person is told.
+#: The expected form of each field, for error messages.
 FORMS = {
     "hosts": "a list of 1 to 1000 hosts, each a mapping with name, address, cpu and memoryMb",
-    "image": "the name of an image that has jobscribe's agent, as etc/docker/build.sh makes it",
-    "sequential": "a whole number of runs at once, from 1 to 10000",
-    "parallel": "a whole number of runs at once, from 1 to 10000",
+    "image": "the name of an image with jobscribe's agent, as built by etc/docker/build.sh",
+    "sequential": "a whole number of concurrent runs, from 1 to 10000",
+    "parallel": "a whole number of concurrent runs, from 1 to 10000",
     "tasks": "a mapping of limits, such as pids, nofile and tmpMb",
     "network": "none, or the name of a network of the hosts",
     "relayNetwork": "host, or the name of a network of the hosts",
     "supervisor": "host:port by which the hosts reach the supervisor's listener for agents",
-    "unixUsers": "the first and last number of unix users that nobody else has, as in 200000-265535",
-    "taskSubnets": "a private IPv4 network with room for a /22, as in 10.208.0.0/12",
+    "unixUsers": "the first and last number of unused unix user ids, as in 200000-265535",
+    "taskSubnets": "a private IPv4 network of at least a /22, as in 10.208.0.0/12",
     "volumes": "a mapping of names to volumes, each with source and target",
     "pull": "missing, always or never",
     "pullSecs": "more than 0 seconds and at most a day",
-    "registries": "the path of a file with credentials that nobody else can read",
+    "registries": "the path of a file with credentials that only its owner can read",
     "logDriver": "auto, journald, json-file, local or none",
     "keepFailedSecs": "0 seconds (not at all) to a year",
     "agentIdleSecs": "more than 0 seconds and at most a year",
@@ -59,7 +59,7 @@ FORMS = {
     "tmpMb": _MIB,
     "gpus": "a list of numbers or UUIDs of GPUs, each once",
     "ports": "two ports from 1024 to 65535, as in 30000-32767",
-    "runs": "a whole number of runs at once, from 1 to 10000",
+    "runs": "a whole number of concurrent runs, from 1 to 10000",
     "labels": "a mapping of words to text",
     "plans": "a list of names of plans",
     "pids": "a whole number from 16 to 1000000",
@@ -73,8 +73,8 @@ _PATHS = ("tls", TLS_DIR, "registries")
 
 
 def load(path: str, own: Sequence[str] = ()) -> Pool:
-    """The pool in this file. own: folders of the supervisor itself, which no volume may show.
-    Raises Refusal with all that is wrong.
+    """Return the pool in this file. own: folders of the supervisor, which no volume may contain.
+    Raises Refusal with all mistakes.
     """
     pool, found = read(path, own)
     if pool is not None:
@@ -83,7 +83,7 @@ def load(path: str, own: Sequence[str] = ()) -> Pool:
 
 
 def read(path: str, own: Sequence[str] = ()) -> tuple[Pool | None, list[Refusal]]:
-    """The pool, or everything that is wrong with its file."""
+    """Return the pool, or all mistakes of the file."""
     try:
         given = opened(path, "docker.pool", "hosts and image; etc/pool.example.yml is one")
     except Refusal as e:
@@ -92,17 +92,17 @@ def read(path: str, own: Sequence[str] = ()) -> tuple[Pool | None, list[Refusal]
     shape = _Reader(path, notes.wrong).shape(given)
     check(shape, own, notes.wrong)
     found = notes.found()
-    return (None, found) if found else (_made(shape), [])
+    return (None, found) if found else (_build_pool(shape), [])
 
 
-def _made(shape: Shape) -> Pool:
+def _build_pool(shape: Shape) -> Pool:
     hosts = tuple(PoolHost(**host.values) for host in shape.hosts)
     volumes = {v.where.partition(".")[2]: Volume(**v.values) for v in shape.volumes}
     return Pool(**{**shape.whole.values, "hosts": hosts, "volumes": volumes})
 
 
 class _Reader:
-    """Takes a file apart, field by field, and notes what has not its form."""
+    """Reads the file field by field, and records fields with a wrong form."""
 
     def __init__(self, path: str, wrong: Wrong) -> None:
         self._fields, self._wrong = (
@@ -161,7 +161,7 @@ class _Reader:
 
 
 def _span(value: Any) -> tuple[int, int]:
-    """`first-last`."""
+    """Parse `first-last`."""
     match = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InvalidValue("")

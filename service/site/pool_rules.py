@@ -1,5 +1,5 @@
-"""What the form of a pool's fields cannot say: who could be reached by whom, what volumes would
-give away, what does not fit together.
+"""Semantic checks of a pool: network exposure, volumes that would give access to the host, values
+that do not fit together. `pool_file` checks the form of single fields.
 """
 
 import ipaddress
@@ -14,15 +14,15 @@ import msgspec
 
 from ...protocol.clusters.container_pool import Limits, Pool
 from ...schema.text.yaml_structs import Part, Wrong
-from .startup_checks import is_loopback, private
+from .secret_files import file_problems, is_loopback
 
-#: A gang's network has so many bits; a pool has room for one at least.
+#: Prefix length of a gang's network; `taskSubnets` must fit at least one.
 GANG_PREFIX = 22
 _PRIVATE = tuple(
     map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"))
 )
-#: Who has one of these has the host: neither they, nor what lies in them, nor what they lie in may
-#: be shown to a task.
+#: Folders of the host that give control over it. A volume must not contain them, be inside them, or
+#: be one of them.
 HOST_PATHS = (
     "/bin",
     "/boot",
@@ -44,7 +44,7 @@ HOST_PATHS = (
     "/var/run",
     "/var/spool",
 )
-#: What an image has there must not be covered.
+#: Folders of an image that a volume must not cover.
 IMAGE_PATHS = (
     "/bin",
     "/dev",
@@ -58,12 +58,12 @@ IMAGE_PATHS = (
     "/tmp",
     "/usr",
 )
-#: Debian's accounts of people and services end before it; `nobody` is above.
+#: Below: Debian's system and user accounts. NOBODY: excluded ids.
 FIRST_USER, NOBODY, LAST_USER = 1_000, range(65_534, 65_536), 2**31 - 2
 
 
 class Shape(NamedTuple):
-    """What was read. Parts that are no mapping at all are left out."""
+    """The fields of a pool file. Parts that are not mappings are omitted."""
 
     whole: Part
     hosts: tuple[Part, ...]
@@ -72,13 +72,13 @@ class Shape(NamedTuple):
 
 def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
     for host in shape.hosts:
-        _address(host, wrong)
-    _once(shape.hosts, wrong)
-    _networks(shape.whole, wrong)
-    _users(shape.whole, wrong)
-    _agents_fit(shape, wrong)
+        _check_address(host, wrong)
+    _check_unique(shape.hosts, wrong)
+    _check_networks(shape.whole, wrong)
+    _check_users(shape.whole, wrong)
+    _check_agent_memory(shape, wrong)
     if "registries" in shape.whole.values:
-        for problem in private("registries", shape.whole.values["registries"]):
+        for problem in file_problems("registries", shape.whole.values["registries"]):
             wrong(
                 shape.whole,
                 "registries",
@@ -86,14 +86,14 @@ def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
                 problem.code,
             )
     for volume in shape.volumes:
-        _volume(volume, own, wrong)
-    _targets(shape.volumes, wrong)
+        _check_volume(volume, own, wrong)
+    _check_unique_targets(shape.volumes, wrong)
 
 
 # ---- hosts
 
 
-def _address(host: Part, wrong: Wrong) -> None:
+def _check_address(host: Part, wrong: Wrong) -> None:
     address = host.values.get("address")
     if address is None:
         return
@@ -104,7 +104,7 @@ def _address(host: Part, wrong: Wrong) -> None:
         url, port = urlsplit(""), None
     if url.scheme == "unix" and not url.netloc and url.path.startswith("/"):
         if "tls" in host.given:
-            wrong(host, "tls", "a unix socket has no TLS: leave this out", "badConfig")
+            wrong(host, "tls", "a unix socket has no TLS: remove this field", "badConfig")
         return
     if (
         url.scheme != "tcp"
@@ -116,26 +116,22 @@ def _address(host: Part, wrong: Wrong) -> None:
         form = "must be tcp://ip:port, or unix:///path for this machine's own daemon"
         wrong(host, "address", f"{form}; got {ascii(address)[:80]}", "badConfig")
     elif host.values.get("tls") is not None:
-        _certificates(host, wrong)
+        _check_certificates(host, wrong)
     elif not is_loopback(url.hostname):
-        what = (
-            "is plain TCP without TLS off loopback: whoever reaches that port is root on the host"
-        )
-        advice = "give the daemon --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)"
+        what = "is plain TCP without TLS off loopback: everybody who reaches the port becomes root on the host"
+        advice = "start the daemon with --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)"
         wrong(host, "address", f"{what}; {advice}", "unsafe")
 
 
-def _certificates(host: Part, wrong: Wrong) -> None:
-    """What they are worth is found out by using them (`jobscribe pool check`); here is only whether
-    there can be any.
-    """
+def _check_certificates(host: Part, wrong: Wrong) -> None:
+    """Check that certificates can exist. Whether they work is tested by `jobscribe pool check`."""
     folder = host.values["tls"]
     field = "tls" if "tls" in host.given else "address"
     if not os.path.isdir(folder):
         wrong(
             host,
             field,
-            f"there is no folder {folder} with the certificates of this host: cacert.pem, cert.pem, key.pem",
+            f"folder {folder} with the certificates of this host (cacert.pem, cert.pem, key.pem) does not exist",
             "badConfig",
         )
         return
@@ -145,11 +141,11 @@ def _certificates(host: Part, wrong: Wrong) -> None:
     except OSError:
         return
     if mode & 0o077:
-        what = f"{key} can be reached by others (mode {stat.S_IMODE(mode):04o}), and whoever has it is root on the host"
+        what = f"{key} is accessible to others (mode {stat.S_IMODE(mode):04o}), and the key gives root access to the host"
         wrong(host, field, f"{what}; run: chmod 600 {key}", "unsafe")
 
 
-def _once(hosts: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique(hosts: Sequence[Part], wrong: Wrong) -> None:
     for field in ("name", "address"):
         seen: dict[str, Part] = {}
         for host in hosts:
@@ -158,16 +154,15 @@ def _once(hosts: Sequence[Part], wrong: Wrong) -> None:
             first = seen.setdefault(value.lower().replace("//localhost:", "//127.0.0.1:"), host)
             if first is not host:
                 other = f"{first.where} (line {first.line(field)})"
-                article = "a" if field == "name" else "an"
                 wrong(
                     host,
                     field,
-                    f"is that of {other}, too: each host needs {article} {field} of its own",
+                    f"is also that of {other}: each host needs its own {field}",
                     "badConfig",
                 )
 
 
-def _agents_fit(shape: Shape, wrong: Wrong) -> None:
+def _check_agent_memory(shape: Shape, wrong: Wrong) -> None:
     defaults = {f.name: f.default for f in msgspec.structs.fields(Pool) if f.type is Limits}
     limits: dict[str, Limits] = {
         name: shape.whole.values.get(name, default) for name, default in defaults.items()
@@ -177,11 +172,11 @@ def _agents_fit(shape: Shape, wrong: Wrong) -> None:
         for kind in ("sequential", "parallel"):
             needed = limits[kind].memory_mb
             if room is not None and room < needed:
-                what = f"{room} MiB have no room for one agent of kind {kind}, which takes {needed} MiB ({kind}.memoryMb)"
+                what = f"{room} MiB are too few for one agent of kind {kind}, which needs {needed} MiB ({kind}.memoryMb)"
                 wrong(
                     host,
                     "agentsMb",
-                    f"{what}: nothing of that kind could ever run there",
+                    f"{what}: no run of that kind could start there",
                     "badConfig",
                 )
 
@@ -189,18 +184,18 @@ def _agents_fit(shape: Shape, wrong: Wrong) -> None:
 # ---- networks and users
 
 
-def _networks(whole: Part, wrong: Wrong) -> None:
+def _check_networks(whole: Part, wrong: Wrong) -> None:
     if whole.values.get("network") == "host":
-        what = "must not be host: users' code would reach the supervisor, the host and whatever listens there"
-        wrong(whole, "network", f"{what}; take none, or a network that you made for it", "unsafe")
+        what = "must not be host: users' code could reach the supervisor, the host and all its services"
+        wrong(whole, "network", f"{what}; use none, or a separate network", "unsafe")
     if whole.values.get("relay_network") == "none":
         wrong(
             whole,
             "relayNetwork",
-            "must not be none: the relay is what connects agents with the supervisor",
+            "must not be none: the relay connects agents with the supervisor",
             "badConfig",
         )
-    _subnets(whole, wrong)
+    _check_subnets(whole, wrong)
     if (supervisor := whole.values.get("supervisor")) is not None:
         name, colon, port = supervisor.rpartition(":")
         if (
@@ -218,7 +213,7 @@ def _networks(whole: Part, wrong: Wrong) -> None:
             )
 
 
-def _subnets(whole: Part, wrong: Wrong) -> None:
+def _check_subnets(whole: Part, wrong: Wrong) -> None:
     if (text := whole.values.get("task_subnets")) is None:
         return
     try:
@@ -232,19 +227,19 @@ def _subnets(whole: Part, wrong: Wrong) -> None:
         wrong(
             whole,
             "taskSubnets",
-            f"{text} is not private: take a part of {', '.join(map(str, _PRIVATE))}",
+            f"{text} is not private: use a part of {', '.join(map(str, _PRIVATE))}",
             "badConfig",
         )
     if network.prefixlen > GANG_PREFIX:
         wrong(
             whole,
             "taskSubnets",
-            f"{text} is too small: each gang takes a /{GANG_PREFIX}, so it must be at least that",
+            f"{text} is too small: each gang needs a /{GANG_PREFIX}",
             "badConfig",
         )
 
 
-def _users(whole: Part, wrong: Wrong) -> None:
+def _check_users(whole: Part, wrong: Wrong) -> None:
     if whole.values.get("unix_users") is None:
         return
     first, last = whole.values["unix_users"]
@@ -256,22 +251,22 @@ def _users(whole: Part, wrong: Wrong) -> None:
         wrong(
             whole,
             "unixUsers",
-            f"must not hold {NOBODY.start}, which is nobody's; begin above {NOBODY.stop}",
+            f"must not contain {NOBODY.start}, the user nobody; start above {NOBODY.stop}",
             "badConfig",
         )
     taken = [p for p in pwd.getpwall() if first <= p.pw_uid <= last and p.pw_uid not in NOBODY]
     if taken:
-        what = f"{taken[0].pw_uid} is the account {taken[0].pw_name} of this machine, whose files containers could read"
-        wrong(whole, "unixUsers", f"{what}; take numbers that no account has", "unsafe")
+        what = f"{taken[0].pw_uid} is the account {taken[0].pw_name} of this machine; containers could read its files"
+        wrong(whole, "unixUsers", f"{what}; use numbers without accounts", "unsafe")
 
 
 # ---- volumes
 
 
-def _volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
+def _check_volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
     kinds = (
-        ("source", HOST_PATHS, "with it a task could take the host"),
-        ("target", IMAGE_PATHS, "an image has its own there"),
+        ("source", HOST_PATHS, "a task could control the host with it"),
+        ("target", IMAGE_PATHS, "it would cover files of the image"),
     )
     for field, forbidden, why in kinds:
         if (path := volume.values.get(field)) is None:
@@ -280,30 +275,30 @@ def _volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
             wrong(
                 volume,
                 field,
-                f"must be an absolute path without '..', '.' or '//' in it; got {ascii(path)[:80]}",
+                f"must be an absolute path without '..', '.' or '//'; got {ascii(path)[:80]}",
                 "badConfig",
             )
         elif path == "/":
             wrong(volume, field, f"must not be /: {why}", "unsafe")
         elif (hit := next(_overlapping(path, forbidden, both=field == "source"), None)) is not None:
-            wrong(volume, field, f"{path} must not be shown, because of {hit}: {why}", "unsafe")
+            wrong(volume, field, f"{path} must not be a volume, because of {hit}: {why}", "unsafe")
         elif (hit := next(_overlapping(path, own, both=True), None)) is not None:
             wrong(
                 volume,
                 field,
-                f"{path} must not be shown, because of {hit}: there is the supervisor's and its users' own",
+                f"{path} must not be a volume, because of {hit}: it contains files of the supervisor and its users",
                 "unsafe",
             )
 
 
 def _overlapping(path: str, others: Sequence[str], *, both: bool) -> Iterator[str]:
-    """Those of `others` that are this path or hold it; both: also those that lie in it."""
+    """Yield those of `others` that are this path or contain it; both: also those inside it."""
     for other in others:
         if f"{path}/".startswith(f"{other}/") or (both and f"{other}/".startswith(f"{path}/")):
             yield other
 
 
-def _targets(volumes: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique_targets(volumes: Sequence[Part], wrong: Wrong) -> None:
     seen: dict[str, Part] = {}
     for volume in volumes:
         if (target := volume.values.get("target")) is not None:
@@ -312,6 +307,6 @@ def _targets(volumes: Sequence[Part], wrong: Wrong) -> None:
                 wrong(
                     volume,
                     "target",
-                    f"is that of {first.where} (line {first.line('target')}), too: a task may name both",
+                    f"is also that of {first.where} (line {first.line('target')}): a task may use both",
                     "badConfig",
                 )

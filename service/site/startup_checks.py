@@ -1,225 +1,159 @@
-"""What must be in order before a supervisor may start: secrets, keys, who can reach its listeners,
-a site's own files.
+"""Checks before the start of a supervisor or front end: secrets, keys, addresses of listeners, and
+the site's own files.
 
-`problems` finds everything at once, for a person; `check` is the door: the first problem is a
-Refusal.
+`problems` yields all problems at once, for people. `check` raises the first one at a start; for a
+site file it raises all problems of the file together.
 """
 
-import ipaddress
 import os
-import stat
 from collections.abc import Iterator
 
+from ...protocol.clusters.cluster import Clusters
+from ...protocol.clusters.container_pool import Pool
 from ...protocol.errors import Refusal
 from ..settings.settings import Settings
-
-MIN_SECRET_LENGTH = 20
-_DEFAULTS = (
-    "secret",
-    "password",
-    "changeme",
-    "change-me",
-    "example",
-    "default",
-    "development",
-    "jobscribe",
-)
+from . import cluster_file, exit_table_file, notification_file, pool_file
+from .secret_files import file_problems, is_loopback, read_secret, unsafe
 
 
 def check(settings: Settings) -> None:
-    """Raises Refusal("unsafe") or Refusal("badConfig") with the reason unless a supervisor may
-    start with these settings.
+    """Raise Refusal("unsafe") or Refusal("badConfig") unless a supervisor may start with these
+    settings.
     """
-    for problem in problems(settings):
-        if settings.docker.pool is not None and problem.sentence.startswith(
-            f"{settings.docker.pool}:"
-        ):
-            from .pool_file import load
-
-            # a pool is mended in one go: with everything that is wrong with it
-            load(settings.docker.pool, (settings.root, settings.user_root))
-        if settings.sbatch.clusters is not None and problem.sentence.startswith(
-            f"{settings.sbatch.clusters}:"
-        ):
-            from .cluster_file import load as load_clusters
-
-            load_clusters(settings.sbatch.clusters)
-        if settings.notify.file is not None and problem.sentence.startswith(
-            f"{settings.notify.file}:"
-        ):
-            from .notification_file import load as load_targets
-
-            load_targets(settings.notify.file)
-        raise problem
+    _raise_first(_setting_problems(settings))
+    if settings.exits.table is not None:
+        exit_table_file.load(settings.exits.table)
+    if settings.docker.pool is not None:
+        pool = pool_file.load(settings.docker.pool, _own_folders(settings))
+        _raise_first(_pool_problems(settings.docker.pool, pool))
+    if settings.sbatch.clusters is not None:
+        clusters = cluster_file.load(settings.sbatch.clusters)
+        _raise_first(_cluster_problems(settings.sbatch.clusters, clusters, settings))
+    if settings.notify.file is not None:
+        notification_file.load(settings.notify.file)
 
 
 def problems(settings: Settings) -> Iterator[Refusal]:
-    """Everything that keeps a supervisor from starting with these settings."""
-    s = settings.supervisor
-    if not is_loopback(s.ip):
-        yield _unsafe(
-            f"supervisor.ip is {s.ip}, but the HTTP interface speaks no TLS: keep it on loopback, behind a proxy that does"
-        )
-    if not is_loopback(s.agents_ip) and s.agents_tls_cert is None:
-        yield _unsafe(
-            f"supervisor.agents_ip is {s.agents_ip}: off loopback agents need TLS; set supervisor.agents_tls_cert, _key, _ca"
-        )
-    if s.server_secret_file is None:
-        if not s.development:
-            yield _unsafe(
-                "there is no server secret; name its file in supervisor.server_secret_file (or set supervisor.development)"
-            )
-    else:
-        yield from _attempt(s.server_secret_file)
-    if s.metrics_secret_file is not None:
-        yield from _attempt(s.metrics_secret_file, "supervisor.metrics_secret_file")
-    if s.agents_tls_key is not None:
-        yield from private("supervisor.agents_tls_key", s.agents_tls_key)
+    """Yield everything that prevents a supervisor from starting with these settings."""
+    yield from _setting_problems(settings)
     if settings.exits.table is not None:
-        yield from _table(settings.exits.table)
+        yield from _exit_table_problems(settings.exits.table)
     if settings.docker.pool is not None:
-        yield from _pool(settings.docker.pool, (settings.root, settings.user_root))
+        pool, found = pool_file.read(settings.docker.pool, _own_folders(settings))
+        yield from found
+        if pool is not None:
+            yield from _pool_problems(settings.docker.pool, pool)
     if settings.sbatch.clusters is not None:
-        yield from _clusters(settings.sbatch.clusters, settings)
+        clusters, found = cluster_file.read(settings.sbatch.clusters)
+        yield from found
+        if clusters is not None:
+            yield from _cluster_problems(settings.sbatch.clusters, clusters, settings)
     if settings.notify.file is not None:
-        from .notification_file import read
-
-        yield from read(settings.notify.file)[1]
+        yield from notification_file.read(settings.notify.file)[1]
 
 
 def warnings(settings: Settings) -> Iterator[str]:
-    """What a supervisor may start with, and an operator should know. The rest must be in order."""
+    """Yield warnings for the operator. Requires settings without problems."""
     if os.geteuid() != 0:
         return
-    if settings.docker.pool is not None:
-        from .pool_file import load
-
-        if load(settings.docker.pool, (settings.root, settings.user_root)).unix_users is None:
-            yield (
-                f"{settings.docker.pool} has no unixUsers, and this supervisor is root: users' containers run as root, too, "
-                "and share one another's files as far as these are shown to them"
-            )
-    if settings.sbatch.clusters is not None:
-        from .cluster_file import load as load_clusters
-
-        for cluster in load_clusters(settings.sbatch.clusters).clusters:
+    pool, clusters = settings.docker.pool, settings.sbatch.clusters
+    if pool is not None and pool_file.load(pool, _own_folders(settings)).unix_users is None:
+        yield (
+            f"{pool} has no unixUsers, and this supervisor runs as root: users' containers run as root too"
+            " and can access each other's files in shared folders; set unixUsers"
+        )
+    if clusters is not None:
+        for cluster in cluster_file.load(clusters).clusters:
             if cluster.access == "account":
                 yield (
-                    f"{settings.sbatch.clusters}: cluster {cluster.name} has access account, and this supervisor is root: all users' jobs "
-                    "there are root's; start it as a unix user of its own, or take access runuser"
+                    f"{clusters}: cluster {cluster.name} has access account, and this supervisor runs as root:"
+                    " all users' jobs there run as root; start the supervisor as another unix user, or use"
+                    " access runuser"
                 )
 
 
 def check_server(settings: Settings) -> None:
-    """Raises Refusal("unsafe") with the reason unless a front end may start by itself with these
-    settings.
-    """
+    """Raise Refusal("unsafe") unless a separate front end may start with these settings."""
     s = settings.server
     if s.user_hook is None:
-        raise _unsafe(
-            "nobody says who the users are; name a module:function in server.user_hook (for development there is 'jobscribe up')"
+        raise unsafe(
+            "server.user_hook is not set, so the front end cannot identify users; set it to module:function"
+            " (for development use 'jobscribe up')"
         )
     if not is_loopback(s.ip):
-        raise _unsafe(
-            f"server.ip is {s.ip}, but the front end speaks no TLS: keep it on loopback, behind a proxy that does"
+        raise unsafe(
+            f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
         )
 
 
-def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> str:
-    """The secret in this file, which that setting names. Raises Refusal("unsafe") when others can
-    read it, or it is too easily guessed.
-    """
-    for problem in private(setting, path):
+def _raise_first(found: Iterator[Refusal]) -> None:
+    for problem in found:
         raise problem
-    try:
-        with open(path, encoding="utf-8") as f:
-            secret = f.read().strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise Refusal("badConfig", f"the secret in {path} cannot be read: {e}") from None
-    if len(secret) < MIN_SECRET_LENGTH or len(set(secret)) < 8:
-        raise _unsafe(
-            f"the secret in {path} is too easily guessed; 'openssl rand -hex 32' makes a good one"
+
+
+def _own_folders(settings: Settings) -> tuple[str, str]:
+    """Return the supervisor's folders, which no volume may contain."""
+    return settings.root, settings.user_root
+
+
+def _setting_problems(settings: Settings) -> Iterator[Refusal]:
+    s = settings.supervisor
+    if not is_loopback(s.ip):
+        yield unsafe(
+            f"supervisor.ip is {s.ip}, but the HTTP interface has no TLS: keep it on loopback, behind a proxy with TLS"
         )
-    if any(word in secret.lower() for word in _DEFAULTS):
-        raise _unsafe(
-            f"the secret in {path} is one from an example; 'openssl rand -hex 32' makes a good one"
+    if not is_loopback(s.agents_ip) and s.agents_tls_cert is None:
+        yield unsafe(
+            f"supervisor.agents_ip is {s.agents_ip}: off loopback agents need TLS;"
+            " set supervisor.agents_tls_cert, _key and _ca"
         )
-    return secret
+    if s.server_secret_file is not None:
+        yield from _secret_problems(s.server_secret_file, "supervisor.server_secret_file")
+    elif not s.development:
+        yield unsafe(
+            "there is no server secret; set supervisor.server_secret_file (or supervisor.development)"
+        )
+    if s.metrics_secret_file is not None:
+        yield from _secret_problems(s.metrics_secret_file, "supervisor.metrics_secret_file")
+    if s.agents_tls_key is not None:
+        yield from file_problems("supervisor.agents_tls_key", s.agents_tls_key)
 
 
-def is_loopback(ip: str) -> bool:
-    """Does this address stay on this machine?"""
-    if ip == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(ip).is_loopback
-    except ValueError:
-        return False
-
-
-def _unsafe(sentence: str) -> Refusal:
-    return Refusal("unsafe", sentence)
-
-
-def _attempt(path: str, setting: str = "supervisor.server_secret_file") -> Iterator[Refusal]:
+def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:
     try:
         read_secret(path, setting)
     except Refusal as problem:
         yield problem
 
 
-def _table(path: str) -> Iterator[Refusal]:
-    from .exit_table_file import load
-
+def _exit_table_problems(path: str) -> Iterator[Refusal]:
     try:
-        load(path)
+        exit_table_file.load(path)
     except Refusal as problem:
         yield problem
 
 
-def _pool(path: str, own: tuple[str, ...]) -> Iterator[Refusal]:
-    from .pool_file import read
-
-    pool, found = read(path, own)
-    yield from found
-    if pool is not None and pool.unix_users is not None and os.geteuid() != 0:
-        what = f"{path} has unixUsers, but this supervisor is no root (it is uid {os.geteuid()}), and cannot give files to other unix users"
-        yield _unsafe(
-            f"{what}: start it as root, or take unixUsers away (containers then run as this user)"
+def _pool_problems(path: str, pool: Pool) -> Iterator[Refusal]:
+    """Yield problems of a valid pool with this process."""
+    if pool.unix_users is not None and os.geteuid() != 0:
+        yield unsafe(
+            f"{path} has unixUsers, but this supervisor does not run as root (uid {os.geteuid()}) and cannot give"
+            " files to other unix users: start it as root, or remove unixUsers (containers then run as this user)"
         )
 
 
-def _clusters(path: str, settings: Settings) -> Iterator[Refusal]:
-    from .cluster_file import read
-
-    clusters, found = read(path)
-    yield from found
-    for cluster in clusters.clusters if clusters is not None else ():
+def _cluster_problems(path: str, clusters: Clusters, settings: Settings) -> Iterator[Refusal]:
+    """Yield problems of valid clusters with this process and its settings."""
+    for cluster in clusters.clusters:
         if cluster.access == "runuser" and os.geteuid() != 0:
-            what = f"{path}: cluster {cluster.name} has access runuser, but this supervisor is no root (it is uid {os.geteuid()})"
-            yield _unsafe(
-                f"{what}, and cannot become other unix users: take sudo with a rule for it, or start it as root"
+            yield unsafe(
+                f"{path}: cluster {cluster.name} has access runuser, but this supervisor does not run as root"
+                f" (uid {os.geteuid()}) and cannot become other unix users: use access sudo with a sudo rule, or"
+                " start it as root"
             )
         if cluster.link == "tls" and settings.supervisor.agents_tls_cert is None:
-            what = f"{path}: cluster {cluster.name} has link tls, but the listener for agents has no certificate"
             yield Refusal(
                 "badConfig",
-                f"{what}: set supervisor.agents_tls_cert, _key and _ca, or take link ssh",
+                f"{path}: cluster {cluster.name} has link tls, but the listener for agents has no certificate:"
+                " set supervisor.agents_tls_cert, _key and _ca, or use link ssh",
             )
-
-
-def private(name: str, path: str) -> Iterator[Refusal]:
-    """What speaks against this file as a place for secrets."""
-    try:
-        found = os.stat(path)
-    except OSError as e:
-        yield Refusal("badConfig", f"{name}: {path} cannot be read: {e.strerror}")
-        return
-    if not stat.S_ISREG(found.st_mode):
-        yield _unsafe(f"{name}: {path} is not a plain file")
-    if found.st_mode & 0o077:
-        yield _unsafe(
-            f"{name}: {path} can be reached by others (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {path}"
-        )
-    if found.st_uid not in (0, os.geteuid()):
-        yield _unsafe(f"{name}: {path} belongs to another user (uid {found.st_uid})")

@@ -1,1 +1,3 @@
-"""Agents: one sentence to be written."""
+"""The supervisor's requests to agents: app calls, file reads, log reads, and the search for orphan
+agents.
+"""

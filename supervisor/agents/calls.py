@@ -1,8 +1,7 @@
-"""Calls of apps and reads of run files: checked against the books, sent to the user's agent,
-answered while somebody waits.
+"""App calls and reads of run files. Each request is checked against the records, sent to the
+user's agent, and answered while the client waits.
 
-Nothing of it is kept and nothing here touches a run. What an app answers goes to its reader as it
-is.
+This module stores nothing and changes no run. It returns an app's reply unchanged.
 """
 
 import os
@@ -31,13 +30,13 @@ from ..process.counters import Counters
 from ..runs.request_validation import check_data
 from ..runs.service import RunService
 
-#: The agent enforces a call's deadline; the supervisor steps in so long after it.
+#: Extra time before the supervisor gives up on a call. The agent enforces the call's own deadline.
 SLACK_SECS = 2.0
-#: A piece of a file, bytes, and how long an agent may take for it.
+#: Size of one piece of a file in bytes, and the time limit of an agent for one piece.
 PIECE = 256 * 1024
 FILE_SECS = 30.0
 
-#: Whether a job_cmd reads a run, and what the log calls it.
+#: Values of `job_cmd` that read a run.
 _OF_A_RUN = frozenset(
     {
         "sequential_result",
@@ -59,8 +58,8 @@ API_NAMES: Mapping[str, str] = {
 
 
 class OpenFile(msgspec.Struct, frozen=True):
-    """A file of a run or a library, as it was when its reading began. length: bytes that `chunks`
-    will give.
+    """A file of a run or a library, as of the start of the read. length: number of bytes that
+    `chunks` yields.
     """
 
     size: int
@@ -70,13 +69,13 @@ class OpenFile(msgspec.Struct, frozen=True):
 
 
 class Calls:
-    """One per process. call_secs: the deadline of a call that has none; per_user: calls and file
-    reads at once.
+    """Sends calls and file reads to agents. One per process. call_secs: default deadline of a call;
+    per_user: concurrent calls and file reads of one user.
     """
 
     def __init__(
         self,
-        desk: RunService,
+        runs: RunService,
         hub: Hub,
         counters: Counters,
         entropy: Callable[[int], bytes],
@@ -85,9 +84,9 @@ class Calls:
         per_user: int,
         copied: Callable[[AgentKey], bool] = lambda key: False,
     ) -> None:
-        """copied: has this agent nothing but a copy of its user's library?"""
-        self._desk, self._hub, self._counters, self._entropy, self._copied = (
-            desk,
+        """copied: returns whether an agent has only a copy of its user's library."""
+        self._runs, self._hub, self._counters, self._entropy, self._copied = (
+            runs,
             hub,
             counters,
             entropy,
@@ -102,16 +101,16 @@ class Calls:
     # ---- calls
 
     def new_op(self) -> str:
-        """The opId of a call to be: its line in the log names it, as the agent's does."""
+        """Return a new opId for a call. The log lines of supervisor and agent contain it."""
         return base62(self._entropy(32), 32)
 
     async def call(self, request: CallRequest, op_id: str) -> bytes:
-        """What the app answered, as JSON. Raises Refusal."""
+        """Return the app's reply as JSON. Raises Refusal."""
         self._check(request)
         with self._counted(request.uid):
             run = self._run_of(request) if request.compute_jid is not None else None
             key = self._key(request, run)
-            await self._desk.agent(key)
+            await self._runs.agent(key)
             if request.compute_jid is not None and run is not None:
                 self._still(request.uid, request.compute_jid, run.serial)
             message = self._message(request, run, op_id)
@@ -128,43 +127,43 @@ class Calls:
             return _json(answer.reply)
 
     def _key(self, request: CallRequest, run: Run | None) -> AgentKey:
-        """Who answers: what may change the library itself is for an agent that has it. Raises
-        Refusal.
+        """Return the agent for a request. `stateful_compute` may change the library and needs an
+        agent that sees the library itself. Raises Refusal.
         """
         if run is not None:
-            return self._desk.agent_key(request.uid, run.spec.driver, _host(run))
-        key = self._desk.agent_key(request.uid, request.driver)
+            return self._runs.agent_key(request.uid, run.spec.driver, _host(run))
+        key = self._runs.agent_key(request.uid, request.driver)
         if request.job_cmd != "stateful_compute" or not self._copied(key):
             return key
         others = (
             ()
             if request.driver
-            else tuple(self._desk.agent_key(request.uid, name) for name in self._desk.drivers)
+            else tuple(self._runs.agent_key(request.uid, name) for name in self._runs.drivers)
         )
         own = next((k for k in others if not self._copied(k)), None)
         if own is None:
             raise Refusal(
                 "badRequest",
-                f"{request.method!r} may change the user's library, of which {key.host} has only a copy; it takes "
+                f"{request.method!r} may change the user's library, and {key.host} has only a copy of the library; use "
                 "a driver whose agents see the user's directory (local, or a cluster with `userRoot`)",
             )
         return own
 
     def begin_session(self, request: BeginSession) -> None:
-        """Have the agent on its way. Raises Refusal only for what is wrong with the request."""
-        self._desk.start_agent(self._desk.agent_key(request.uid, request.driver))
+        """Start the agent in the background. Raises Refusal only for an invalid request."""
+        self._runs.start_agent(self._runs.agent_key(request.uid, request.driver))
 
     def _check(self, request: CallRequest) -> None:
-        if request.simulation_type not in self._desk.apps:
+        if request.simulation_type not in self._runs.apps:
             raise Refusal(
                 "unknownApp",
-                f"there is no app {request.simulation_type!r}; there are: {', '.join(self._desk.apps)}",
+                f"unknown app {request.simulation_type!r}; known apps: {', '.join(self._runs.apps)}",
             )
         if (request.job_cmd in _OF_A_RUN) != (request.compute_jid is not None):
             reads = (
-                "reads a run: it needs"
+                "reads a run and requires"
                 if request.job_cmd in _OF_A_RUN
-                else "reads no run: it takes no"
+                else "does not read a run and does not accept"
             )
             raise Refusal("badRequest", f"{request.job_cmd} {reads} `computeJid`")
         check_data("data", request.data)
@@ -181,7 +180,7 @@ class Calls:
         return run
 
     def _message(self, request: CallRequest, run: Run | None, op_id: str) -> Call:
-        """A run is read with the data it was computed from, where the request has none."""
+        """Build the message. Without `data` in the request, use the data of the run."""
         return Call(
             op_id=op_id,
             job_cmd=request.job_cmd,
@@ -189,7 +188,7 @@ class Calls:
             compute_model=run.spec.compute_model if run else request.compute_model,
             method=request.method,
             run_dir=run.run_dir if run else None,
-            lib_dir=os.path.join(self._desk.user_root, request.uid, request.simulation_type, "lib"),
+            lib_dir=os.path.join(self._runs.user_root, request.uid, request.simulation_type, "lib"),
             data=request.data or (run.spec.data or {} if run else {}),
             args=request.args,
             deadline_secs=request.deadline_secs or self._call_secs,
@@ -199,14 +198,14 @@ class Calls:
     # ---- files
 
     async def open_file(self, request: RunFile) -> OpenFile:
-        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises
-        Refusal.
+        """Open a file of a run. `chunks` reads from the agent as fast as the client takes the
+        bytes. Raises Refusal.
         """
         run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
-        key = self._desk.agent_key(request.uid, run.spec.driver, _host(run))
+        key = self._runs.agent_key(request.uid, run.spec.driver, _host(run))
         wanted = PIECE if request.length is None else min(PIECE, request.length)
         with self._counted(request.uid):
-            await self._desk.agent(key)
+            await self._runs.agent(key)
             first = await self._piece(key, run.run_dir, request.name, request.offset, wanted)
         self._still(request.uid, request.compute_jid, run.serial)
         rest = max(0, first.size - request.offset)
@@ -215,21 +214,21 @@ class Calls:
         return OpenFile(size=first.size, mtime_ns=first.mtime_ns, length=length, chunks=chunks)
 
     async def list_files(self, request: RunFiles) -> tuple[int, FileList]:
-        """The serial of the current run, and a page of the files in its run directory. Raises
+        """Return the serial of the current run and a page of the files in its run directory. Raises
         Refusal.
         """
         run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
-        key = self._desk.agent_key(request.uid, run.spec.driver, _host(run))
+        key = self._runs.agent_key(request.uid, run.spec.driver, _host(run))
         message = ListFiles(
             op_id=self.new_op(), run_dir=run.run_dir, after=request.after, limit=request.limit
         )
         with self._counted(request.uid):
-            await self._desk.agent(key)
+            await self._runs.agent(key)
             try:
                 found = await self._hub.ask(key, message, FILE_SECS, FileList)
             except Refusal as e:
                 older = (
-                    "; an agent of an older version cannot list files"
+                    " (an agent of an older version cannot list files)"
                     if e.code == "deadline"
                     else ""
                 )
@@ -244,7 +243,10 @@ class Calls:
             sent, piece = 0, first
             while sent < length:
                 if not piece.data:
-                    raise Refusal("conflict", f"{request.name!r} became shorter while it was read")
+                    raise Refusal(
+                        "conflict",
+                        f"{request.name!r} became shorter during the read; read it again",
+                    )
                 data = piece.data[: length - sent]
                 sent += len(data)
                 yield data
@@ -252,13 +254,14 @@ class Calls:
                     piece = await self._piece(
                         key, run_dir, request.name, request.offset + sent, min(PIECE, length - sent)
                     )
-                    # a run may append to it meanwhile; anything else makes what was sent and what
-                    # follows two different files
+                    # A run may append to the file meanwhile. Any other change would mix two
+                    # different files.
                     if piece.size < first.size or (
                         piece.size == first.size and piece.mtime_ns != first.mtime_ns
                     ):
                         raise Refusal(
-                            "conflict", f"{request.name!r} was written anew while it was read"
+                            "conflict",
+                            f"{request.name!r} was rewritten during the read; read it again",
                         )
 
     async def _piece(
@@ -269,33 +272,34 @@ class Calls:
         )
         return await self._hub.ask(key, message, FILE_SECS, FileChunk)
 
-    # ---- the books
+    # ---- records
 
     def _started(self, uid: str, jid: str, serial: int) -> Run:
-        """The current run, if it has this serial (0: any) and there is something to read. Raises
+        """Return the current run if its serial matches (0: any) and the run has started. Raises
         Refusal.
         """
-        run = self._desk.job(uid, jid).job.run
+        run = self._runs.job(uid, jid).job.run
         if run is None:
             raise Refusal("notFound", f"there is no job {jid}")
         if serial not in (0, run.serial):
-            raise Refusal("staleSerial", f"run {serial} of {jid} is not the current one")
+            raise Refusal("staleSerial", f"run {serial} of {jid} is not the current run")
         if run.started_at is None:
             if run.active:
                 raise Refusal("notReady", f"{jid} has not started yet")
-            raise Refusal("notFound", f"{jid} ended before it started, so there is nothing to read")
+            raise Refusal("notFound", f"{jid} ended before it started and has no files or results")
         return run
 
     def _still(self, uid: str, jid: str, serial: int) -> None:
-        run = self._desk.job(uid, jid).job.run
+        run = self._runs.job(uid, jid).job.run
         if run is None or run.serial != serial:
-            raise Refusal("staleSerial", f"a newer run of {jid} has begun meanwhile")
+            raise Refusal("staleSerial", f"a newer run of {jid} has started meanwhile")
 
     @contextmanager
     def _counted(self, uid: str) -> Iterator[None]:
         if self._in_flight[uid] >= self._per_user:
             raise Refusal(
-                "tooManyRequests", f"{self._per_user} calls of this user are being answered already"
+                "tooManyRequests",
+                f"this user already has {self._per_user} calls in progress, which is the limit; try again later",
             )
         self._in_flight[uid] += 1
         try:
@@ -307,26 +311,28 @@ class Calls:
 
 
 def _host(run: Run) -> str | None:
-    """Where it was placed last."""
+    """Return the host of the run's newest attempt, or None without a task."""
     tasks = run.attempts[-1].tasks if run.attempts else ()
     return tasks[0].agent_key.host if tasks else None
 
 
 def _json(reply: bytes) -> bytes:
-    """What an agent calls JSON goes to a browser as such, so it has to be."""
+    """Return the reply after checking its size and that it is valid JSON: browsers receive it as
+    JSON.
+    """
     if len(reply) > REPLY_LIMIT:
         raise Refusal(
-            "replyTooLarge", f"the answer takes {len(reply)} bytes; the limit is {REPLY_LIMIT}"
+            "replyTooLarge", f"the reply has {len(reply)} bytes; the limit is {REPLY_LIMIT}"
         )
     try:
         msgspec.json.decode(reply, type=msgspec.Raw)
         reply.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise Refusal("appFailed", f"what its agent answered is not JSON: {e}") from None
+        raise Refusal("appFailed", f"the app's reply is not JSON: {e}") from None
     return reply
 
 
 def about(request: CallRequest) -> str:
-    """Who asks for what, in a word: for the log."""
+    """Describe a request for the log: `<job>.<method>`."""
     what = request.compute_jid or f"{request.uid}-{request.simulation_type}"
     return f"{what}.{request.method}" if request.method else what

@@ -1,9 +1,7 @@
-"""Which agents there are, how they stand, where their logs lie, and what these say: for `jobscribe
-agent`.
+"""The list of agents, their states and their logs, for `jobscribe agent`.
 
-A log is read from the agent's folder here; on a cluster through the agent itself while it is
-connected, else from the copies that were made of it when it was started. What is read is redacted
-once more, and bounded.
+A log is read from the agent's folder on this machine. On a cluster, a connected agent reads it;
+otherwise the copies from the last start are read. Output is redacted again and its size is limited.
 """
 
 import asyncio
@@ -22,21 +20,19 @@ from ..core.state.world import AgentState
 from ..runs.service import RunService
 
 ANSWER_SECS = 10.0
-_ADVICE = {
-    "advice": "'jobscribe agent list' shows which there are (--all-users: those of everybody)"
-}
-#: Of the rotated files the newest few are looked at, and of each so many bytes, where the life
-#: before the last is asked for.
+_ADVICE = {"advice": "'jobscribe agent list' lists agents (--all-users: of all users)"}
+#: Number of rotated files to search for the previous process of an agent, and the maximum bytes to
+#: read of each.
 ROTATED, MOST_BYTES = 3, 8 * 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9]{4}")
 _JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w+", re.ASCII)
-#: The first line of each life of an agent.
+#: The first log line of each agent process.
 _BEGINS = re.compile(rb"^[^\n]*agent/main\.py:\d+:_compose[^\n]*\bagent \S+ starts\b", re.MULTILINE)
 
 
 class Piece(NamedTuple):
-    """offset, size: of the file. where: what was read. sentence: why there is nothing, where there
-    is nothing.
+    """A piece of a log. offset, size: bytes in the file. where: name of the source. sentence: the
+    reason if there is no text.
     """
 
     text: str
@@ -48,20 +44,22 @@ class Piece(NamedTuple):
 
 
 class AgentLogReader:
-    """Reads what the supervisor knows of its agents. Holds nothing."""
+    """Reads the supervisor's data about agents. Has no state of its own."""
 
-    def __init__(self, desk: RunService, hub: Hub) -> None:
-        self._desk, self._hub = desk, hub
-        self._folders = Path(desk.evidence_root)
+    def __init__(self, runs: RunService, hub: Hub) -> None:
+        self._runs, self._hub = runs, hub
+        self._folders = Path(runs.evidence_root)
 
     def rows(self, uid: str | None) -> list[dict[str, Any]]:
-        """Of this user, or of everybody."""
+        """Return one row for each agent of this user, or of all users (None)."""
         return [self._row(key) for key in sorted(self._keys()) if uid in (None, key.uid)]
 
     def find(self, name: str, uid: str | None) -> AgentKey:
-        """By its key, the four characters of its id that logs show, or a job of it. Raises Refusal.
+        """Find an agent by its key, by the four characters of its id that logs show, or by one of
+        its jobs. Raises Refusal.
 
-        More of an id is a secret, which is not to be found out by asking.
+        No more characters of an id are accepted: an id is a secret, and requests must not help to
+        guess it.
         """
         keys = sorted(self._keys())
         if "@" in name:
@@ -77,7 +75,7 @@ class AgentLogReader:
         else:
             raise Refusal(
                 "badRequest",
-                f"an agent is named by its key, by four characters of its id, or by a job; got {ascii(name)[:60]}",
+                f"give an agent's key, four characters of its id, or a job; got {ascii(name)[:60]}",
             )
         found = [key for key in found if uid in (None, key.uid)]
         if not found:
@@ -88,16 +86,16 @@ class AgentLogReader:
             )
         if len(found) > 1:
             raise Refusal(
-                "badRequest", f"{name} begins the ids of several: {', '.join(map(str, found[:5]))}"
+                "badRequest", f"{name} matches several agents: {', '.join(map(str, found[:5]))}"
             )
         return found[0]
 
     async def read(self, key: AgentKey, request: AgentLogs) -> Piece:
-        """Raises Refusal where it cannot be read just now."""
+        """Return a piece of the agent's log. Raises Refusal if the log cannot be read now."""
         if key.kind == "container":
             raise Refusal(
                 "notFound",
-                f"{key} is no agent: its tasks have containers of their own. Their output: jobscribe job logs JOB",
+                f"{key} is not an agent: its tasks run in their own containers. To read their output: jobscribe job logs JOB",
             )
         name = f"{request.part}.log"
         if request.previous:
@@ -107,7 +105,7 @@ class AgentLogReader:
             if size == 0:
                 continue
             offset = max(0, size - request.tail) if request.tail else min(request.offset, size)
-            if request.offset > size:  # it was rotated meanwhile
+            if request.offset > size:  # rotated meanwhile
                 offset = 0
             data, size = await source(name, offset, request.limit)
             begin, end = _whole_lines(
@@ -119,8 +117,8 @@ class AgentLogReader:
         return await self._nothing(key, name)
 
     async def _previous(self, key: AgentKey, name: str) -> Piece:
-        """What the life before the last one said; of a keeper, which marks no beginnings, what was
-        rotated.
+        """Return the log of the agent's previous process. A keeper's log marks no starts: return
+        its rotated files.
         """
         for source, where in self._sources(key, name):
             text = b""
@@ -140,7 +138,7 @@ class AgentLogReader:
                     0,
                     len(life),
                     len(life),
-                    f"{where}, its life before the last start",
+                    f"{where}, the process before the last start",
                 )
         copies = await self._copies(key)
         if copies is not None:
@@ -151,14 +149,14 @@ class AgentLogReader:
             0,
             0,
             "",
-            f"there is no earlier life of {key} in its {name}: it was started once, or the lines before are gone",
+            f"{name} of {key} has no lines of an earlier process: the agent started once, or the older lines were removed",
         )
 
     def _sources(self, key: AgentKey, name: str) -> list[tuple[Any, str]]:
-        """Readers of a file in the agent's folder, and what to call it: here, or through the agent
-        where only it can look.
+        """Return (reader, source name) of a log file in the agent's folder, on this machine or
+        through the connected agent.
         """
-        folder = str((self._desk.engine.agent_record(key).handle or {}).get("folder") or "")
+        folder = str((self._runs.engine.agent_record(key).handle or {}).get("folder") or "")
         if key.driver != "sbatch":
             here = self._folders / str(key)
             return [
@@ -197,10 +195,10 @@ class AgentLogReader:
         return piece.data, piece.size
 
     async def _copies(self, key: AgentKey) -> Piece | None:
-        """What was kept of it, and of its start, when it was last started on its cluster."""
+        """Return the newest log copy that a start of the agent on its cluster saved."""
         if key.driver != "sbatch":
             return None
-        folder = Path(self._desk.user_root) / key.uid / "agent-sbatch" / key.host
+        folder = Path(self._runs.user_root) / key.uid / "agent-sbatch" / key.host
         names = await asyncio.to_thread(_listed, folder)
         for kind in ("-remote.log", "-start.log"):
             for name in [n for n in names if n.endswith(kind)][-1:]:
@@ -217,47 +215,45 @@ class AgentLogReader:
             return copies
         said = f"there is no {name} of {key} here: "
         if name == "keeper.log":
-            return Piece("", 0, 0, 0, "", said + "a keeper writes only when something went wrong")
+            return Piece("", 0, 0, 0, "", said + "a keeper writes only about errors")
         where = {
-            "docker": f"its container says more; on host {key.host} type: docker logs {self._container(key)}",
-            "sbatch": "it is not connected, and no copy was made yet: it was never started, or its user has to sign in",
+            "docker": f"see its container; on host {key.host} type: docker logs {self._container(key)}",
+            "sbatch": "the agent is not connected, and there is no copy yet: it never started, or its user has to sign in",
         }
         gone = (
-            "it is up, so somebody removed the file"
+            "the agent is up, so the file was removed"
             if key in self._hub.connections
-            else "it was never started, or its file was removed"
+            else "the agent never started, or its file was removed"
         )
         return Piece("", 0, 0, 0, "", said + where.get(key.driver, gone))
 
     def _container(self, key: AgentKey) -> str:
-        handle = self._desk.engine.agent_record(key).handle or {}
+        handle = self._runs.engine.agent_record(key).handle or {}
         return str(handle.get("name") or handle.get("container") or "CONTAINER")
 
     def _keys(self) -> set[AgentKey]:
-        """Those that the supervisor has to do with, and those that were there once: their folders
-        are.
-        """
-        keys = set(self._desk.engine.world.agents) | set(self._hub.connections)
+        """Return the keys of all known agents and of agents that have a folder."""
+        keys = set(self._runs.engine.world.agents) | set(self._hub.connections)
         for name in _listed(self._folders):
             try:
                 keys.add(parse_agent_key(name))
-            except Refusal:  # something else that lies there
+            except Refusal:  # not an agent's folder
                 continue
         return keys
 
     def _of_job(self, jid: str) -> AgentKey:
-        run = self._desk.job(jid.split("-", 1)[0], jid).job.run
+        run = self._runs.job(jid.split("-", 1)[0], jid).job.run
         for attempt in reversed(run.attempts if run is not None else ()):
             task = attempt.telling or (attempt.tasks[0] if attempt.tasks else None)
             if task is not None:
                 return task.agent_key
         raise Refusal(
             "notFound",
-            f"no agent has had {jid} yet: `jobscribe job why {jid}` says what it waits for",
+            f"{jid} is not assigned to an agent yet; `jobscribe job why {jid}` shows what it waits for",
         )
 
     def _row(self, key: AgentKey) -> dict[str, Any]:
-        view: AgentState | None = self._desk.engine.world.agents.get(key)
+        view: AgentState | None = self._runs.engine.world.agents.get(key)
         connection = self._hub.connections.get(key)
         alive = connection.alive if connection is not None else None
         folder = (view.record.handle or {}).get("folder") if view is not None else None
@@ -278,19 +274,19 @@ class AgentLogReader:
         }
 
     def _log(self, key: AgentKey, folder: str | None) -> str | None:
-        """Where it lies, with the cluster before it where that is; None where there is none."""
+        """Return the path of the agent's log (`CLUSTER:PATH` on a cluster), or None."""
         if key.driver == "sbatch":
             return f"{key.host}:{folder}/agent.log" if folder else None
         path = self._folders / str(key) / "agent.log"
         return str(path) if os.path.lexists(path) else None
 
     def _shown(self, data: bytes) -> str:
-        return self._desk.log.redactor.text(data.decode("utf-8", "replace"))
+        return self._runs.log.redactor.text(data.decode("utf-8", "replace"))
 
 
 def _whole_lines(data: bytes, *, cut_before: bool, cut_after: bool) -> tuple[int, int]:
-    """From where to where whole lines go: half of one could hold half of a secret, which nobody
-    knows.
+    """Return the range of whole lines. A part of a line could contain a part of a secret, which
+    redaction cannot recognise.
     """
     begin = data.find(b"\n") + 1 if cut_before else 0
     end = data.rfind(b"\n") + 1 if cut_after else len(data)

@@ -1,10 +1,10 @@
-"""After the log was set back (a backup was restored, a damaged end cut off): agents may run what it
-does not know.
+"""Search for orphan agents after a rollback of the event log (a restored backup, or a damaged end
+that was cut off).
 
-Such an agent may hold a token that the log has forgotten, and then nobody would ever hear of it:
-its jobs would run on unnoticed. So every agent that has a folder here is asked for once. One that
-is still known connects, and what the log does not know of its tasks is stopped; of one that may not
-connect the driver ends keeper and jobs, and the next one adopts nothing that still runs.
+Such an agent may have a token that the log does not contain. Nothing would then report or stop its
+jobs. Therefore every agent that has a folder here is started once. A known agent connects, and
+tasks that the log does not know are stopped. If an agent may not connect, the driver ends its
+keeper and jobs, and the next agent adopts none of them.
 """
 
 import contextlib
@@ -17,14 +17,18 @@ from ...protocol.ids import parse_agent_key
 from ..runs.service import RunService
 
 
-def ask_for_all(folder: Path, drivers: Container[str], desk: RunService) -> None:
-    """folder: where the agents have theirs, each named by its key."""
+def start_all_known(folder: Path, drivers: Container[str], runs: RunService) -> None:
+    """Start every agent that has a folder. folder: parent of the agents' folders, each named by its
+    key.
+    """
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
             with contextlib.suppress(Refusal):
                 key = parse_agent_key(name)
                 if key.driver in drivers:
-                    desk.log(
-                        "the log was set back: {} is asked what it runs", str(key), uid=key.uid
+                    runs.log(
+                        "the event log was rolled back: start {} to find its running tasks",
+                        str(key),
+                        uid=key.uid,
                     )
-                    desk.start_agent(key)
+                    runs.start_agent(key)

@@ -1,1 +1,1 @@
-"""Files: one sentence to be written."""
+"""Users' files on the supervisor's machine: libraries, uploads, and removal of old run directories."""

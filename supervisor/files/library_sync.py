@@ -1,6 +1,6 @@
-"""Libraries of users on clusters that do not see this machine's files: what is not there yet, or
-not as it is here, is sent before whatever may read it. What was deleted here stays there, and
-nothing reads it.
+"""Copies users' libraries to clusters that do not share this machine's file system. Missing and
+changed files are sent before a call or a run reads them. Files deleted here stay on the cluster,
+where nothing reads them.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from ..connections.hub import Hub
 from .user_library import Library
 
 PIECE = 256 * 1024
-#: An agent may take so long for one piece (seconds).
+#: Time limit of an agent for one piece, seconds.
 PIECE_SECS = 60.0
 
 
 class LibrarySync:
-    """apart: does an agent see other files than we do?"""
+    """Sends library files to agents. apart: returns whether an agent has a separate file system."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class LibrarySync:
     def folder(self, uid: str, simulation_type: str) -> str:
         return os.path.join(self._user_root, uid, simulation_type, "lib")
 
-    async def bring(self, key: AgentKey, simulation_type: str) -> None:
-        """Returns when the agent has all of it. Never raises: what could not be brought is not
-        there, which the app says.
+    async def copy_library(self, key: AgentKey, simulation_type: str) -> None:
+        """Send all files of a library that the agent does not have. Never raises: a failure is
+        logged, and the app reports a missing file.
         """
         lock = self._locks.setdefault((key, simulation_type), asyncio.Lock())
         try:
             async with lock:
                 for name in await asyncio.to_thread(self._names, key.uid, simulation_type):
-                    await self._one(key, simulation_type, name)
+                    await self._send_file(key, simulation_type, name)
         except Refusal as e:
             self._log(
-                "the library of {} is not whole on {}: {}",
+                "the library of {} is incomplete on {}: {}",
                 simulation_type,
                 key.host,
                 e.sentence,
@@ -69,10 +69,13 @@ class LibrarySync:
     def _names(self, uid: str, simulation_type: str) -> list[str]:
         return [f["name"] for f in self._library.files(uid, simulation_type)]
 
-    async def _one(self, key: AgentKey, simulation_type: str, name: str) -> None:
+    async def _send_file(self, key: AgentKey, simulation_type: str, name: str) -> None:
         fd, info = await asyncio.to_thread(self._library.open, key.uid, simulation_type, name)
         with closing(os.fdopen(fd, "rb", buffering=0)) as file:
-            if await self._there(key, simulation_type, name) == (info.st_size, info.st_mtime_ns):
+            if await self._remote_version(key, simulation_type, name) == (
+                info.st_size,
+                info.st_mtime_ns,
+            ):
                 return
             offset = 0
             while offset < info.st_size or offset == 0:
@@ -80,7 +83,7 @@ class LibrarySync:
                     os.pread, file.fileno(), min(PIECE, info.st_size - offset), offset
                 )
                 if not data and info.st_size:
-                    raise Refusal("conflict", f"{name!r} became shorter while it was sent")
+                    raise Refusal("conflict", f"{name!r} became shorter during the transfer")
                 await self._hub.ask(
                     key,
                     KeepFile(
@@ -99,10 +102,10 @@ class LibrarySync:
                 if not data:
                     return
 
-    async def _there(
+    async def _remote_version(
         self, key: AgentKey, simulation_type: str, name: str
     ) -> tuple[int, int] | None:
-        """Size and time of what the agent has."""
+        """Return (size, mtime in ns) of the agent's copy, or None."""
         op = ReadFile(
             op_id=self._op(),
             run_dir=self.folder(key.uid, simulation_type),

@@ -1,9 +1,9 @@
-"""Run directories that are not kept: who looks for them now and then, and how they are taken away.
+"""Removal of old run directories: a periodic search, and the removal itself.
 
-Which run is purged is the core's decision. The directory gets another name at once, in the order of
-effects, so that a newer run in the same place is never touched; removing it may take its time, in
-threads that do nothing else. Whatever the user's jobs did to the folders on the way to it, nothing
-outside them is touched (`user_folders`).
+The core decides which run is purged. The directory is renamed at once, in the order of effects, so
+that a newer run in the same place is never touched. Removal is slow and runs in separate threads.
+Users' jobs may change the folders on the path; `safe_paths` ensures that nothing outside them is
+touched.
 """
 
 import asyncio
@@ -23,16 +23,15 @@ from ...runtime import failpoints
 from ...runtime.log.logger import Log
 from ..core.interface.inputs import Now, Purge
 from ..engine.decision_loop import Engine
-from .safe_paths import opened, remove
+from .safe_paths import open_folder, remove
 
 _PAGE = 64
-#: Directories that were given up to be removed; a dot keeps them out of what lists the user's
+#: Name prefix of directories to be removed. The dot hides them from listings of the user's
 #: simulations.
-_DOOMED = ".purged-"
-#: Directories that are removed at once; and how long one may take, before others have their turn
-#: and it is looked for again.
+_PREFIX = ".purged-"
+#: Concurrent removals, and the time limit of one removal before other directories have their turn.
 _AT_ONCE, _TURN_SECS = 2, 900.0
-#: Whoever stops the supervisor does not wait longer for what is being removed.
+#: Time limit for running removals when the supervisor stops.
 _CLOSE_SECS = 5.0
 #: `<uid>/<simulationType>/<simulationId>/<computeModel>`
 _DEPTH = 4
@@ -40,7 +39,9 @@ _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
 class RunDirReaper:
-    """One per process. after_secs: how long runs are kept; None: for ever."""
+    """Finds and removes old run directories. One per process. after_secs: age at which a run is
+    purged; None: never.
+    """
 
     def __init__(
         self,
@@ -54,21 +55,21 @@ class RunDirReaper:
         every_secs: float,
         elsewhere: Callable[[Run], bool] = lambda run: False,
     ) -> None:
-        """elsewhere: does this run's directory lie where we see nothing? It is its user's to
-        remove, and is not called purged.
+        """elsewhere: returns whether a run's directory is on a file system that this machine does
+        not see. The user removes such a directory, and the run is not marked as purged.
         """
         self._elsewhere = elsewhere
         self._engine, self._store, self._log, self._now = engine, store, log, now
         self._user_root, self._after_secs, self._every_secs = user_root, after_secs, every_secs
-        #: by status: whatever last changed before this position was looked at and is kept for its
-        #: plan; it need not be read again
+        #: By status: every run below this position was inspected and is kept for its plan. It is
+        #: not read again.
         self._kept_below: dict[str, int] = {}
-        #: what changed last after this position is not old, whatever its wall time says; and
-        #: (monotonic time, position) of rounds since
+        #: Runs changed after this position are not old, whatever their wall time. `_marks` has
+        #: (monotonic time, position) of later rounds.
         self._old = 2**62
         self._marks: deque[tuple[float, int]] = deque()
         self._task: asyncio.Task[None] | None = None
-        #: by the other name of what is being removed
+        #: By temporary name of the directory.
         self._removing: dict[str, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="purge")
         self._until = float("inf")
@@ -78,11 +79,13 @@ class RunDirReaper:
         self._ahead, self._old = now.wall - now.mono, self._store.head()
         if self._after_secs is not None:
             self._task = asyncio.get_running_loop().create_task(
-                self._look_now_and_then(self._after_secs)
+                self._search_periodically(self._after_secs)
             )
 
     async def close(self) -> None:
-        """What is being removed has a moment; a directory that is left has its other name already."""
+        """Stop. Running removals get a short time limit; the directories that remain are already
+        renamed.
+        """
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -92,37 +95,39 @@ class RunDirReaper:
         self._threads.shutdown()
 
     def remove(self, run_dir: str, serial: int) -> None:
-        """Out of the way at once, gone a little later. Where there is none, it is done."""
+        """Rename a run directory at once and remove it in the background. A missing directory is no
+        error.
+        """
         failpoints.reached("purge.decided")
-        doomed = _doomed(run_dir, serial)
+        temporary = _temporary_name(run_dir, serial)
         try:
             folder = self._folder_of(run_dir)
         except FileNotFoundError:
             return
         except OSError as e:
-            self._kept_back(run_dir, e)
+            self._log_failure(run_dir, e)
             return
         try:
             os.rename(
                 os.path.basename(run_dir),
-                os.path.basename(doomed),
+                os.path.basename(temporary),
                 src_dir_fd=folder,
                 dst_dir_fd=folder,
             )
         except FileNotFoundError:
             return
         except OSError as e:
-            self._kept_back(run_dir, e)
+            self._log_failure(run_dir, e)
             if e.errno in _IN_THE_WAY:
-                self._erase(doomed)
+                self._start_removal(temporary)
             return
         finally:
             os.close(folder)
         failpoints.reached("purge.renamed")
-        self._erase(doomed)
+        self._start_removal(temporary)
 
-    def _kept_back(self, path: str, error: OSError) -> None:
-        """The next round finds it again."""
+    def _log_failure(self, path: str, error: OSError) -> None:
+        """Log a failed removal. The next round tries again."""
         self._log(
             "the run directory {} of a purged run cannot be removed: {}",
             path,
@@ -131,70 +136,76 @@ class RunDirReaper:
         )
 
     def _folder_of(self, path: str) -> int:
-        """A descriptor of the folder that a run directory is in. The user root may have been
-        another one at the time. Raises OSError.
+        """Return a descriptor of the parent folder of a run directory. Takes the user root from the
+        path: the setting may have changed. Raises OSError.
         """
         parts = path.split("/")
         base = "/".join(parts[:-_DEPTH])
-        return opened(base or "/", parts[-_DEPTH:-1])
+        return open_folder(base or "/", parts[-_DEPTH:-1])
 
-    def _erase(self, doomed: str) -> None:
-        if doomed not in self._removing:
-            task = asyncio.get_running_loop().create_task(self._erased(doomed))
-            self._removing[doomed] = task
-            task.add_done_callback(lambda _: self._removing.pop(doomed))
+    def _start_removal(self, temporary: str) -> None:
+        if temporary not in self._removing:
+            task = asyncio.get_running_loop().create_task(self._remove_in_background(temporary))
+            self._removing[temporary] = task
+            task.add_done_callback(lambda _: self._removing.pop(temporary))
 
-    async def _erased(self, doomed: str) -> None:
+    async def _remove_in_background(self, temporary: str) -> None:
         try:
             gone = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._gone, doomed
+                self._threads, self._remove_tree, temporary
             )
         except OSError as e:
-            self._kept_back(doomed, e)
+            self._log_failure(temporary, e)
             return
         if not gone:
             self._log(
-                "{} is not gone yet; the next round goes on with it", doomed, jid=_jid(doomed)
+                "{} is not completely removed yet; the next round continues",
+                temporary,
+                jid=_jid(temporary),
             )
 
-    def _gone(self, doomed: str) -> bool:
-        """In a thread."""
+    def _remove_tree(self, temporary: str) -> bool:
+        """Remove the directory in a thread. Return whether it is gone."""
         own = time.monotonic() + _TURN_SECS
-        folder = self._folder_of(doomed)
+        folder = self._folder_of(temporary)
         try:
             return remove(
-                folder, os.path.basename(doomed), lambda: time.monotonic() < min(own, self._until)
+                folder,
+                os.path.basename(temporary),
+                lambda: time.monotonic() < min(own, self._until),
             )
         finally:
             os.close(folder)
 
-    async def _look_now_and_then(self, after_secs: float) -> None:
+    async def _search_periodically(self, after_secs: float) -> None:
         while True:
             try:
                 self._age(after_secs)
-                await self._look(self._today() - after_secs)
+                await self._search(self._sane_wall_time() - after_secs)
             except Exception as e:
-                # it is tried again; nothing depends on it
-                self._log.exception("looking for runs to purge failed", error=e)
+                # The next round tries again; nothing depends on this one.
+                self._log.exception(
+                    "the search for runs to purge failed; the next round tries again", error=e
+                )
             await asyncio.sleep(self._every_secs)
 
     def _age(self, after_secs: float) -> None:
-        """What this process saw end ages on the monotonic clock: its wall time may be from before a
-        clock was set right.
+        """Measure the age of runs that ended during this process by the monotonic clock: their wall
+        time may be wrong if the clock was set meanwhile.
         """
         mono = self._now().mono
         self._marks.append((mono, self._store.head()))
         while self._marks[0][0] <= mono - after_secs:
             self._old = self._marks.popleft()[1]
 
-    def _today(self) -> float:
-        """The wall time, unless it was set ahead since we began: no run is as old as that would
-        make it.
+    def _sane_wall_time(self) -> float:
+        """Return the wall time, limited if the clock was set ahead since the start: otherwise all
+        runs would look old.
         """
         now = self._now()
         return min(now.wall, now.mono + self._ahead)
 
-    async def _look(self, ended_before: float) -> None:
+    async def _search(self, ended_before: float) -> None:
         for status in (COMPLETED, CANCELED, ERROR, PURGED):
             below = self._kept_below.get(status, 0)
             before: int | None = None
@@ -207,14 +218,16 @@ class RunDirReaper:
                     self._kept_below[status] = rows[0].position + 1
                 before = rows[-1].position
                 for row in rows:
-                    if not self._kept(row, ended_before):
+                    if not self._never_purged(row, ended_before):
                         self._kept_below[status] = row.position
                 await asyncio.sleep(0)
 
-    def _kept(self, row: IndexRow, ended_before: float) -> bool:
-        """Purges it if it can be. Is it one that never will be, because of its user's plan?"""
+    def _never_purged(self, row: IndexRow, ended_before: float) -> bool:
+        """Purge the run if it is old enough. Return whether it is never purged, because of its
+        user's plan or its file system.
+        """
         if row.status == PURGED:
-            self._finish(row)
+            self._finish_removal(row)
             return False
         if row.ended_at is None or row.ended_at > ended_before or row.position > self._old:
             return False
@@ -225,13 +238,13 @@ class RunDirReaper:
         self._engine.tell(Purge(row.jid, row.serial, ended_before))
         return run is not None and run.spec.active_plan in self._engine.policy.kept_plans
 
-    def _finish(self, row: IndexRow) -> None:
-        """A crash may have come between the decision, the directory's new name, and its end."""
+    def _finish_removal(self, row: IndexRow) -> None:
+        """Complete a removal that a crash interrupted between decision, rename and removal."""
         uid, sid, model = split_jid(row.jid)
         run_dir = os.path.join(self._user_root, uid, row.simulation_type, sid, model)
-        doomed = _doomed(run_dir, row.serial)
-        if os.path.lexists(doomed):
-            self._erase(doomed)
+        temporary = _temporary_name(run_dir, row.serial)
+        if os.path.lexists(temporary):
+            self._start_removal(temporary)
         job = self._engine.world.jobs.get(row.jid)
         if os.path.lexists(run_dir) and (
             job is None or (job.run is not None and job.run.serial == row.serial)
@@ -239,13 +252,13 @@ class RunDirReaper:
             self.remove(run_dir, row.serial)
 
 
-def _doomed(run_dir: str, serial: int) -> str:
-    """What a directory is called that nobody shall find any more."""
+def _temporary_name(run_dir: str, serial: int) -> str:
+    """Return the temporary name of a directory that is to be removed."""
     folder, name = os.path.split(run_dir)
-    return os.path.join(folder, f"{_DOOMED}{name}-{serial}")
+    return os.path.join(folder, f"{_PREFIX}{name}-{serial}")
 
 
 def _jid(path: str) -> str:
-    """The compute job whose run directory this is, under either name."""
+    """Return the compute job of a run directory, from its normal or its temporary name."""
     uid, _, sid, model = path.split("/")[-_DEPTH:]
-    return f"{uid}-{sid}-{model.removeprefix(_DOOMED).rpartition('-')[0] if model.startswith(_DOOMED) else model}"
+    return f"{uid}-{sid}-{model.removeprefix(_PREFIX).rpartition('-')[0] if model.startswith(_PREFIX) else model}"

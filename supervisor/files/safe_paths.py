@@ -1,10 +1,9 @@
-"""Ways through the folders of users, for a supervisor that may be root there while users' jobs
-change whatever they like.
+"""Safe access to users' folders. The supervisor may run as root, and users' jobs may change these
+folders at any time.
 
-A user owns `<user root>/<uid>` and may put a link, a pipe or another folder in any place below it
-at any moment. So every step goes from an open folder to a name in it and never through a link; and
-nothing waits, goes deep or opens much because somebody made a tree that is deep, large, or changes
-while it is looked at.
+A user owns `<user root>/<uid>` and may put a link, a pipe or another folder anywhere below it. So
+every step opens a name relative to an open folder and never follows a link. Deep, large or changing
+trees cause no long waits, no deep recursion and no large number of open files.
 """
 
 import os
@@ -16,13 +15,13 @@ _LIFTED = ".lifted-"
 
 
 def step(folder: int, name: str) -> int:
-    """A descriptor of this folder in `folder`. Raises OSError: ELOOP or ENOTDIR where it is a link."""
+    """Return a descriptor of a folder in `folder`. Raises OSError: ELOOP or ENOTDIR for a link."""
     return os.open(name, FOLDER, dir_fd=folder)
 
 
-def opened(base: str, parts: Sequence[str]) -> int:
-    """A descriptor of the folder `parts` below `base`, which is the operator's and may well be a
-    link. Raises OSError.
+def open_folder(base: str, parts: Sequence[str]) -> int:
+    """Return a descriptor of the folder `parts` below `base`. `base` belongs to the operator and
+    may be a link. Raises OSError.
     """
     fd = os.open(base, FOLDER & ~os.O_NOFOLLOW)
     for part in parts:
@@ -34,52 +33,52 @@ def opened(base: str, parts: Sequence[str]) -> int:
     return fd
 
 
-def give(fd: int, owner: tuple[int, int]) -> None:
-    """What this process made becomes the owner's (unix uid and gid); what it did not make stays
-    whose it is. Raises OSError.
+def give_to(fd: int, owner: tuple[int, int]) -> None:
+    """Change the owner (unix uid and gid) of a file that this process created. Other files keep
+    their owner. Raises OSError.
     """
     if owner[0] != os.geteuid() and os.fstat(fd).st_uid == os.geteuid():
         os.fchown(fd, *owner)
 
 
 def remove(folder: int, name: str, go_on: Callable[[], bool]) -> bool:
-    """Take away whatever has this name in `folder`, and all that is in it. Is it gone? Blocks;
-    stops when `go_on` says no.
+    """Remove a name in `folder` and everything in it. Return whether it is gone. Blocks; stops
+    when `go_on` returns False.
 
-    What cannot be removed stays. Not into other file systems.
+    Unremovable files stay. Does not cross file systems.
     """
     try:
         top = step(folder, name)
     except FileNotFoundError:
         return True
     except OSError:
-        return _unlinked(folder, name)
+        return _unlink(folder, name)
     try:
-        while go_on() and _swept(top, go_on):
+        while go_on() and _sweep(top, go_on):
             pass
     finally:
         os.close(top)
     return _rmdir(folder, name)
 
 
-def _swept(top: int, go_on: Callable[[], bool]) -> bool:
-    """One round through a folder. Folders in it are emptied by lifting theirs up here: two are open
-    at once, however deep it is.
+def _sweep(top: int, go_on: Callable[[], bool]) -> bool:
+    """Sweep a folder once. Return whether anything changed.
 
-    Did anything change?
+    A subfolder is emptied by moving its folders up to this level, so only two folders are open at
+    any depth.
     """
     changed = False
     with os.scandir(top) as entries:
         for entry in entries:
             if not go_on():
                 break
-            changed |= _taken(top, entry) or (
-                _is_folder(entry) and _emptied(top, entry.name, go_on)
+            changed |= _remove_entry(top, entry) or (
+                _is_folder(entry) and _empty(top, entry.name, go_on)
             )
     return changed
 
 
-def _emptied(top: int, name: str, go_on: Callable[[], bool]) -> bool:
+def _empty(top: int, name: str, go_on: Callable[[], bool]) -> bool:
     try:
         inner = step(top, name)
     except OSError:
@@ -92,8 +91,8 @@ def _emptied(top: int, name: str, go_on: Callable[[], bool]) -> bool:
             for entry in entries:
                 if not go_on():
                     break
-                changed |= _taken(inner, entry) or (
-                    _is_folder(entry) and _lifted(inner, entry.name, top)
+                changed |= _remove_entry(inner, entry) or (
+                    _is_folder(entry) and _move_up(inner, entry.name, top)
                 )
     except OSError:
         return changed
@@ -109,11 +108,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _taken(folder: int, entry: os.DirEntry[str]) -> bool:
-    return _rmdir(folder, entry.name) if _is_folder(entry) else _unlinked(folder, entry.name)
+def _remove_entry(folder: int, entry: os.DirEntry[str]) -> bool:
+    return _rmdir(folder, entry.name) if _is_folder(entry) else _unlink(folder, entry.name)
 
 
-def _lifted(inner: int, name: str, top: int) -> bool:
+def _move_up(inner: int, name: str, top: int) -> bool:
     try:
         os.rename(name, _LIFTED + secrets.token_hex(8), src_dir_fd=inner, dst_dir_fd=top)
     except OSError:
@@ -131,7 +130,7 @@ def _rmdir(folder: int, name: str) -> bool:
     return True
 
 
-def _unlinked(folder: int, name: str) -> bool:
+def _unlink(folder: int, name: str) -> bool:
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Libraries for handlers on the loop: every look at a disk is in a thread, and a body is written as
-it comes.
+"""Asynchronous access to libraries, for handlers on the event loop. All disk access runs in
+threads, and a request body is written as it arrives.
 """
 
 import asyncio
@@ -14,33 +14,34 @@ from ...protocol.errors import Refusal
 from ..agents.calls import OpenFile
 from .user_library import Library, Upload
 
-#: Uploads of one user at once.
+#: Maximum concurrent uploads of one user.
 PER_USER = 4
-#: So much of a body is gathered before it is written.
+#: Bytes of a body to collect before a write.
 _GATHERED = 1024 * 1024
 
 
 class Uploads:
-    """One per process."""
+    """Uploads, downloads and listings of libraries. One per process."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._under_way: Counter[str] = Counter()
+        self._in_progress: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
-        #: by user: listings take one of few threads, perhaps for seconds
+        #: By user. A listing may occupy one of few threads for seconds.
         self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def begin(self, uid: str, simulation_type: str, name: str) -> "Receiver":
-        """Raises Refusal."""
-        if self._under_way[uid] >= PER_USER:
+        """Start an upload. Raises Refusal."""
+        if self._in_progress[uid] >= PER_USER:
             raise Refusal(
-                "tooManyRequests", f"{PER_USER} files of this user are being received already"
+                "tooManyRequests",
+                f"{PER_USER} uploads of this user are in progress, which is the limit; try again later",
             )
-        self._under_way[uid] += 1
+        self._in_progress[uid] += 1
         try:
             upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
         except BaseException:
-            self._one_less(uid)
+            self._release(uid)
             raise
         return Receiver(upload, self._library.limit, lambda receiver: self._ended(uid, receiver))
 
@@ -48,7 +49,7 @@ class Uploads:
         await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
 
     async def read(self, request: LibFile) -> OpenFile:
-        """Look the file up; its bytes come with `chunks`, as fast as they are taken. Raises
+        """Open a file of a library. `chunks` reads as fast as the client takes the bytes. Raises
         Refusal.
         """
         fd, info = await asyncio.to_thread(
@@ -69,7 +70,7 @@ class Uploads:
             return await asyncio.to_thread(self._library.files, uid, simulation_type)
 
     async def close(self) -> None:
-        """What was cut off is cleared away."""
+        """Wait until the temporary files of interrupted uploads are removed."""
         await asyncio.gather(*self._closing)
 
     def _ended(self, uid: str, receiver: "Receiver") -> None:
@@ -79,12 +80,12 @@ class Uploads:
 
     def _closed(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._closing.discard(task)
-        self._one_less(uid)
+        self._release(uid)
 
-    def _one_less(self, uid: str) -> None:
-        self._under_way[uid] -= 1
-        if not self._under_way[uid]:
-            del self._under_way[uid]
+    def _release(self, uid: str) -> None:
+        self._in_progress[uid] -= 1
+        if not self._in_progress[uid]:
+            del self._in_progress[uid]
 
 
 async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, None]:
@@ -93,7 +94,7 @@ async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, No
         while offset < end:
             data = await asyncio.to_thread(os.pread, fd, min(_GATHERED, end - offset), offset)
             if not data:
-                raise Refusal("conflict", "the file became shorter while it was read")
+                raise Refusal("conflict", "the file became shorter during the read; read it again")
             offset += len(data)
             yield data
     finally:
@@ -101,7 +102,7 @@ async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, No
 
 
 class Receiver:
-    """One upload; its pieces are written one after the other. limit: bytes."""
+    """One upload. Its pieces are written one after the other. limit: bytes."""
 
     def __init__(self, upload: Upload, limit: int, ended: Callable[["Receiver"], None]) -> None:
         self.limit = limit
@@ -111,25 +112,27 @@ class Receiver:
         self._abandoned = False
 
     async def take(self, data: bytes) -> None:
-        """Raises Refusal."""
+        """Add data. Raises Refusal."""
         self._gathered += data
         if len(self._gathered) >= _GATHERED:
             await self._write()
 
     async def finish(self) -> dict[str, Any]:
-        """{"name", "size", "sha256"}: the file is there, whole and durable. Raises Refusal."""
+        """Make the file visible, complete and durable. Return {"name", "size", "sha256"}. Raises
+        Refusal.
+        """
         await self._write()
         async with self._turn:
             return await asyncio.to_thread(self._upload.finish)
 
     def abandon(self) -> None:
-        """Nothing more comes; what was not finished is gone soon."""
+        """End the upload. An unfinished file is removed in the background."""
         if not self._abandoned:
             self._abandoned = True
             self._ended(self)
 
     async def close(self) -> None:
-        async with self._turn:  # a piece may be on its way to the disk
+        async with self._turn:  # a write may be in progress
             await asyncio.to_thread(self._upload.close)
 
     async def _write(self) -> None:

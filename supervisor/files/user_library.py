@@ -1,10 +1,10 @@
-"""The libraries of users on this machine: files that they upload for an app, in `<user
+"""Users' libraries on this machine: files that users upload for an app, in `<user
 root>/<uid>/<simulationType>/lib`.
 
-Blocking calls (run them in a thread). Users' jobs can write to these folders, so nothing here
-follows a symbolic link, and a file is named, opened and looked at by the descriptor of its folder.
-Where a user's folder belongs to a unix user of its own, what is made in it is given to that one,
-and nothing is read that it could not read itself: names in it may be links to others' files.
+The functions block; call them in a thread. Users' jobs can write to these folders. So nothing here
+follows a symbolic link, and files are opened relative to a folder descriptor. If a user's folder
+belongs to a separate unix user, new files are given to that user. Files that this unix user cannot
+read are not read: a name may be a hard link to another user's file.
 """
 
 import errno
@@ -22,33 +22,32 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...runtime import failpoints
 from ...runtime.filesystems import make_folder
-from .safe_paths import give, step
+from .safe_paths import give_to, step
 
-#: Files in one library.
+#: Maximum files in one library.
 MAX_FILES = 1_000
-#: Digests that are remembered, so that listing a library does not read all of it each time.
+#: Digests to cache, so that a listing does not read the whole library each time.
 DIGESTS_KEPT = 10_000
-#: Bytes whose digests one listing may find out: jobs write here, too, and a file of nothing but
-#: holes may be of any size.
+#: Maximum bytes to hash in one listing. Jobs can create sparse files of any size here.
 DIGESTED_AT_ONCE = 4 * 1024**3
-#: What an upload that was cut off left behind is cleared away after so long.
+#: Age at which temporary files of interrupted uploads are removed.
 LEFTOVER_SECS = 24 * 3600.0
 _TEMPORARY = ".upload-"
 _PIECE = 1024 * 1024
-#: Names that are looked at in one library, whatever they are.
+#: Maximum names to inspect in one library.
 SEEN_AT_MOST = 50_000
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: Gone meanwhile, or nothing that an app could read.
-_NOT_OURS = (errno.ENOENT, errno.EACCES, errno.ENXIO)
+#: Errors that mean: removed meanwhile, or not readable for an app.
+_UNREADABLE = (errno.ENOENT, errno.EACCES, errno.ENXIO)
 
 _Identity = tuple[int, int, int, int, int]
 
 
 class Library:
-    """One per process. limit: bytes of one file. owner: the unix uid and gid of a user whose folder
-    is not there yet.
+    """All libraries. One per process. limit: bytes of one file. owner: returns the unix uid and gid
+    for a new folder of a user.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Library:
         self._digests: OrderedDict[_Identity, str] = OrderedDict()
 
     def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
-        """A new file in the making. Raises Refusal."""
+        """Start an upload. Raises Refusal."""
         parse("name", name)
         with _as_refusal():
             folder, owner = self._folder(uid, simulation_type, make=True)
@@ -71,7 +70,7 @@ class Library:
                 if name not in there and len(there) >= MAX_FILES:
                     raise Refusal(
                         "tooLarge",
-                        f"the library holds {MAX_FILES} files, which is the limit; delete some first",
+                        f"the library has {MAX_FILES} files, which is the limit; delete some first",
                     )
                 return Upload(self, folder, name, owner)
             except BaseException:
@@ -79,7 +78,7 @@ class Library:
                 raise
 
     def delete(self, uid: str, simulation_type: str, name: str) -> None:
-        """Raises Refusal("notFound")."""
+        """Delete a file. Raises Refusal("notFound")."""
         parse("name", name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, _):
@@ -93,7 +92,7 @@ class Library:
                 raise gone from None
 
     def open(self, uid: str, simulation_type: str, name: str) -> tuple[int, os.stat_result]:
-        """A descriptor to read it by, and what it is. Raises Refusal("notFound")."""
+        """Return a read descriptor and the status of a file. Raises Refusal("notFound")."""
         parse("name", name)
         gone = Refusal("notFound", f"there is no file {name!r} in this library")
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
@@ -103,18 +102,18 @@ class Library:
             return fd, os.fstat(fd)
 
     def files(self, uid: str, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}], by name. Links, folders and what nobody could have
-        uploaded are not in it.
+        """Return [{"name", "size", "sha256", "mtime"}], sorted by name. Links, folders and files
+        above the upload limit are omitted.
 
-        Raises Refusal("conflict") where there are too many new files to look at in one go; what was
-        found out is remembered.
+        Raises Refusal("conflict") if one listing cannot hash all new files. The computed digests
+        are cached, so a retry continues.
         """
         with _as_refusal(), self._opened(uid, simulation_type) as (folder, owner):
             if folder is None:
                 return []
-            room = [self._most()]
+            budget = [self._size_limit()]
             found = (
-                self._file(folder, name, owner, room)
+                self._file(folder, name, owner, budget)
                 for name in sorted(self._names(folder, clear=False))[:MAX_FILES]
             )
             return [f for f in found if f is not None]
@@ -124,40 +123,40 @@ class Library:
         while len(self._digests) > DIGESTS_KEPT:
             self._digests.popitem(last=False)
 
-    def _most(self) -> int:
+    def _size_limit(self) -> int:
         return max(DIGESTED_AT_ONCE, self.limit)
 
     def _file(
-        self, folder: int, name: str, owner: tuple[int, int], room: list[int]
+        self, folder: int, name: str, owner: tuple[int, int], budget: list[int]
     ) -> dict[str, Any] | None:
         fd = _readable(folder, name, owner)
         if fd is None:
             return None
         try:
             info = os.fstat(fd)
-            if info.st_size > self._most():
+            if info.st_size > self._size_limit():
                 return None
             return {
                 "name": name,
                 "size": info.st_size,
-                "sha256": self._digest(fd, info, room),
+                "sha256": self._digest(fd, info, budget),
                 "mtime": info.st_mtime,
             }
         finally:
             os.close(fd)
 
-    def _digest(self, fd: int, info: os.stat_result, room: list[int]) -> str:
+    def _digest(self, fd: int, info: os.stat_result, budget: list[int]) -> str:
         known = self._digests.get(_identity(info))
         if known is not None:
             return known
-        room[0] -= info.st_size
-        if room[0] < 0:
+        budget[0] -= info.st_size
+        if budget[0] < 0:
             raise Refusal(
                 "conflict",
-                "this library has many new files, and their digests are not all known yet",
+                "this library has many new files that are not hashed yet; list it again",
             )
         digest, offset = hashlib.sha256(), 0
-        # as it was when it was looked at: it may grow as fast as it is read
+        # Read only up to the known size: the file may grow as fast as it is read.
         while offset < info.st_size and (
             piece := os.pread(fd, min(_PIECE, info.st_size - offset), offset)
         ):
@@ -182,48 +181,48 @@ class Library:
             os.close(folder)
 
     def _folder(self, uid: str, simulation_type: str, *, make: bool) -> tuple[int, tuple[int, int]]:
-        """A descriptor of the library, reached step by step and never through a link; and whose it
-        is: the user's own folder's owner.
+        """Return a descriptor of the library, opened step by step without links, and the owner of
+        the user's folder.
         """
         if make:
             make_folder(self._user_root)
-        # the root itself is the operator's: it may well be a link
+        # The user root belongs to the operator and may be a link.
         fd = os.open(self._user_root, _ROOT)
         owner: tuple[int, int] | None = None
         for part in (uid, simulation_type, "lib"):
             try:
                 if make:
                     _make(part, fd)
-                    os.fsync(fd)  # whoever made it: a file in it is promised to be durable
+                    os.fsync(fd)  # even if it existed: files in it must be durable
                 inner = step(fd, part)
             finally:
                 os.close(fd)
             fd = inner
             try:
-                owner = self._settled(fd, uid, owner, make=make)
+                owner = self._settle_owner(fd, uid, owner, make=make)
             except BaseException:
                 os.close(fd)
                 raise
         assert owner is not None
         return fd, owner
 
-    def _settled(
+    def _settle_owner(
         self, fd: int, uid: str, owner: tuple[int, int] | None, *, make: bool
     ) -> tuple[int, int]:
-        """Whose everything here is. make: a folder that we made, perhaps before a crash, is given
-        to him: his jobs write there, too.
+        """Return the owner of the user's folder. make: give a folder that this process created to
+        the owner (also after a crash), because the user's jobs write to it.
         """
         wanted = self._owner(uid) if owner is None and make else owner
         if make and wanted is not None:
-            give(fd, wanted)
+            give_to(fd, wanted)
         if owner is not None:
             return owner
         info = os.fstat(fd)
         return info.st_uid, info.st_gid
 
     def _names(self, folder: int, *, clear: bool) -> set[str]:
-        """Names of files that could be of the library. clear: leftovers of uploads that were cut
-        off are removed.
+        """Return the names of regular files in the library. clear: remove temporary files of
+        interrupted uploads.
         """
         names = set()
         with os.scandir(folder) as entries:
@@ -231,7 +230,7 @@ class Library:
                 if seen >= SEEN_AT_MOST:
                     raise Refusal(
                         "conflict",
-                        f"the library's folder has more than {SEEN_AT_MOST} names in it; a job must have made them",
+                        f"the library's folder has more than {SEEN_AT_MOST} names, probably created by a job; remove some",
                     )
                 if entry.name.startswith(_TEMPORARY):
                     if clear:
@@ -242,8 +241,8 @@ class Library:
 
 
 class Upload:
-    """A file that is being received. It is there under its name when `finish` returns, whole and
-    durable, and never before.
+    """A file that is being received. It appears under its name only in `finish`, complete and
+    durable.
     """
 
     def __init__(self, library: Library, folder: int, name: str, owner: tuple[int, int]) -> None:
@@ -260,7 +259,7 @@ class Upload:
         self._open = True
 
     def write(self, data: bytes) -> None:
-        """Raises Refusal (tooLarge, storageUnavailable)."""
+        """Append data. Raises Refusal (tooLarge, storageUnavailable)."""
         self._size += len(data)
         if self._size > self._library.limit:
             raise too_large(self._library.limit)
@@ -271,9 +270,9 @@ class Upload:
         self._digest.update(data)
 
     def finish(self) -> dict[str, Any]:
-        """{"name", "size", "sha256"}. Raises Refusal."""
+        """Make the file visible. Return {"name", "size", "sha256"}. Raises Refusal."""
         with _as_refusal():
-            give(self._file, self._owner)  # only now: what was received is what its digest is of
+            give_to(self._file, self._owner)  # only after data and digest are final
             os.fsync(self._file)
             failpoints.reached("upload.written")
             os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -283,14 +282,14 @@ class Upload:
         return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}
 
     def close(self) -> None:
-        """Give everything back; what was not finished is gone."""
+        """Release all resources. An unfinished file is removed."""
         if not self._open:
             return
         self._open = False
         try:
             os.unlink(self._temporary, dir_fd=self._folder)
         except FileNotFoundError:
-            pass  # finished: it has its name
+            pass  # already renamed by finish()
         finally:
             os.close(self._file)
             os.close(self._folder)
@@ -313,8 +312,8 @@ def _identity(info: os.stat_result) -> _Identity:
 
 
 def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
-    """A descriptor to read it by; None: there is nothing that this owner could read. Nothing else
-    is opened, not even for a moment.
+    """Return a read descriptor, or None if the owner could not read the file. Opens nothing else,
+    not even briefly.
     """
     look = fd = None
     try:
@@ -323,7 +322,7 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
         if stat.S_ISREG(info.st_mode) and _may_read(info, owner):
             fd = os.open(f"/proc/self/fd/{look}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
-        if e.errno not in _NOT_OURS:
+        if e.errno not in _UNREADABLE:
             raise
     finally:
         if look is not None:
@@ -332,11 +331,11 @@ def _readable(folder: int, name: str, owner: tuple[int, int]) -> int | None:
 
 
 def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
-    """The kernel asks only who we are; a name in a user's folder may be that of anybody's file (a
-    hard link).
+    """Return whether the owner of the library may read this file. The kernel checks only the
+    supervisor's permissions, and a hard link may name any file.
 
-    Where users' jobs have the supervisor's own unix user, permissions do not tell its files from
-    theirs: a file must have one name only.
+    If users' jobs run as the supervisor's unix user, permissions do not separate their files from
+    the supervisor's. In this case a file must have exactly one name.
     """
     if owner[0] == os.geteuid():
         return info.st_nlink == 1
@@ -365,13 +364,14 @@ def _clear(folder: int, name: str) -> None:
 
 @contextmanager
 def _as_refusal() -> Iterator[None]:
-    """What the file system says no to, in a sentence."""
+    """Convert file system errors to a Refusal."""
     try:
         yield
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENOTDIR):
             raise Refusal(
-                "notFound", "the library of this user is not a folder of this system"
+                "notFound",
+                "the path of this user's library contains a link or a file instead of a folder",
             ) from None
         if e.errno in (
             errno.ENOSPC,
@@ -386,10 +386,11 @@ def _as_refusal() -> Iterator[None]:
             ) from None
         if e.errno == errno.ENOENT:
             raise Refusal(
-                "conflict", "the library's folder was taken away or replaced meanwhile"
+                "conflict", "the library's folder was removed or replaced meanwhile; try again"
             ) from None
         if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
             raise Refusal(
-                "conflict", f"something that is no file has this name: {e.strerror}"
+                "conflict",
+                f"this name belongs to something that is not a regular file: {e.strerror}",
             ) from None
         raise

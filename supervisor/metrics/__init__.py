@@ -1,7 +1,6 @@
-"""What Prometheus and people on duty are told of a supervisor: counters, readings, and whether all
-is well.
+"""Prometheus metrics and the health report of a supervisor.
 
-`instruments` has what is counted, `happened` counts what the log says, `readings` looks at what
-there is, `aside` at what may take its time, `health` judges, and `monitoring` puts them together.
-The library prometheus-client is used here and nowhere else.
+`instruments` defines counters and histograms, `event_counters` counts events of the log,
+`collector` reads current values, `background_sampler` runs slow measurements in threads, `health`
+evaluates them, and `exporter` combines everything. The library prometheus-client is used only here.
 """

@@ -1,5 +1,5 @@
-"""What may take its time is looked at in a thread: jobs by state, sizes of files, room on disks. A
-disk that hangs holds up nobody.
+"""Slow measurements in a separate thread: jobs by state, file sizes, free space on disks. A hanging
+disk blocks nothing else.
 """
 
 import os
@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from ...db.sqlite.schema import FILE, open_for_reading
 from ...runtime.thread_pool import Stuck, Threads
-from ..process.root_identity import strangers
+from ..process.root_identity import foreign_agents
 
-#: All of it must be there by then; what was known before is told otherwise.
+#: Time limit for all measurements. After that the last known values are returned.
 WITHIN_SECS = 5.0
-#: To count all jobs may take so large a part of a processor.
+#: Maximum share of one core for counting jobs.
 PART = 0.02
 CLOSE_SECS = 1.0
 
-#: By driver, kind, status.
+#: Number of jobs by driver, kind and status.
 Tally = dict[tuple[str, str, str], int]
 
 
 class Disk(NamedTuple):
-    """Bytes and files that may still come; files: None where they are not limited."""
+    """Free and total bytes and free files of a disk; files: None if the file system has no limit."""
 
     free: int
     size: int
@@ -32,8 +32,8 @@ class Disk(NamedTuple):
 
 
 class DiskSample(NamedTuple):
-    """at: wall time. errors: what could not be looked at, by name, with why. strangers: sentences
-    (see supervisor.root_identity).
+    """Result of one measurement. at: wall time. errors: reason by area for failed measurements.
+    foreign_agents: sentences (see `process.root_identity`).
     """
 
     at: float
@@ -41,11 +41,11 @@ class DiskSample(NamedTuple):
     store_bytes: int
     disks: dict[str, Disk]
     errors: dict[str, str]
-    strangers: tuple[str, ...] = ()
+    foreign_agents: tuple[str, ...] = ()
 
 
 class BackgroundSampler:
-    """areas: folders by name. on_loop: everything but the look itself."""
+    """Measures in a thread. areas: folders by name."""
 
     def __init__(
         self, root: Path, areas: Mapping[str, str], wall: Callable[[], float] = time.time
@@ -53,36 +53,36 @@ class BackgroundSampler:
         self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
-        self._counted, self._took = 0.0, 0.0
-        self.seen = DiskSample(0.0, {}, 0, {}, {"disk": "nobody has looked yet"})
-        #: wall time since when it does not answer
+        self._counted_at, self._count_secs = 0.0, 0.0
+        self.newest = DiskSample(0.0, {}, 0, {}, {"disk": "not measured yet"})
+        #: Wall time since which the measurement does not answer.
         self.stuck_since: float | None = None
 
-    async def look(self) -> DiskSample:
-        """The newest; where it does not answer in time, what was seen last."""
+    async def measure(self) -> DiskSample:
+        """Return a new sample, or the last one if the measurement does not finish in time."""
         try:
-            self.seen = await self._threads.run(self._look, WITHIN_SECS)
+            self.newest = await self._threads.run(self._measure, WITHIN_SECS)
             self.stuck_since = None
         except (TimeoutError, Stuck):
             self.stuck_since = (
                 self._wall() - WITHIN_SECS if self.stuck_since is None else self.stuck_since
             )
-        return self.seen
+        return self.newest
 
     async def close(self) -> None:
         await self._threads.close(CLOSE_SECS)
 
-    # ---- its thread
+    # ---- in the thread
 
-    def _look(self) -> DiskSample:
+    def _measure(self) -> DiskSample:
         errors: dict[str, str] = {}
         now = time.monotonic()
-        if now - self._counted >= self._took / PART:
+        if now - self._counted_at >= self._count_secs / PART:
             try:
                 self._jobs = self._count()
             except sqlite3.Error as e:
                 errors["store"] = str(e)
-            self._counted, self._took = time.monotonic(), time.monotonic() - now
+            self._counted_at, self._count_secs = time.monotonic(), time.monotonic() - now
         size, disks = 0, {}
         for path in (self._db, Path(f"{self._db}-wal")):
             try:
@@ -92,13 +92,13 @@ class BackgroundSampler:
                     errors["store"] = e.strerror or type(e).__name__
         for name, folder in self._areas.items():
             try:
-                disks[name] = room(folder)
+                disks[name] = disk_usage(folder)
             except OSError as e:
                 errors[name] = e.strerror or type(e).__name__
         try:
-            others = tuple(strangers(self._root))
+            others = tuple(foreign_agents(self._root))
         except OSError as e:
-            others, errors["agents"] = self.seen.strangers, e.strerror or type(e).__name__
+            others, errors["agents"] = self.newest.foreign_agents, e.strerror or type(e).__name__
         return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
@@ -115,8 +115,8 @@ class BackgroundSampler:
         }
 
 
-def room(folder: str) -> Disk:
-    """Of the disk where this folder is, or will be."""
+def disk_usage(folder: str) -> Disk:
+    """Return the free space of the disk that has this folder, or its nearest existing parent."""
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     found = os.statvfs(folder)

@@ -1,5 +1,5 @@
-"""By which words ends are counted: those of the table of causes that are ends, so that each series
-is there before there is such an end.
+"""Label values for causes of finished runs and attempts. They come from the table of causes, so
+every series exists before the first such end.
 """
 
 from typing import Final, get_args
@@ -12,13 +12,13 @@ from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, QueueState
 
 FINAL: Final = (COMPLETED, CANCELED, ERROR)
 _OTHER: Final = "other"
-#: Words of the table that are no ends.
+#: Words of the table that are not causes of an end.
 _LIVE: Final = ({*get_args(QueueState), "running", "purged", "missing"}) - {"dependency"}
 _ENDS: Final = tuple(word for word in TABLE if word not in _LIVE)
-#: Of a run that was ended without a fault of its own, and of one that failed.
+#: Causes of canceled runs, and of failed runs.
 _CANCELS: Final = ("canceled", "queueLimit", "timeLimit", "dependency", "shutdown", _OTHER)
 _ERRORS: Final = (*(word for word in _ENDS if word not in (COMPLETED, "canceled")), _OTHER)
-#: By final state.
+#: Causes by final state.
 CAUSES: Final[dict[str, tuple[str, ...]]] = {
     COMPLETED: (COMPLETED,),
     CANCELED: _CANCELS,
@@ -27,18 +27,18 @@ CAUSES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def attempt_causes() -> tuple[str, ...]:
-    """Of attempts."""
+    """Return the causes of attempts."""
     return (*_ENDS, _OTHER)
 
 
 def cause(status: str, reason: str | None, exit_: ExitInfo | None) -> str:
-    """Of a run that has ended so."""
+    """Return the cause of a finished run."""
     word = refined(status, reason, exit_).cause
     return word if word in CAUSES.get(status, ()) else _OTHER
 
 
 def attempt_cause(run: Run, number: int, reason: str) -> str:
-    """Of one attempt."""
+    """Return the cause of one finished attempt."""
     attempt = next((a for a in run.attempts if a.number == number), None)
     task = None if attempt is None else attempt.telling
     exit_ = None if task is None else task.exit

@@ -1,5 +1,5 @@
-"""What there is at the moment of a scrape, as metrics: read from those who have it, in slices, so
-that the loop turns meanwhile.
+"""Metrics with the current values at a scrape. Long collections are read in slices, so that the
+event loop continues meanwhile.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from ..streams.live_updates import LiveUpdates
 from .background_sampler import DiskSample
 from .instruments import KINDS
 
-#: Rows that are looked at in one round of the loop.
+#: Rows to read in one iteration of the event loop.
 SLICE = 2_000
 PHASES = (
     "absent",
@@ -49,7 +49,7 @@ PHASES = (
 )
 STATES = ("pending", "running", "completed", "canceled", "error", "job_run_purged")
 REJECTED = ("tooLarge", "malformed", "unknownOp", "foreignToken", "unauthenticated")
-#: Slurm's words for jobs that are not over; any other one is `OTHER`.
+#: Slurm's names of active job states. Any other state is counted as `OTHER`.
 SLURM = (
     "PENDING",
     "CONFIGURING",
@@ -63,8 +63,8 @@ SLURM = (
 
 
 class CollectorSources(NamedTuple):
-    """Who has something to tell. lines_lost: of the log. altered: files of the root that somebody
-    changed and that are left so.
+    """Objects that provide values. lines_lost: lost lines of the log. altered: files of the root
+    that were changed and not repaired.
     """
 
     engine: Engine
@@ -81,21 +81,21 @@ class CollectorSources(NamedTuple):
     altered: Collection[str] = ()
 
 
-async def readings(parts: CollectorSources, seen: DiskSample) -> list[Metric]:
-    """All of them."""
+async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
+    """Return all metrics with current values."""
     out: list[Metric] = [
         _info(),
-        _jobs(parts, seen),
-        await _agents(parts),
-        *_connections(parts),
-        *_loop(parts.lag),
-        *_store(parts, seen),
-        *_slots(parts),
-        *_hosts(parts),
-        await _slurm(parts),
-        _disks(seen),
+        _jobs(sources, sample),
+        await _agents(sources),
+        *_connections(sources),
+        *_loop(sources.lag),
+        *_store(sources, sample),
+        *_slots(sources),
+        *_hosts(sources),
+        await _slurm(sources),
+        _disks(sample),
     ]
-    return [*out, *_counted(parts.counters), *_log(parts)]
+    return [*out, *_counters(sources.counters), *_log(sources)]
 
 
 def _gauge(
@@ -118,54 +118,57 @@ def _counter(
 
 def _info() -> Metric:
     return _gauge(
-        "build_info", "Which version this is; the value is 1.", ("version",), {(VERSION,): 1}
+        "build_info",
+        "Version of jobscribe in the label; the value is always 1.",
+        ("version",),
+        {(VERSION,): 1},
     )
 
 
-def _jobs(parts: CollectorSources, seen: DiskSample) -> Metric:
-    """By their latest run, as the index of the store has them."""
+def _jobs(sources: CollectorSources, sample: DiskSample) -> Metric:
+    """Count jobs by their latest run, from the store's index."""
     rows: dict[tuple[str, ...], float] = {
-        (driver, kind, state): 0 for driver in parts.drivers for kind in KINDS for state in STATES
+        (driver, kind, state): 0 for driver in sources.drivers for kind in KINDS for state in STATES
     }
-    rows |= {row: count for row, count in seen.jobs.items() if row[0]}
+    rows |= {row: count for row, count in sample.jobs.items() if row[0]}
     return _gauge(
         "jobs", "Jobs by the state of their latest run.", ("driver", "kind", "state"), rows
     )
 
 
-async def _agents(parts: CollectorSources) -> Metric:
+async def _agents(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(driver, phase): 0 for driver in parts.drivers for phase in PHASES}
+        {(driver, phase): 0 for driver in sources.drivers for phase in PHASES}
     )
-    for n, (key, view) in enumerate(list(parts.engine.world.agents.items())):
+    for n, (key, view) in enumerate(list(sources.engine.world.agents.items())):
         if n % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         rows[key.driver, view.phase] += 1
     return _gauge(
         "agents",
-        "Agents that somebody needs or that are there, by state; places of containers too.",
+        "Agents that exist or are needed, by state; includes the virtual agents of containers.",
         ("driver", "state"),
         rows,
     )
 
 
-def _connections(parts: CollectorSources) -> Iterable[Metric]:
+def _connections(sources: CollectorSources) -> Iterable[Metric]:
     now = asyncio.get_running_loop().time()
-    owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in parts.drivers}
+    owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in sources.drivers}
     inflight: Counter[tuple[str, ...]] = Counter({("run",): 0, ("question",): 0})
-    for key, connection in parts.hub.connections.items():
+    for key, connection in sources.hub.connections.items():
         owed[(key.driver,)] = max(owed.get((key.driver,), 0.0), connection.heart.owed(now))
         inflight["run",] += len(connection.ops)
         inflight["question",] += len(connection.asked)
     yield _gauge(
         "agent_heartbeat_age_seconds",
-        "The longest that a connected agent owes the answer to a ping.",
+        "Longest time that the answer of a connected agent to a ping is overdue.",
         ("driver",),
         owed,
     )
     yield _gauge(
         "ops_inflight",
-        "Executions that agents have, and questions that wait for their answer.",
+        "Executions of connected agents (run) and requests without an answer yet (question).",
         ("op",),
         inflight,
     )
@@ -175,65 +178,68 @@ def _loop(lag: LoopLag) -> Iterable[Metric]:
     buckets, total = lag.counted()
     out = HistogramMetricFamily(
         "jobscribe_event_loop_lag_seconds",
-        "Rounds of the event loop, each as long as it held up what came.",
+        "Iterations of the event loop by the delay they cause.",
     )
     out.add_metric([], buckets=buckets, sum_value=total)
     yield out
     yield _gauge(
         "event_loop_lag_max_seconds",
-        "The longest round since the supervisor is ready.",
+        "Longest iteration of the event loop since the supervisor became ready.",
         (),
         {(): lag.worst},
     )
 
 
-def _store(parts: CollectorSources, seen: DiskSample) -> Iterable[Metric]:
+def _store(sources: CollectorSources, sample: DiskSample) -> Iterable[Metric]:
     yield _gauge(
-        "db_head_position", "Events that are durable.", (), {(): parts.engine.store.head()}
+        "db_head_position",
+        "Position of the newest durable event.",
+        (),
+        {(): sources.engine.store.head()},
     )
     yield _gauge(
         "db_size_bytes",
-        "The event store's file, and what is still to be copied into it.",
+        "Size of the event store's file and its write-ahead log.",
         (),
-        {(): seen.store_bytes},
+        {(): sample.store_bytes},
     )
-    failing = parts.engine.paused or parts.engine.fails_since is not None
+    failing = sources.engine.paused or sources.engine.fails_since is not None
     yield _gauge("db_failing", "1 while the event store cannot be written.", (), {(): int(failing)})
     kept: dict[tuple[str, ...], float] = {
-        (what,): count for what, count in parts.engine.sizes().items()
+        (what,): count for what, count in sources.engine.sizes().items()
     }
-    yield _gauge("kept", "What the engine keeps in memory, counted.", ("what",), kept)
+    yield _gauge("kept", "Objects that the engine holds in memory, by type.", ("what",), kept)
 
 
-def _slots(parts: CollectorSources) -> Iterable[Metric]:
-    there: Counter[tuple[str, ...]] = Counter()
+def _slots(sources: CollectorSources) -> Iterable[Metric]:
+    limits: Counter[tuple[str, ...]] = Counter()
     used: Counter[tuple[str, ...]] = Counter()
-    world, policy = parts.engine.world, parts.engine.policy
-    for driver in parts.drivers:
+    world, policy = sources.engine.world, sources.engine.policy
+    for driver in sources.drivers:
         for place in policy.hosts(driver):
             for kind in KINDS:
                 if kind in place.slots:
                     pool = world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "-", place.host)))
-                    there[driver, kind] += policy.slots_at(driver, kind, place.host)
+                    limits[driver, kind] += policy.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
-    yield _gauge("slots", "Plain runs that may run at once.", ("driver", "kind"), there)
-    yield _gauge("slots_used", "Plain runs that have such a slot.", ("driver", "kind"), used)
+    yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)
+    yield _gauge("slots_used", "Runs without roles that occupy a slot.", ("driver", "kind"), used)
 
 
-def _hosts(parts: CollectorSources) -> Iterable[Metric]:
+def _hosts(sources: CollectorSources) -> Iterable[Metric]:
     up: dict[tuple[str, ...], float] = {}
     timings: dict[str, LatencyHistogram] = {}
-    for name, driver in parts.drivers.items():
+    for name, driver in sources.drivers.items():
         if isinstance(driver, HasHosts):
             for host, watched in driver.engines.items():
                 up[name, host] = int(watched.up)
                 found = getattr(watched, "timings", None)
                 if isinstance(found, LatencyHistogram):
                     timings[host] = found
-    for cluster, news in parts.clusters.newest().items():
+    for cluster, news in sources.clusters.newest().items():
         if news is not None:
             up["sbatch", cluster] = int(news.scheduler == "up")
-    about = "1 where a host or cluster can be asked; a cluster that nobody has told of is left out."
+    about = "1 if the host or cluster answers, else 0; a cluster without any report is omitted."
     yield _gauge("host_up", about, ("driver", "host"), up)
     if timings:
         yield from _docker(timings)
@@ -241,7 +247,7 @@ def _hosts(parts: CollectorSources) -> Iterable[Metric]:
 
 def _docker(timings: Mapping[str, LatencyHistogram]) -> Iterable[Metric]:
     calls = HistogramMetricFamily(
-        "jobscribe_docker_api_seconds", "Calls to Docker daemons.", labels=["host"]
+        "jobscribe_docker_api_seconds", "Duration of calls to Docker daemons.", labels=["host"]
     )
     errors: dict[tuple[str, ...], float] = {}
     for host, found in timings.items():
@@ -253,39 +259,42 @@ def _docker(timings: Mapping[str, LatencyHistogram]) -> Iterable[Metric]:
         errors |= {(host, code): 0.0 for code in ("timeout", "unreachable", "refused")}
         errors |= {(host, code): count for code, count in found.errors.items()}
     yield calls
-    about = "Calls to Docker daemons that failed; notFound and conflict are answers, too."
+    about = "Failed calls to Docker daemons; notFound and conflict may be normal answers."
     yield _counter("docker_api_errors", about, ("host", "code"), errors)
 
 
-async def _slurm(parts: CollectorSources) -> Metric:
+async def _slurm(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(cluster, state): 0 for cluster in parts.clusters.newest() for state in SLURM}
+        {(cluster, state): 0 for cluster in sources.clusters.newest() for state in SLURM}
     )
-    for n, said in enumerate(list(parts.engine.world.batch.values())):
+    for n, batch_job in enumerate(list(sources.engine.world.batch.values())):
         if n % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        rows[said.cluster, said.state if said.state in SLURM else "OTHER"] += 1
+        rows[batch_job.cluster, batch_job.state if batch_job.state in SLURM else "OTHER"] += 1
     return _gauge(
-        "slurm_jobs", "Jobs of runs that live, in Slurm's words.", ("cluster", "state"), rows
+        "slurm_jobs",
+        "Slurm jobs of active runs, by Slurm's state names.",
+        ("cluster", "state"),
+        rows,
     )
 
 
-def _disks(seen: DiskSample) -> Metric:
+def _disks(sample: DiskSample) -> Metric:
     return _gauge(
         "disk_free_bytes",
-        "Room on the disk of an area.",
+        "Free bytes on the disk of an area.",
         ("area",),
-        {(area,): disk.free for area, disk in seen.disks.items()},
+        {(area,): disk.free for area, disk in sample.disks.items()},
     )
 
 
-def _counted(counters: Counters) -> Iterable[Metric]:
-    """What `Counters` has: refusals, rejected frames, and whatever else was noticed."""
+def _counters(counters: Counters) -> Iterable[Metric]:
+    """Return the values of `Counters`: refusals, rejected frames and other notable events."""
     refused: dict[tuple[str, ...], float] = {(code,): 0 for code in CODES}
     rejected: dict[tuple[str, ...], float] = {(code,): 0 for code in REJECTED}
     noticed: dict[tuple[str, ...], float] = {("internal",): 0}
     ended: dict[tuple[str, ...], float] = {(reason,): 0 for reason in get_args(Reason)}
-    told: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
+    notified: dict[tuple[str, ...], float] = {("delivered",): 0, ("failed",): 0, ("given_up",): 0}
     for what, count in counters.all().items():
         topic, _, code = what.partition(".")
         match topic:
@@ -296,18 +305,14 @@ def _counted(counters: Counters) -> Iterable[Metric]:
             case "connection":
                 ended[code,] = count
             case "notify":
-                told[code,] = count
+                notified[code,] = count
             case _:
                 noticed[what,] = count
-    yield _counter(
-        "refusals", "Requests that were refused, by code (docs/http.md).", ("code",), refused
-    )
-    yield _counter(
-        "message_rejected", "What agents sent that was not taken.", ("reason",), rejected
-    )
+    yield _counter("refusals", "Refused requests, by code (docs/http.md).", ("code",), refused)
+    yield _counter("message_rejected", "Rejected messages of agents.", ("reason",), rejected)
     yield _counter(
         "auth_failures",
-        "A secret, a token or a password was missing or wrong.",
+        "Missing or wrong secrets, tokens and passwords.",
         ("reason",),
         {
             ("api",): refused["unauthenticated",],
@@ -315,39 +320,39 @@ def _counted(counters: Counters) -> Iterable[Metric]:
             ("cluster",): refused["signInRefused",],
         },
     )
-    about = "Connections that were ended for want of a request, of room, or of a share for their peer (docs/operations.md)."
+    about = "Connections closed for a missing request, missing capacity, or the limit of their peer (docs/operations.md)."
     yield _counter("connections_ended", about, ("reason",), ended)
     yield _counter(
         "notifications",
-        "Tries to tell somebody of a run; given_up: those that nobody was told of.",
+        "Delivery attempts of notifications; given_up: notifications that were never delivered.",
         ("state",),
-        told,
+        notified,
     )
     yield _counter(
         "notices",
-        "What else was noticed and is in the log; internal: faults of jobscribe's own.",
+        "Other notable events, which are also in the log; internal: bugs in jobscribe.",
         ("what",),
         noticed,
     )
 
 
-def _log(parts: CollectorSources) -> Iterable[Metric]:
+def _log(sources: CollectorSources) -> Iterable[Metric]:
     yield _counter(
         "log_lines_lost",
-        "Lines of the supervisor's own log that could not be kept.",
+        "Lost lines of the supervisor's log.",
         (),
-        {(): parts.lines_lost()},
+        {(): sources.lines_lost()},
     )
-    waiting = parts.notifications.sizes()["waiting"]
+    waiting = sources.notifications.sizes()["waiting"]
     yield _gauge(
-        "notifications_waiting", "Notifications that are still to be delivered.", (), {(): waiting}
+        "notifications_waiting", "Notifications that wait for delivery.", (), {(): waiting}
     )
     yield _gauge(
         "followers",
-        "Streams of events and of news that somebody reads.",
+        "Open streams of events (events) and of live updates (live).",
         ("stream",),
         {
-            ("events",): parts.feed.sizes()["followers"],
-            ("live",): parts.live.sizes()["streams"],
+            ("events",): sources.feed.sizes()["followers"],
+            ("live",): sources.live.sizes()["streams"],
         },
     )

@@ -1,8 +1,7 @@
-"""What has happened, counted: listens to the log, and looks at each job as it stands when what was
-written is durable.
+"""Counters of events: listens to the log, and reads each job as of the durable event.
 
-So it is in one place, and what counts is what is on record. What was before this process began is
-counted by nobody.
+All counting is in one module and follows the log. Events from before the start of this process are
+not counted.
 """
 
 from collections import deque
@@ -33,28 +32,28 @@ from .cause_labels import attempt_cause, cause
 from .instruments import Instruments
 
 _COUNTED = frozenset((RunRequested, TaskPlaced, TaskStarted, TaskEnded, AttemptEnded, RunEnded))
-#: Jobs whose events wait to be looked at: they wait for a moment only. More were never, and are not
-#: counted.
+#: Maximum number of jobs with events to be counted, which wait only briefly. Above it, events are
+#: dropped uncounted.
 MAX_WAITING = 100_000
 
 M = TypeVar("M", Counter, Histogram)
 
 
 class EventCounters:
-    """`heard` comes first, for all that became durable together; then `projected`, for each job
-    that changed.
+    """Counts durable events. Call `heard` first with all events that became durable together, then
+    `projected` for each changed job.
     """
 
     def __init__(self, instruments: Instruments) -> None:
-        self._to = instruments
+        self._instruments = instruments
         self._waiting: dict[str, deque[tuple[int, Event]]] = {}
-        #: the library looks each row up anew; there are few
+        #: Cache: the library looks each series up again. There are few.
         self._rows: dict[tuple[Any, ...], Any] = {}
-        #: agents that were asked for, and when
+        #: Requested agents, and the wall time of the request.
         self._starting: dict[AgentKey, float] = {}
 
     def sizes(self) -> dict[str, int]:
-        """What is kept, counted."""
+        """Return the number of entries in memory."""
         return {"waiting": len(self._waiting), "starting": len(self._starting)}
 
     def heard(self, events: Sequence[Stored]) -> None:
@@ -81,18 +80,20 @@ class EventCounters:
 
     def _agent(self, key: AgentKey, status: str, at: float) -> None:
         since = self._starting.pop(key, None)
-        if since is not None and key.driver in self._to.drivers:
-            self._row(self._to.agent_starts, key.driver, status).observe(max(0.0, at - since))
+        if since is not None and key.driver in self._instruments.drivers:
+            self._row(self._instruments.agent_starts, key.driver, status).observe(
+                max(0.0, at - since)
+            )
 
     def _row(self, metric: M, *labels: str) -> M:
-        """One series of it."""
+        """Return one series of a metric."""
         found = self._rows.get((metric, *labels))
         if found is None:
             found = self._rows[(metric, *labels)] = metric.labels(*labels)
         return cast(M, found)
 
     def projected(self, job: Job, position: int) -> None:
-        """As it stands at this position. Counts what led there."""
+        """Count the events of a job up to this position, with the job as of this position."""
         stream = job_stream(job.jid)
         waiting = self._waiting.get(stream)
         if waiting is None:
@@ -104,12 +105,12 @@ class EventCounters:
 
     def _count(self, job: Job, event: Event) -> None:
         run = job.run
-        if run is None or run.spec.driver not in self._to.drivers:
-            return  # of a driver that is not in use any more
+        if run is None or run.spec.driver not in self._instruments.drivers:
+            return  # the driver is not in use any more
         driver = run.spec.driver
         match event:
             case RunRequested():
-                self._row(self._to.submitted, driver, event.spec.job_run_mode).inc()
+                self._row(self._instruments.submitted, driver, event.spec.job_run_mode).inc()
             case RunEnded():
                 self._ended(job, driver, event)
             case TaskEnded():
@@ -117,25 +118,25 @@ class EventCounters:
             case TaskPlaced() if (
                 event.token.serial == run.serial and event.token.attempt == 1 and _first(run, event)
             ):
-                self._row(self._to.slot_wait, driver, run.spec.job_run_mode).observe(
+                self._row(self._instruments.slot_wait, driver, run.spec.job_run_mode).observe(
                     max(0.0, event.at - run.queued_at)
                 )
             case TaskStarted() if (
                 event.token.serial == run.serial and event.started_at == run.started_at
             ):
-                self._row(self._to.queued, driver, run.spec.job_run_mode).observe(
+                self._row(self._instruments.queued, driver, run.spec.job_run_mode).observe(
                     max(0.0, event.started_at - run.queued_at)
                 )
             case AttemptEnded() if event.serial == run.serial:
                 why = attempt_cause(run, event.attempt, event.reason)
                 self._row(
-                    self._to.attempts, driver, why, "no" if event.retry is None else "yes"
+                    self._instruments.attempts, driver, why, "no" if event.retry is None else "yes"
                 ).inc()
             case _:
                 pass
 
     def _ended(self, job: Job, driver: str, event: RunEnded) -> None:
-        """The run that it was; another one may have followed at once."""
+        """Count a finished run. Another run may have followed at once, so look in the history too."""
         found: Run | PastRun | None = job.run
         if found is None or found.serial != event.serial:
             found = next((p for p in job.history if p.serial == event.serial), None)
@@ -147,22 +148,28 @@ class EventCounters:
             else (found.job_run_mode, None)
         )
         self._row(
-            self._to.finished, driver, kind, event.status, cause(event.status, event.reason, exit_)
+            self._instruments.finished,
+            driver,
+            kind,
+            event.status,
+            cause(event.status, event.reason, exit_),
         ).inc()
         if found.started_at is not None:
-            self._row(self._to.ran, driver, kind).observe(max(0.0, event.at - found.started_at))
+            self._row(self._instruments.ran, driver, kind).observe(
+                max(0.0, event.at - found.started_at)
+            )
 
     def _exit(self, driver: str, exit_: ExitInfo) -> None:
         slurm = exit_.ended_by_scheduler == "OUT_OF_MEMORY"
         if slurm or exit_.out_of_memory:
-            self._row(self._to.oom, driver, "slurm" if slurm else "cgroup").inc()
-        self._row(self._to.log_bytes, driver).inc(
+            self._row(self._instruments.oom, driver, "slurm" if slurm else "cgroup").inc()
+        self._row(self._instruments.log_bytes, driver).inc(
             (exit_.stdout_bytes or 0) + (exit_.stderr_bytes or 0)
         )
-        self._row(self._to.log_dropped, driver).inc(exit_.dropped_bytes)
+        self._row(self._instruments.log_dropped, driver).inc(exit_.dropped_bytes)
 
 
 def _first(run: Run, event: TaskPlaced) -> bool:
-    """Of the tasks of its attempt."""
+    """Return whether this is the first task of its attempt."""
     attempt = next((a for a in run.attempts if a.number == event.token.attempt), None)
     return attempt is not None and bool(attempt.tasks) and attempt.tasks[0].token == event.token

@@ -1,5 +1,5 @@
-"""The monitoring of one supervisor, put together: what counts, what looks, what judges. The
-composition root makes one of these.
+"""The monitoring of one supervisor: connects counters, collector, sampler and health. The
+composition root creates one.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from ...protocol.ids import AgentKey
 from ...runtime.thread_pool import Stuck, Threads
 from ..process.counters import ConnectionMetrics, DisconnectReason
 from .background_sampler import BackgroundSampler
-from .collector import CollectorSources, readings
+from .collector import CollectorSources, collect
 from .event_counters import EventCounters
 from .health import Health
 from .instruments import Instruments
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: How often is looked at what nobody tells of: the clock, lost lines.
+#: Interval for checks that have no event: the clock, lost lines.
 LOOK_SECS = 5.0
-#: The wall clock may be slewed; what moves it by more at once has set it.
+#: A larger change of the wall clock counts as a clock jump; a smaller one is slewing.
 SET_SECS = 1.0
-#: All of a scrape must be written by then.
+#: Time limit for writing the text of a scrape.
 WRITE_SECS = 8.0
 
 
 class MetricsExporter:
-    """parts: who tells. secret: what a scraper has to show."""
+    """Exports metrics. parts: sources of values. secret: the scraper's token."""
 
     def __init__(
         self,
-        parts: CollectorSources,
+        sources: CollectorSources,
         root: Path,
         user_root: str,
         secret: str,
@@ -45,44 +45,44 @@ class MetricsExporter:
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._parts, self._secret, self._wall, self._mono = parts, secret, wall, mono
-        policy = parts.engine.policy
+        self._sources, self._secret, self._wall, self._mono = sources, secret, wall, mono
+        policy = sources.engine.policy
         self.instruments = Instruments(
-            {driver: [p.host for p in policy.hosts(driver)] for driver in parts.drivers}
+            {driver: [p.host for p in policy.hosts(driver)] for driver in sources.drivers}
         )
         ProcessCollector(registry=self.instruments.registry)
-        self.happened = EventCounters(self.instruments)
-        self.aside = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
+        self.event_counters = EventCounters(self.instruments)
+        self.sampler = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
         self._writing = Threads("metrics-text", 1)
         self._stages: dict[str, float] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._ahead = wall() - mono()
-        self.health = Health(parts, self.aside, wall, mono)
-        parts.hub.links = _Linked(self.instruments, self.happened, wall)
-        self._unlisten = parts.engine.store.listen(self.happened.heard)
+        self._check_task: asyncio.Task[None] | None = None
+        self._wall_offset = wall() - mono()
+        self.health = Health(sources, self.sampler, wall, mono)
+        sources.hub.links = _CountedConnections(self.instruments, self.event_counters, wall)
+        self._unlisten = sources.engine.store.listen(self.event_counters.heard)
 
     def start(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._check_task = asyncio.get_running_loop().create_task(self._check_periodically())
 
     async def close(self) -> None:
         self._unlisten()
-        if self._looking is not None:
-            self._looking.cancel()
-        await self.aside.close()
+        if self._check_task is not None:
+            self._check_task.cancel()
+        await self.sampler.close()
         await self._writing.close(1.0)
 
     def admits(self, authorization: str) -> bool:
-        """Is this the scraper's token?"""
+        """Return whether the header contains the scraper's token."""
         return hmac.compare_digest(authorization.encode(), ("Bearer " + self._secret).encode())
 
-    # ---- what happens
+    # ---- inputs
 
     def projected(self, job: Job, position: int) -> None:
-        """As the engine's port: a job as it stands durably."""
-        self.happened.projected(job, position)
+        """Receive a durable job from the engine."""
+        self.event_counters.projected(job, position)
 
     def stored(self, point: str) -> None:
-        """The writer of the store, in its thread, is at this point of a group (see db.batches)."""
+        """Receive the progress of the store's writer, in its thread (see `db.batches`)."""
         now = self._mono()
         match point:
             case "taken":
@@ -93,35 +93,36 @@ class MetricsExporter:
             case "witnessed" if "committed" in self._stages:
                 self.instruments.db.labels("witness").observe(now - self._stages.pop("committed"))
 
-    # ---- what is asked for
+    # ---- outputs
 
     async def text(self) -> bytes:
-        """All metrics, in Prometheus' text format. Raises Refusal("deadline")."""
-        seen = await self.aside.look()
-        now = _Now(await readings(self._parts, seen), self.instruments)
+        """Return all metrics in Prometheus' text format. Raises Refusal("deadline")."""
+        sample = await self.sampler.measure()
+        now = _Scrape(await collect(self._sources, sample), self.instruments)
         try:
             return await self._writing.run(lambda: generate_latest(now), WRITE_SECS)
         except (TimeoutError, Stuck):
             raise Refusal(
-                "deadline", f"the metrics could not be written within {WRITE_SECS:g} s"
+                "deadline",
+                f"the metrics could not be written within {WRITE_SECS:g} s; try again later",
             ) from None
 
     def sizes(self) -> dict[str, int]:
-        return self.happened.sizes()
+        return self.event_counters.sizes()
 
-    async def _look(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECS)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """Was the clock set, were lines lost since the last look?"""
-        ahead, lost, moments = (
+    def check(self) -> None:
+        """Check whether the clock was set or lines were lost since the last check."""
+        wall_offset, lost, moments = (
             self._wall() - self._mono(),
-            self._parts.lines_lost(),
+            self._sources.lines_lost(),
             self.health.moments,
         )
-        by, self._ahead = ahead - self._ahead, ahead
+        by, self._wall_offset = wall_offset - self._wall_offset, wall_offset
         if abs(by) > SET_SECS:
             self.instruments.clock_jumps.inc()
             moments = moments._replace(clock_set=self._wall(), clock_by=by)
@@ -130,8 +131,8 @@ class MetricsExporter:
         self.health.moments = moments
 
 
-class _Now:
-    """As a registry: what was read for this scrape, and what is counted."""
+class _Scrape:
+    """A registry with the values of this scrape and all counters."""
 
     def __init__(self, read: list[Metric], instruments: Instruments) -> None:
         self._read, self._instruments = read, instruments
@@ -141,19 +142,21 @@ class _Now:
         yield from self._instruments.families()
 
 
-class _Linked:
-    """The hub's `Links`: counted, and a start of an agent ends with its connection."""
+class _CountedConnections:
+    """The hub's `ConnectionMetrics`: counts, and records that an agent start ended with a
+    connection.
+    """
 
     def __init__(
-        self, instruments: Instruments, happened: EventCounters, wall: Callable[[], float]
+        self, instruments: Instruments, event_counters: EventCounters, wall: Callable[[], float]
     ) -> None:
         self._links: ConnectionMetrics = instruments
-        self._happened, self._wall = happened, wall
+        self._event_counters, self._wall = event_counters, wall
         self.messages, self.frame, self.op = instruments.messages, instruments.frame, instruments.op
 
     def connected(self, key: AgentKey) -> None:
         self._links.connected(key)
-        self._happened.connected(key, self._wall())
+        self._event_counters.connected(key, self._wall())
 
     def lost(self, key: AgentKey, why: DisconnectReason) -> None:
         self._links.lost(key, why)

@@ -1,8 +1,8 @@
-"""Is all well, and if not: what, since when, and what to do. Judged from what is known now; nothing
-is asked for it but disks.
+"""The health report: the state of the supervisor, and for each fault a reason, a start time and an
+action. Only disks are measured for it; everything else is known already.
 
-`failing`: what is asked for now is not done, or is not safe. `degraded`: it works, and somebody
-should look. The heavier reasons come first.
+`failing`: requests are not served, or not safely. `degraded`: the system works and needs attention.
+Failing reasons come first.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,25 +19,26 @@ from .collector import CollectorSources
 State = Literal["degraded", "failing"]
 
 MIB = 1024 * 1024
-#: Room on a disk: below the first somebody should look, below the second nothing can be relied on.
-#: The same for files.
+#: Limits of free space on a disk (degraded, failing), and of free files (degraded).
 LOW_BYTES, LEAST_BYTES, LOW_FILES = 1024 * MIB, 100 * MIB, 1_000
-#: The loop was held for so long within the last minutes.
+#: A longer block of the event loop within the last LOOK_BACK_SECS is reported.
 HELD_SECS, LOOK_BACK_SECS = 1.0, 300.0
-#: An agent that is away may come back by itself within this time.
+#: An agent that is away longer than this is reported. Earlier it may come back by itself.
 SILENT_SECS = 120.0
-#: So many keepers that do not answer are named.
+#: Maximum number of keepers reported by name.
 NAMED_KEEPERS = 10
-#: What happened once is told for so long.
-TOLD_SECS = 900.0
-#: Front ends of other versions: so many versions are told, and a longer one is not.
+#: Single events are reported for this time.
+REPORT_SECS = 900.0
+#: Front ends of other versions: maximum number of versions, and of characters of a version.
 _FRONT_ENDS, _VERSION_CHARS = 8, 40
-#: Signs of life come late by so many times their interval.
+#: The watchdog signal is late after this many intervals.
 LATE_SIGNS = 3.0
 
 
 class Reason(NamedTuple):
-    """what: a word, `store` or `disk:root`. since: wall time; try_: what somebody can type or do."""
+    """One fault. what: a word such as `store` or `disk:root`. since: wall time. try_: command or
+    action for the operator.
+    """
 
     what: str
     state: State
@@ -56,9 +57,7 @@ class Reason(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What happened once, on the wall clock; None: not yet. lines: how many lines of the log were
-    lost so far.
-    """
+    """Single events and their wall times; None: not yet. lines: number of lost log lines so far."""
 
     clock_set: float | None = None
     clock_by: float = 0.0
@@ -67,31 +66,33 @@ class Moments(NamedTuple):
 
 
 class Health:
-    """Remembers since when each thing is wrong, as far as nobody else does."""
+    """Evaluates the health of a supervisor. Stores the start time of each fault that has no other
+    record.
+    """
 
     def __init__(
         self,
-        parts: CollectorSources,
-        aside: BackgroundSampler,
+        sources: CollectorSources,
+        sampler: BackgroundSampler,
         wall: Callable[[], float],
         mono: Callable[[], float],
     ) -> None:
-        self._parts, self._aside, self._wall, self._mono = parts, aside, wall, mono
+        self._sources, self._sampler, self._wall, self._mono = sources, sampler, wall, mono
         self._since: dict[str, float] = {}
         self.moments = Moments()
-        #: Versions of front ends that are not this supervisor's, and when each asked last (wall
-        #: clock).
+        #: Versions of front ends that differ from this supervisor's, and the wall time of their
+        #: last request.
         self._front_ends: dict[str, float] = {}
 
     def front_end(self, version: str) -> None:
-        """A front end of this version of jobscribe has sent a request."""
+        """Record that a front end of this version sent a request."""
         if version == VERSION or not (version.isprintable() and len(version) <= _VERSION_CHARS):
             return
         if version in self._front_ends or len(self._front_ends) < _FRONT_ENDS:
             self._front_ends[version] = self._wall()
 
     async def body(self, *, draining: bool = False) -> dict[str, Any]:
-        await self._aside.look()
+        await self._sampler.measure()
         reasons = self.reasons(draining=draining)
         worst = (
             "failing"
@@ -103,7 +104,7 @@ class Health:
         return {"state": worst, "at": self._wall(), "reasons": [r.body() for r in reasons]}
 
     def reasons(self, *, draining: bool = False) -> list[Reason]:
-        """As of now; of disks, as they were seen last."""
+        """Return the current reasons. Disks are reported as of their last measurement."""
         found = [
             *self._store(),
             *self._disks(),
@@ -114,7 +115,7 @@ class Health:
             *self._clusters(),
             *self._log(),
             *self._clock(),
-            *self._signs(),
+            *self._watchdog(),
             *self._notifications(),
             *self._root(),
             *self._versions(),
@@ -124,7 +125,7 @@ class Health:
                 Reason(
                     "draining",
                     "degraded",
-                    "the supervisor is stopping: nothing new is taken, jobs run on",
+                    "the supervisor is stopping: new requests are refused, jobs continue",
                     None,
                     "wait",
                 )
@@ -139,56 +140,56 @@ class Health:
         ]
         return sorted(dated, key=lambda r: r.state != "failing")
 
-    # ---- one thing each
+    # ---- checks
 
     def _store(self) -> Iterator[Reason]:
-        engine = self._parts.engine
+        engine = self._sources.engine
         if engine.paused or engine.fails_since is not None:
             yield Reason(
                 "store",
                 "failing",
-                "the event store cannot be written: requests are refused, and jobs run on",
+                "the event store cannot be written: requests are refused, jobs continue",
                 engine.fails_since,
-                "df -h on the root, and read the log; jobscribe db check (with the supervisor stopped) says what is damaged",
+                "run df -h on the root, and read the log; jobscribe db check (with the supervisor stopped) reports damage",
             )
 
     def _disks(self) -> Iterator[Reason]:
-        seen = self._aside.seen
-        if self._aside.stuck_since is not None:
+        sample = self._sampler.newest
+        if self._sampler.stuck_since is not None:
             yield Reason(
                 "disk",
                 "failing",
-                "a disk does not answer: room and jobs cannot be counted",
-                self._aside.stuck_since,
-                "look for a disk or mount that hangs: df, dmesg",
+                "a disk does not answer: free space and jobs cannot be measured",
+                self._sampler.stuck_since,
+                "find the disk or mount that hangs: df, dmesg",
             )
-        for area, why in seen.errors.items():
+        for area, why in sample.errors.items():
             yield Reason(
                 f"disk:{area}",
                 "degraded",
-                f"{area} cannot be looked at: {why}",
+                f"{area} cannot be inspected: {why}",
                 None,
-                "look at its permissions and at the log",
+                "check its permissions, and read the log",
             )
-        for area, disk in seen.disks.items():
-            yield from _room(area, disk)
+        for area, disk in sample.disks.items():
+            yield from _free_space(area, disk)
 
     def _loop(self) -> Iterator[Reason]:
-        held = self._parts.lag.longest(self._mono() - LOOK_BACK_SECS)
+        held = self._sources.lag.longest(self._mono() - LOOK_BACK_SECS)
         if held > HELD_SECS:
             yield Reason(
                 "loop",
                 "degraded",
-                f"the supervisor's loop was held for {held:.1f} s in the last {LOOK_BACK_SECS / 60:g} minutes",
+                f"the supervisor's event loop was blocked for {held:.1f} s in the last {LOOK_BACK_SECS / 60:g} minutes",
                 None,
-                "grep 'the loop was held' in the log says at what it was; look at the machine's load and disks",
+                "grep 'the loop was held' in the log shows the cause; check the load and the disks of the machine",
             )
 
     def _agents(self) -> Iterator[Reason]:
         failed: list[AgentState] = []
         silent: list[AgentState] = []
         now = self._wall()
-        for view in self._parts.engine.world.agents.values():
+        for view in self._sources.engine.world.agents.values():
             if view.failures and view.phase != "up":
                 failed.append(view)
             elif (
@@ -198,39 +199,41 @@ class Health:
             ):
                 silent.append(view)
         if failed:
-            said = next(
-                (f"; one says: {v.record.last_failure}" for v in failed if v.record.last_failure),
+            detail = next(
+                (f"; last error: {v.record.last_failure}" for v in failed if v.record.last_failure),
                 "",
             )
             since = min((v.since for v in failed if v.since is not None), default=None)
             yield Reason(
                 "agentStarts",
                 "degraded",
-                f"{len(failed)} agents could not be started{said}",
+                f"{len(failed)} agents could not be started{detail}",
                 since,
-                "jobscribe job why JOB for a run that waits; agent/ in the root has the agents' logs",
+                "jobscribe job why JOB for a waiting run; the agents' logs are in agent/ in the root",
             )
         if silent:
             jobs = sum(len(v.placed) for v in silent)
-            said = next((f"; of one its driver says: {v.away}" for v in silent if v.away), "")
+            detail = next((f"; report of a driver: {v.away}" for v in silent if v.away), "")
             yield Reason(
                 "agentsSilent",
                 "degraded",
-                f"{len(silent)} agents with {jobs} tasks are not heard of; their jobs run on{said}",
+                f"{len(silent)} agents with {jobs} tasks do not report; their jobs continue{detail}",
                 min(v.unknown_since or now for v in silent),
-                "look at their machines and the network; the agents' logs say what they tried",
+                "check their machines and the network; the agents' logs show their attempts to connect",
             )
 
     def _keepers(self) -> Iterator[Reason]:
         views = sorted(
-            (v for v in self._parts.engine.world.agents.values() if v.keeper is not None),
+            (v for v in self._sources.engine.world.agents.values() if v.keeper is not None),
             key=lambda v: v.record.key,
         )
         for view in views[:NAMED_KEEPERS]:
             assert view.keeper is not None
             stopped = ", stopped by a signal" if view.keeper.stopped else ""
             sentence = f"the keeper of agent {view.record.key} does not answer (pid {view.keeper_pid} on {view.host}{stopped})"
-            tasks = f"how its {len(view.placed)} tasks stand is not known, and nothing starts there"
+            tasks = (
+                f"the state of its {len(view.placed)} tasks is unknown, and nothing starts there"
+            )
             yield Reason(
                 f"keeper:{view.record.key}",
                 "degraded",
@@ -241,12 +244,12 @@ class Health:
         if len(views) > NAMED_KEEPERS:
             sentence = f"{len(views) - NAMED_KEEPERS} more keepers do not answer"
             yield Reason(
-                "keepers", "degraded", sentence, None, "grep keeperSilent in the log names them"
+                "keepers", "degraded", sentence, None, "grep keeperSilent in the log lists them"
             )
 
     def _hosts(self) -> Iterator[Reason]:
-        for name, driver in self._parts.drivers.items():
-            for host, detail, since in _down(driver):
+        for name, driver in self._sources.drivers.items():
+            for host, detail, since in _hosts_down(driver):
                 yield Reason(
                     f"host:{host}",
                     "degraded",
@@ -256,10 +259,10 @@ class Health:
                 )
 
     def _clusters(self) -> Iterator[Reason]:
-        for cluster, news in self._parts.clusters.newest().items():
+        for cluster, news in self._sources.clusters.newest().items():
             if news is not None and news.scheduler != "up":
                 detail = f": {news.detail}" if news.detail else ""
-                sentence = f"Slurm on {cluster} cannot be asked{detail}"
+                sentence = f"Slurm on {cluster} does not answer{detail}"
                 yield Reason(
                     f"cluster:{cluster}",
                     "degraded",
@@ -268,10 +271,10 @@ class Health:
                     "jobscribe driver check sbatch",
                 )
         unknown = [
-            b for b in self._parts.engine.world.batch.values() if b.unknown_since is not None
+            b for b in self._sources.engine.world.batch.values() if b.unknown_since is not None
         ]
         for cluster in sorted({b.cluster for b in unknown}):
-            of = [
+            times = [
                 b.unknown_since
                 for b in unknown
                 if b.cluster == cluster and b.unknown_since is not None
@@ -279,35 +282,35 @@ class Health:
             yield Reason(
                 f"batch:{cluster}",
                 "degraded",
-                f"how {len(of)} runs on {cluster} stand is not known",
-                min(of),
+                f"the state of {len(times)} runs on {cluster} is unknown",
+                min(times),
                 "jobscribe driver check sbatch",
             )
 
     def _log(self) -> Iterator[Reason]:
         at = self.moments.line_lost
-        if at is not None and self._wall() - at < TOLD_SECS:
+        if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "log",
                 "degraded",
-                f"{self.moments.lines} lines of the log could not be kept",
+                f"{self.moments.lines} lines of the log were lost",
                 at,
-                "look at the disk of the root, and at what reads the supervisor's output",
+                "check the disk of the root, and the process that reads the supervisor's output",
             )
 
     def _clock(self) -> Iterator[Reason]:
         at = self.moments.clock_set
-        if at is not None and self._wall() - at < TOLD_SECS:
+        if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "clock",
                 "degraded",
-                f"the wall clock was set by {self.moments.clock_by:+.1f} s; times on record have a gap or repeat",
+                f"the wall clock was set by {self.moments.clock_by:+.1f} s; recorded times have a gap or overlap",
                 at,
                 "timedatectl timesync-status",
             )
 
-    def _signs(self) -> Iterator[Reason]:
-        dog = self._parts.watchdog
+    def _watchdog(self) -> Iterator[Reason]:
+        dog = self._sources.watchdog
         if dog.signed_at is None:
             return
         late = self._mono() - dog.signed_at
@@ -317,58 +320,59 @@ class Health:
                 "failing",
                 f"the event store has not answered the watchdog for {late:.0f} s",
                 self._wall() - late,
-                "look for a disk that hangs: df, dmesg; systemd starts the service anew, and jobs run on",
+                "find the disk that hangs: df, dmesg; systemd restarts the service, and jobs continue",
             )
 
     def _notifications(self) -> Iterator[Reason]:
-        for target in self._parts.notifications.standing():
+        for target in self._sources.notifications.standing():
             if target["failingSince"] is not None:
                 name, waiting = target["name"], target["waiting"]
                 yield Reason(
                     f"notify:{name}",
                     "degraded",
-                    f"{name} does not take notifications, {waiting} wait: {target['lastError']}",
+                    f"{name} does not accept notifications, {waiting} wait: {target['lastError']}",
                     target["failingSince"],
-                    "jobscribe notify list shows why; jobscribe notify test NAME tries it",
+                    "jobscribe notify list shows the error; jobscribe notify test NAME sends a test message",
                 )
 
     def _versions(self) -> Iterator[Reason]:
         self._front_ends = {
-            v: at for v, at in self._front_ends.items() if self._wall() - at < TOLD_SECS
+            v: at for v, at in self._front_ends.items() if self._wall() - at < REPORT_SECS
         }
         for version in sorted(self._front_ends):
             yield Reason(
                 f"frontEnd:{version}",
                 "degraded",
-                f"a front end of jobscribe {version} asks this supervisor of {VERSION}: its pages and apps may be of another version, too",
+                f"a front end of jobscribe {version} uses this supervisor of version {VERSION}:"
+                " its pages and apps may have another version, too",
                 None,
                 "install the same version there and restart it: systemctl restart jobscribe-server",
             )
 
     def _root(self) -> Iterator[Reason]:
-        for name in sorted(self._parts.altered):
+        for name in sorted(self._sources.altered):
             yield Reason(
                 f"file:{name}",
                 "degraded",
-                f"{name} in the root names another address for agents than this supervisor's",
+                f"{name} in the root names an address for agents that is not this supervisor's",
                 None,
-                f"where no proxy is meant to be in between: remove {name} from the root, and it is written again",
+                f"without a proxy for agents: remove {name} from the root; the supervisor writes it again",
             )
-        strangers = self._aside.seen.strangers
-        if strangers:
-            more = f" ({len(strangers) - 1} more like it)" if len(strangers) > 1 else ""
+        foreign = self._sampler.newest.foreign_agents
+        if foreign:
+            more = f" ({len(foreign) - 1} more agents)" if len(foreign) > 1 else ""
             yield Reason(
                 "strangers",
                 "degraded",
-                strangers[0] + more,
+                foreign[0] + more,
                 None,
-                "jobscribe doctor; see 'A root whose parts' in docs/store.md",
+                "jobscribe doctor; see docs/store.md",
             )
 
 
-def _room(area: str, disk: Disk) -> Iterator[Reason]:
+def _free_space(area: str, disk: Disk) -> Iterator[Reason]:
     where = "the root" if area == "root" else "the users' run directories"
-    do = "df -h; 'jobscribe db compact' makes the log shorter, purge.after_secs removes old run directories"
+    do = "df -h; 'jobscribe db compact' shortens the event log; purge.after_secs removes old run directories"
     if disk.free < LOW_BYTES:
         state: State = "failing" if disk.free < LEAST_BYTES else "degraded"
         yield Reason(
@@ -382,13 +386,13 @@ def _room(area: str, disk: Disk) -> Iterator[Reason]:
         yield Reason(
             f"disk:{area}",
             "degraded",
-            f"the disk of {where} has room for {disk.files} more files",
+            f"{disk.files} more files can be created on the disk of {where}",
             None,
             "df -i",
         )
 
 
-def _down(driver: AgentDriver) -> Iterator[tuple[str, str, float | None]]:
+def _hosts_down(driver: AgentDriver) -> Iterator[tuple[str, str, float | None]]:
     if isinstance(driver, HasHosts):
         for host, watched in driver.engines.items():
             if not watched.up and watched.since is not None:

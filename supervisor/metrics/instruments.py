@@ -1,9 +1,7 @@
-"""What is counted: every counter and histogram, with a registry of its own, and all series that may
-come there from the beginning.
+"""All counters and histograms, in a separate registry. All series exist from the start.
 
-Counters begin with the process: a new supervisor begins at 0, as Prometheus expects. No label names
-a job, a user, an agent or an operation: each has few values, which are known when the process
-starts.
+Counters start at 0 with the process, as Prometheus expects. No label names a job, a user, an agent
+or an operation: each label has few values, which are known at the start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +15,9 @@ from ..process.counters import DisconnectReason
 from .cause_labels import CAUSES, FINAL, attempt_causes
 
 KINDS = ("sequential", "parallel")
-#: Seconds. What people wait for, and how long they compute: to 24 hours.
+#: Buckets in seconds for waits and run times of jobs: to 24 hours.
 LONG = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 57600, 86400)
-#: What machines do for each other.
+#: Buckets in seconds for internal operations.
 SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 DISK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 BYTES = tuple(4**n for n in range(3, 12))
@@ -40,18 +38,18 @@ STARTS = ("up", "failed", "signIn")
 
 
 class Instruments:
-    """places: by driver, the names of its hosts or clusters."""
+    """places: names of hosts or clusters by driver."""
 
     def __init__(self, places: Mapping[str, Iterable[str]]) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.drivers = tuple(places)
         driver_kind = [(driver, kind) for driver in places for kind in KINDS]
         self.submitted = self._counter(
-            "jobs_submitted", "Runs that were accepted.", ("driver", "kind"), driver_kind
+            "jobs_submitted", "Accepted runs.", ("driver", "kind"), driver_kind
         )
         self.finished = self._counter(
             "jobs_finished",
-            "Runs that are over, by final state and cause.",
+            "Finished runs, by final state and cause.",
             ("driver", "kind", "state", "cause"),
             [
                 (*row, state, cause)
@@ -62,28 +60,28 @@ class Instruments:
         )
         self.queued = self._histogram(
             "job_queue_seconds",
-            "From the request to the first process of a run.",
+            "Time from the request to the first process of a run.",
             ("driver", "kind"),
             driver_kind,
             LONG,
         )
         self.slot_wait = self._histogram(
             "slot_wait_seconds",
-            "From the request until a run had all it needs and was placed.",
+            "Time from the request until a run had all resources and was assigned to a host.",
             ("driver", "kind"),
             driver_kind,
             LONG,
         )
         self.ran = self._histogram(
             "job_run_seconds",
-            "From the first process of a run to its end.",
+            "Time from the first process of a run to its end.",
             ("driver", "kind"),
             driver_kind,
             LONG,
         )
         self.attempts = self._counter(
             "job_attempts",
-            "Attempts that are over. again: another one followed.",
+            "Finished attempts; again: whether another attempt followed.",
             ("driver", "cause", "again"),
             [
                 (driver, cause, again)
@@ -94,62 +92,65 @@ class Instruments:
         )
         self.oom = self._counter(
             "oom_kills",
-            "Tasks of which the kernel killed a process for want of memory.",
+            "Tasks with a process that the kernel killed because memory ran out.",
             ("driver", "scope"),
             [(driver, scope) for driver in places for scope in ("cgroup", "slurm")],
         )
         self.log_bytes = self._counter(
             "log_bytes",
-            "Bytes that tasks which are over had written.",
+            "Bytes of output of finished tasks.",
             ("driver",),
             [(d,) for d in places],
         )
         self.log_dropped = self._counter(
             "log_dropped_bytes",
-            "Bytes of their output between head and tail that were not kept.",
+            "Dropped bytes of output, between the stored head and tail.",
             ("driver",),
             [(d,) for d in places],
         )
         self._of_agents(places)
         self.http = self._histogram(
             "http_request_duration_seconds",
-            "Requests to the API, without streams. route: as in docs/http.md.",
+            "Duration of API requests, without streams; route: as in docs/http.md.",
             ("method", "route", "code"),
             [],
             SHORT,
         )
         self.db = self._histogram(
             "db_operation_seconds",
-            "Writes of the event store: a commit, synced, and the witness beside it.",
+            "Writes of the event store: synced commits (commit) and writes of the head file (witness).",
             ("op",),
             [("commit",), ("witness",)],
             DISK,
         )
         self.clock_jumps = self._counter(
-            "clock_jumps", "Times that the wall clock was set while the supervisor ran.", (), []
+            "clock_jumps",
+            "Number of times the wall clock was set while the supervisor ran.",
+            (),
+            [],
         )
 
     def _of_agents(self, places: Mapping[str, Iterable[str]]) -> None:
         self.agent_starts = self._histogram(
             "agent_start_duration_seconds",
-            "From the wish for an agent until it is connected, or has failed.",
+            "Time from the request for an agent until it is connected or has failed.",
             ("driver", "status"),
             [(driver, status) for driver in places for status in STARTS],
             LONG,
         )
         alone = [(driver,) for driver in places]
         self.connections = self._counter(
-            "agent_connections", "Connections of agents that were alive.", ("driver",), alone
+            "agent_connections", "Established connections of agents.", ("driver",), alone
         )
         self.disconnects = self._counter(
             "agent_disconnects",
-            "Connections of agents that are no more.",
+            "Closed connections of agents.",
             ("driver", "reason"),
             [(driver, why) for driver in places for why in LOST],
         )
         self.ops = self._histogram(
             "op_duration_seconds",
-            "Questions to agents: logs, calls, files.",
+            "Duration of requests to agents: logs, calls, files.",
             ("op", "status"),
             [
                 (op, status)
@@ -160,11 +161,11 @@ class Instruments:
         )
         both = [("in",), ("out",)]
         self.sent = self._counter(
-            "messages", "Messages from agents (in) and to them (out).", ("direction",), both
+            "messages", "Messages from agents (in) and to agents (out).", ("direction",), both
         )
         self.frames = self._histogram(
             "message_bytes",
-            "Frames on agents' connections; the limit is 1 MiB.",
+            "Size of frames on agents' connections; the limit is 1 MiB.",
             ("direction",),
             both,
             BYTES,
@@ -179,13 +180,13 @@ class Instruments:
         ]
         self.calls = self._histogram(
             "driver_call_seconds",
-            "What drivers were asked to do with agents.",
+            "Duration of driver calls that start, find or stop agents.",
             ("driver", "host", "verb"),
             verbs,
             LONG,
         )
         self.call_errors = self._counter(
-            "driver_call_errors", "Calls of drivers that failed.", ("driver", "host", "verb"), verbs
+            "driver_call_errors", "Failed driver calls.", ("driver", "host", "verb"), verbs
         )
 
     def _counter(
@@ -210,8 +211,8 @@ class Instruments:
         return out
 
     def families(self) -> Iterator[Metric]:
-        """All of them now. When each series was made is nobody's question here, and would double
-        their number.
+        """Return all metrics now, without creation times of series: nobody uses them, and they
+        would double the number of samples.
         """
         for family in self.registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
@@ -234,7 +235,7 @@ class Instruments:
     def op(self, name: str, status: str, secs: float) -> None:
         self.ops.labels(name, status).observe(secs)
 
-    # ---- the performer's
+    # ---- driver calls of the effect executor
 
     def driver_call(self, driver: str, host: str, verb: str, failed: bool, secs: float) -> None:
         self.calls.labels(driver, host, verb).observe(secs)

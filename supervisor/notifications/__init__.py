@@ -1,3 +1,1 @@
-"""Who is told when runs change: webhooks and commands, fed from the log of events and from nothing
-else.
-"""
+"""Notifications about changes of runs, by webhook or command. The event log is their only source."""

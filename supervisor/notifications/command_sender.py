@@ -1,9 +1,9 @@
-"""Telling by a command: the message on its standard input, names in its environment, an exit of 0
-for yes.
+"""Delivery by a command: the message is its standard input, its environment has the most important
+fields, and exit code 0 means success.
 
-It is a session of its own, and what is left of its process group when it is over, or its time is,
-is ended: before it is reaped, so that the group's number is still its own. Of its output the
-beginning is kept; one that goes on and on gets a broken pipe.
+The command runs in its own session. When it ends or times out, the rest of its process group is
+killed. The kill precedes the reap, so that the group number cannot be reused. Only the beginning of
+its output is kept; above the limit its pipe is closed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from ...protocol.redaction import Redactor
 from ...service.site.notification_file import Target
 from .sender import DeliveryResult, Notification
 
-#: Of its output, so much is read, and so much kept to be shown.
+#: Maximum bytes of output to read, and to keep for people.
 MOST_READ, MOST_SHOWN = 64 * 1024, 2_000
 _CHUNK = 16 * 1024
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,22 +24,22 @@ _PREFIX = "JOBSCRIBE_NOTIFY_"
 
 
 class Program:
-    """One target's."""
+    """The command of one target."""
 
     def __init__(self, target: Target, *, redactor: Redactor) -> None:
         self._target, self._redactor = target, redactor
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def close(self) -> None:
-        """Those that run are ended; who waits for them has an answer."""
+        """Kill all running commands. Pending `send` calls return."""
         for process in self._running:
             _end(process)
 
-    async def send(self, letter: Notification) -> DeliveryResult:
+    async def send(self, notification: Notification) -> DeliveryResult:
         readable, writable = os.pipe()
         output = _Output(readable)
         try:
-            process = self._start(letter, writable)
+            process = self._start(notification, writable)
         except OSError as e:
             output.close()
             return DeliveryResult(
@@ -51,28 +51,29 @@ class Program:
         in_time = True
         try:
             async with asyncio.timeout(self._target.timeout_secs):
-                await _over(process.pid)
+                await _wait_for_exit(process.pid)
         except TimeoutError:
             in_time = False
         finally:
             _end(process)
-            await _over(process.pid)
+            await _wait_for_exit(process.pid)
             self._running.discard(process)
             code = process.wait()
             text = self._redactor.text(output.close())
         return self._outcome(code, in_time, output.flooded, text)
 
-    def _start(self, letter: Notification, output: int) -> subprocess.Popen[bytes]:
+    def _start(self, notification: Notification, output: int) -> subprocess.Popen[bytes]:
         environment = {
             "PATH": _PATH,
             "HOME": os.path.expanduser("~"),
             "LANG": "C.UTF-8",
-            **{_PREFIX + k: v for k, v in letter.names.items()},
+            **{_PREFIX + k: v for k, v in notification.names.items()},
         }
-        # a file and no pipe: it ends by itself, and nobody has to wait until it is read
+        # A file instead of a pipe: the whole message is written at once, without waiting for the
+        # reader.
         given = os.memfd_create("notification", os.MFD_CLOEXEC)
         try:
-            os.write(given, letter.body)
+            os.write(given, notification.body)
             os.lseek(given, 0, os.SEEK_SET)
             return subprocess.Popen(
                 self._target.command,
@@ -90,19 +91,23 @@ class Program:
         if not in_time:
             return DeliveryResult(
                 False,
-                f"it was not over within {self._target.timeout_secs:g} s, and was ended",
+                f"the command did not end within {self._target.timeout_secs:g} s and was killed",
                 text,
             )
         if code == 0:
-            return DeliveryResult(True, "it exited with 0", text)
-        how = f"it was ended by signal {-code}" if code < 0 else f"it exited with {code}"
+            return DeliveryResult(True, "the command exited with 0", text)
+        how = (
+            f"the command was killed by signal {-code}"
+            if code < 0
+            else f"the command exited with {code}"
+        )
         return DeliveryResult(
-            False, how + (f", after more than {MOST_READ} bytes of output" if flooded else ""), text
+            False, how + (f" after more than {MOST_READ} bytes of output" if flooded else ""), text
         )
 
 
 class _Output:
-    """Reads what a command writes as it comes, and closes its end at the limit."""
+    """Reads the output of a command as it comes, and closes the pipe at the limit."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
@@ -112,14 +117,14 @@ class _Output:
         self._loop.add_reader(fd, self._read)
 
     def close(self) -> str:
-        """What it wrote, as far as it is kept."""
+        """Return the kept part of the output."""
         while self._read():
             pass
         self._stop()
         return self._kept.decode("utf-8", "replace")
 
     def _read(self) -> bool:
-        """May there be more?"""
+        """Read once. Return whether more may follow."""
         if self._fd is None:
             return False
         try:
@@ -140,8 +145,8 @@ class _Output:
             self._fd = None
 
 
-async def _over(pid: int) -> None:
-    """Returns when this child of ours runs no more. It is not reaped."""
+async def _wait_for_exit(pid: int) -> None:
+    """Wait until this child process has ended. Does not reap the child."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     fd = os.pidfd_open(pid)
     loop.add_reader(fd, over.set)
@@ -153,7 +158,7 @@ async def _over(pid: int) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It, and whatever it left behind in its group."""
+    """Kill the process and everything left in its process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

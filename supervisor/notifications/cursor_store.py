@@ -1,5 +1,5 @@
-"""How far each target is, durable in one small file that is written whole. The log has all the
-rest.
+"""Durable delivery state of each target, in one small file that is replaced as a whole. Everything
+else is in the event log.
 """
 
 import contextlib
@@ -23,20 +23,18 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorStore:
-    """One per process."""
+    """The file of cursors. One per process."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / NAME
-        # a write that nobody waits for any more may still be under way when the last one comes
+        # An abandoned write may still be in progress when the last one starts.
         self._turn = threading.Lock()
 
     def read(self) -> dict[str, SavedTarget]:
-        """By the names of targets; empty where there is none yet. Raises Refusal("badConfig") where
-        it is not what we wrote.
+        """Return the saved state by target name; empty without a file. Raises Refusal("badConfig")
+        for a damaged file.
         """
-        for leftover in self._path.parent.glob(
-            f"{NAME}.*.new"
-        ):  # of one that was killed while it wrote
+        for leftover in self._path.parent.glob(f"{NAME}.*.new"):  # left by a killed process
             with contextlib.suppress(OSError):
                 leftover.unlink()
         try:
@@ -44,18 +42,18 @@ class CursorStore:
         except FileNotFoundError:
             return {}
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            raise Refusal("badConfig", f"{self._path} is damaged ({e}); {_AWAY}") from None
+            raise Refusal("badConfig", f"{self._path} is damaged ({e}); {_ADVICE}") from None
         except OSError as e:
             raise Refusal("badConfig", f"{self._path} cannot be read: {e.strerror}") from None
         if found.schema != SCHEMA:
             raise Refusal(
-                "badConfig", f"{self._path} was written by another version of jobscribe; {_AWAY}"
+                "badConfig", f"{self._path} was written by another version of jobscribe; {_ADVICE}"
             )
         return found.targets
 
     def write(self, targets: Mapping[str, SavedTarget]) -> str | None:
-        """Durable when this returns None; else the sentence says why it is not, and what was there
-        before is still there.
+        """Replace the file. Return None when it is durable; otherwise an error sentence, and the
+        previous content remains.
         """
         try:
             with self._turn:
@@ -69,4 +67,4 @@ class CursorStore:
         return None
 
 
-_AWAY = "take it away, and every target is told of what happens from then on"
+_ADVICE = "remove it; targets then get notifications only of later changes"

@@ -1,26 +1,25 @@
-"""What one target has still to be told, and when it is tried. Pure: times and chance come in as
-values.
+"""The delivery queue of one target. Pure: times and random numbers are arguments.
 
-The log is the queue. Here is only how far a target has read it (`cursor`), and the few events
-before that which it has not got yet. Of one job, the next is not sent before the one before it was
-delivered or given up. A target that fails is tried with one notification at a time, after growing
-pauses, until it takes one.
+The event log is the queue. This module stores only how far a target has read the log (`cursor`),
+and the few earlier events that are not delivered yet. Notifications about one job stay in order:
+the next one waits until the previous one is delivered or given up. After a failure, one
+notification is tried at a time, with growing pauses, until one succeeds.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-#: Of one target; beyond that its cursor waits.
+#: Maximum pending notifications of one target. At this limit the cursor stops.
 MOST_WAITING = 100
 FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS = 1.0, 300.0
-#: A target may ask for so long a pause, and for no longer.
+#: Maximum pause that a target may request.
 LONGEST_ASKED_SECS = 3_600.0
 
 
 class PendingDelivery(msgspec.Struct, kw_only=True):
-    """An event that is to be told. due, since: monotonic; since: when it could be sent first.
-    flying: it is being sent now.
+    """An event to be delivered. due, since: monotonic times; since: time of the first possible
+    delivery. in_flight: a delivery is in progress.
     """
 
     position: int
@@ -29,12 +28,12 @@ class PendingDelivery(msgspec.Struct, kw_only=True):
     since: float
     due: float
     attempts: int = 0
-    flying: bool = False
+    in_flight: bool = False
 
 
-class KeptWaiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The same on disk: next_at is wall time, spent_secs the time for which supervisors have tried,
-    so that no clock matters much.
+class SavedDelivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A pending delivery on disk. next_at: wall time. spent_secs: total time of attempts by all
+    supervisors, so that a wrong clock matters little.
     """
 
     position: int
@@ -46,14 +45,14 @@ class KeptWaiting(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SavedTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All of a target that outlives the process."""
+    """The state of a target that survives restarts."""
 
     cursor: int
-    waiting: tuple[KeptWaiting, ...] = ()
+    waiting: tuple[SavedDelivery, ...] = ()
 
 
 class Queue:
-    """jitter: a number from 0 to 1, another one each time."""
+    """Pending deliveries and their retry times. jitter: returns a random number from 0 to 1."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class Queue:
     ) -> None:
         self._give_up_secs, self._parallel, self._jitter = give_up_secs, parallel, jitter
         self.cursor = kept.cursor
-        #: failures in a row, and when the next try may be
+        #: Consecutive failures, and the earliest time of the next attempt.
         self.failures, self._gate = 0, 0.0
         self._failing_since: float | None = None
         self.waiting = {
@@ -77,18 +76,18 @@ class Queue:
                 version=w.version,
                 attempts=w.attempts,
                 since=now - max(0.0, w.spent_secs),
-                # somebody may have set the clock while nobody looked
+                # Limited: the wall clock may have been set while no supervisor ran.
                 due=now + min(max(0.0, w.next_at - wall), LONGEST_ASKED_SECS),
             )
             for w in sorted(kept.waiting, key=lambda w: w.position)
         }
 
     def kept(self, now: float, wall: float) -> SavedTarget:
-        """As it is written down. What is being sent counts as not sent."""
+        """Return the state to be saved. A delivery in progress counts as pending."""
         return SavedTarget(
             cursor=self.cursor,
             waiting=tuple(
-                KeptWaiting(
+                SavedDelivery(
                     position=w.position,
                     stream=w.stream,
                     version=w.version,
@@ -102,23 +101,23 @@ class Queue:
 
     @property
     def room(self) -> int:
-        """For so many more."""
+        """Return how many more deliveries fit."""
         return max(0, MOST_WAITING - len(self.waiting))
 
     @property
-    def roomy(self) -> bool:
-        """Is it worth the while to read on? Not for one at a time."""
+    def has_room(self) -> bool:
+        """Return whether reading on is worthwhile. Reading single events is not."""
         return len(self.waiting) <= MOST_WAITING // 2
 
     @property
-    def flying(self) -> int:
-        return sum(w.flying for w in self.waiting.values())
+    def in_flight(self) -> int:
+        return sum(w.in_flight for w in self.waiting.values())
 
-    # ---- the log comes in
+    # ---- input from the log
 
     def take(self, position: int, stream: str, version: int, now: float) -> None:
-        """An event that this target is to be told of."""
-        # it is there already where it stands for one before it that was folded
+        """Add an event for this target."""
+        # A checkpoint may already represent an earlier event at this position.
         self.waiting.setdefault(
             position,
             PendingDelivery(position=position, stream=stream, version=version, since=now, due=now),
@@ -126,11 +125,11 @@ class Queue:
         self.cursor = position
 
     def passed(self, position: int) -> None:
-        """It has read so far."""
+        """Advance the cursor to this position."""
         self.cursor = max(self.cursor, position)
 
     def moved(self, old: PendingDelivery, position: int, version: int) -> None:
-        """The event is not in the log any more: a checkpoint stands for it."""
+        """Move a delivery to a checkpoint that replaced its event in the log."""
         del self.waiting[old.position]
         if position not in self.waiting:
             old.position, old.version = position, version
@@ -139,29 +138,29 @@ class Queue:
     def drop(self, position: int) -> None:
         del self.waiting[position]
 
-    # ---- and goes out
+    # ---- output to the target
 
     def start(self, now: float) -> list[PendingDelivery]:
-        """What is to be sent now; it is under way from here on."""
+        """Return the deliveries to start now, and mark them as in flight."""
         if self.failures:
-            if self.flying or now < self._gate:
+            if self.in_flight or now < self._gate:
                 return []
-            # not always the same one: that it fails may be its own fault
-            out = sorted(self._heads(), key=lambda w: (w.attempts, w.position))[:1]
+            # Not always the same delivery: the failure may be its own fault.
+            out = sorted(self._first_of_streams(), key=lambda w: (w.attempts, w.position))[:1]
         else:
-            out = [w for w in self._heads() if not w.flying and w.due <= now][
-                : self._parallel - self.flying
+            out = [w for w in self._first_of_streams() if not w.in_flight and w.due <= now][
+                : self._parallel - self.in_flight
             ]
         for w in out:
-            w.flying = True
+            w.in_flight = True
         return out
 
     def next_at(self) -> float | None:
-        """When there is something to start, if nothing happens before; None: then only what happens
-        leads to anything.
+        """Return the time of the next start without further input; None if only input can cause
+        one.
         """
-        heads = [w for w in self._heads() if not w.flying]
-        if not heads or self.flying >= (1 if self.failures else self._parallel):
+        heads = [w for w in self._first_of_streams() if not w.in_flight]
+        if not heads or self.in_flight >= (1 if self.failures else self._parallel):
             return None
         return self._gate if self.failures else min(w.due for w in heads)
 
@@ -172,11 +171,11 @@ class Queue:
     def failed(
         self, position: int, now: float, *, asked_secs: float = 0.0, final: bool = False
     ) -> bool:
-        """It was not delivered. Is it given up? asked_secs: so long the target wants to be left
-        alone. final: it will never take it.
+        """Record a failed delivery. Return whether it is given up. asked_secs: pause that the
+        target requests. final: the target will never accept it.
         """
         w = self.waiting[position]
-        w.flying, w.attempts = False, w.attempts + 1
+        w.in_flight, w.attempts = False, w.attempts + 1
         self.failures += 1
         self._failing_since = now if self._failing_since is None else self._failing_since
         asked = min(asked_secs, LONGEST_ASKED_SECS)
@@ -185,15 +184,15 @@ class Queue:
         if final or now - w.since >= self._give_up_secs:
             del self.waiting[position]
             return True
-        # the last try is when its time is over, not long after
+        # The last attempt is at the end of the time limit, not long after.
         w.due, self._gate = (
             max(now, min(at, w.since + self._give_up_secs)) for at in (w.due, self._gate)
         )
         return False
 
     def expired(self, now: float) -> list[PendingDelivery]:
-        """Those whose time is over while the target takes nothing; they are given up, and are not
-        here any more.
+        """Remove and return the deliveries whose time limit has passed while the target accepts
+        nothing.
         """
         if self._failing_since is None:
             return []
@@ -201,21 +200,23 @@ class Queue:
         out = [
             w
             for w in self.waiting.values()
-            if not w.flying and now - w.since >= self._give_up_secs and (w.attempts > 0 or silent)
+            if not w.in_flight
+            and now - w.since >= self._give_up_secs
+            and (w.attempts > 0 or silent)
         ]
         for w in out:
             del self.waiting[w.position]
         return out
 
-    def hurry(self, now: float) -> int:
-        """Try everything at once; how many that are."""
+    def retry_now(self, now: float) -> int:
+        """Retry everything now. Return the number of pending deliveries."""
         self._gate = now
         for w in self.waiting.values():
             w.due = now
         return len(self.waiting)
 
-    def _heads(self) -> list[PendingDelivery]:
-        """Of each stream the first that waits."""
+    def _first_of_streams(self) -> list[PendingDelivery]:
+        """Return the first pending delivery of each stream."""
         first: dict[str, PendingDelivery] = {}
         for w in self.waiting.values():
             first.setdefault(w.stream, w)

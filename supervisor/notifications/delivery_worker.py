@@ -1,5 +1,5 @@
-"""One target: reads the log as far as there is room, sends what is due, and knows how it stands. It
-holds up no other.
+"""The delivery worker of one target: reads the log, sends due notifications, and reports its state.
+Workers do not block each other.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from .delivery_queue import PendingDelivery, Queue
 from .event_reader import History, Moment
 from .sender import DeliveryResult, Notification, Sender
 
-#: News come in bunches: so long is waited for the rest of one.
+#: Changes come in bursts: time to wait for the rest of one.
 BUNCH_SECS = 0.02
-#: The store could not be read: it is tried again after this time.
+#: Time to wait after a failed read of the store.
 AGAIN_SECS = 5.0
 _JOB = "job/"
 
 
 class WorkerContext(NamedTuple):
-    """What couriers share. changed: something is to be written down, now (True) or some day."""
+    """What workers share. changed: requests a save of the cursors, now (True) or later (False)."""
 
     history: History
     log: Log
@@ -42,30 +42,32 @@ class WorkerContext(NamedTuple):
 
 
 class DeliveryWorker:
-    """One per target."""
+    """Delivers the notifications of one target."""
 
-    def __init__(self, target: Target, queue: Queue, sender: Sender, around: WorkerContext) -> None:
+    def __init__(
+        self, target: Target, queue: Queue, sender: Sender, context: WorkerContext
+    ) -> None:
         self.target, self.queue = target, queue
-        self._sender, self._around = sender, around
+        self._sender, self._context = sender, context
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_progress: set[asyncio.Task[None]] = set()
         self._delivered = self._failed = self._given_up = 0
         self._last_delivered: float | None = None
         self._failing_since: float | None = None
         self._last_error: str | None = None
 
-    # ---- life
+    # ---- lifecycle
 
     def start(self) -> None:
-        self._settle()
+        self._reconcile()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Nothing more is sent; what was under way is sent again by the next supervisor. Returns
-        whom to wait for.
+        """Stop sending. The next supervisor repeats interrupted deliveries. Return the tasks to
+        wait for.
         """
-        tasks = [*self._under_way, *([self._task] if self._task is not None else [])]
+        tasks = [*self._in_progress, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         self._sender.close()
@@ -79,41 +81,40 @@ class DeliveryWorker:
             self._wake.clear()
             secs: float | None = AGAIN_SECS
             try:
-                await self._read_on()
-                self._give_up_old()
+                await self._read_log()
+                self._give_up_expired()
                 self._send_due()
                 secs = self._idle_secs()
             except Refusal as e:
-                self._around.log("notifications of {} wait: {}", self.target.name, e.sentence)
+                self._context.log("notifications of {} wait: {}", self.target.name, e.sentence)
             except Exception as e:
-                self._around.counters.add("internal")
-                self._around.log.exception(
-                    "notifications of {} wait: a fault of ours", self.target.name, error=e
+                self._context.counters.add("internal")
+                self._context.log.exception(
+                    "notifications of {} wait: internal error", self.target.name, error=e
                 )
             with contextlib.suppress(TimeoutError):
-                # not wait_for: who is told to stop in the moment when there is news would not hear
-                # it
+                # Not wait_for: it could swallow a cancellation that comes together with the event.
                 async with asyncio.timeout(secs):
                     await self._wake.wait()
                 await asyncio.sleep(BUNCH_SECS)
 
     def _idle_secs(self) -> float | None:
         at = self.queue.next_at()
-        return None if at is None else max(0.0, at - self._around.clock.monotonic())
+        return None if at is None else max(0.0, at - self._context.clock.monotonic())
 
-    # ---- in
+    # ---- reading
 
-    def _settle(self) -> None:
-        """After a start: what waits may have been folded by a compaction since, or have been lost
-        with the end of the log.
+    def _reconcile(self) -> None:
+        """Check pending deliveries after a start: a compaction may have folded their events, or the
+        end of the log may be lost.
         """
         folded, lost = 0, 0
         for w in list(self.queue.waiting.values()):
-            moment = self._around.history.moment(w.stream, w.version)
+            moment = self._context.history.moment(w.stream, w.version)
             if moment is not None and moment.at.position == w.position:
                 folded += isinstance(moment.event, JobFolded)
                 continue
-            first = self._around.history.checkpoint(w.stream)
+            first = self._context.history.checkpoint(w.stream)
             if (
                 first is not None
                 and first.version >= w.version
@@ -124,20 +125,20 @@ class DeliveryWorker:
             else:
                 self.queue.drop(w.position)
                 lost += 1
-        self.queue.cursor = min(self.queue.cursor, self._around.history.head())
+        self.queue.cursor = min(self.queue.cursor, self._context.history.head())
         if folded:
-            what = "{}: {} changes that it waits for were folded by a compaction; it is told how their runs ended"
-            self._around.log(what, self.target.name, folded)
+            what = "{}: a compaction folded {} pending changes; their notifications contain only the final state of their runs"
+            self._context.log(what, self.target.name, folded)
         if lost:
-            what = "{}: {} changes that it waited for are not in the log any more; it is not told of them"
-            self._around.log(what, self.target.name, lost)
+            what = "{}: {} pending changes are not in the log any more; their notifications are dropped"
+            self._context.log(what, self.target.name, lost)
 
-    async def _read_on(self) -> None:
-        """The log, until there is nothing new or no room."""
+    async def _read_log(self) -> None:
+        """Read the log until its end, or until the queue is full."""
         before = self.queue.cursor
-        if not self.queue.roomy:
+        if not self.queue.has_room:
             return
-        while self.queue.room and (page := self._around.history.page(self.queue.cursor)):
+        while self.queue.room and (page := self._context.history.page(self.queue.cursor)):
             folded: list[int] = []
             for stored in page:
                 if self.queue.room == 0:
@@ -148,77 +149,79 @@ class DeliveryWorker:
                     else None
                 )
                 if messages.may_want(self.target, stored.event, uid):
-                    moment = self._around.history.moment(stored.stream, stored.version)
+                    moment = self._context.history.moment(stored.stream, stored.version)
                     if moment is not None and messages.wanted(self.target, moment) is not None:
                         self.queue.take(
                             stored.position,
                             stored.stream,
                             stored.version,
-                            self._around.clock.monotonic(),
+                            self._context.clock.monotonic(),
                         )
-                        self._around.changed(True)
+                        self._context.changed(True)
                         if isinstance(stored.event, JobFolded):
                             folded.append(stored.event.events)
                 self.queue.passed(stored.position)
             if folded:
-                what = "{}: caught up: {} changes of {} jobs were folded by a compaction; it is told once of each job"
-                self._around.log(what, self.target.name, sum(folded), len(folded))
+                what = "{}: a compaction folded {} changes of {} jobs; there is one notification for each job"
+                self._context.log(what, self.target.name, sum(folded), len(folded))
             await asyncio.sleep(0)
         if self.queue.cursor != before:
-            self._around.changed(False)
+            self._context.changed(False)
 
-    # ---- out
+    # ---- sending
 
     def _send_due(self) -> None:
-        for w in self.queue.start(self._around.clock.monotonic()):
+        for w in self.queue.start(self._context.clock.monotonic()):
             task = asyncio.get_running_loop().create_task(self._send(w))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._in_progress.add(task)
+            task.add_done_callback(self._in_progress.discard)
 
     async def _send(self, w: PendingDelivery) -> None:
         try:
-            letter = self._letter(w)
+            notification = self._notification(w)
             outcome = (
-                DeliveryResult(True, "there is nothing to be told any more")
-                if letter is None
-                else await self._sender.send(letter)
+                DeliveryResult(True, "the change is obsolete and was not sent")
+                if notification is None
+                else await self._sender.send(notification)
             )
         except asyncio.CancelledError:
             raise
         except Exception as e:
-            self._around.counters.add("internal")
-            self._around.log.exception(
-                "a notification of {} could not be made", self.target.name, error=e
+            self._context.counters.add("internal")
+            self._context.log.exception(
+                "a notification of {} could not be created", self.target.name, error=e
             )
-            outcome = DeliveryResult(False, "a fault of ours; the supervisor's log has it")
-        self._came_of(w, outcome)
+            outcome = DeliveryResult(False, "internal error; see the supervisor's log")
+        self._record_outcome(w, outcome)
         self._wake.set()
 
-    def _letter(self, w: PendingDelivery) -> Notification | None:
-        """None: there is nothing to be told any more."""
-        moment = self._around.history.moment(w.stream, w.version)
+    def _notification(self, w: PendingDelivery) -> Notification | None:
+        """Return the notification, or None if there is nothing to send any more."""
+        moment = self._context.history.moment(w.stream, w.version)
         if moment is None or messages.wanted(self.target, moment) is None:
             return None
-        return self._written(
-            messages.message(self.target, moment, self._around.redactor, self._why_of(moment))
+        return self._encode(
+            messages.message(self.target, moment, self._context.redactor, self._why_of(moment))
         )
 
     def _why_of(self, moment: Moment) -> messages.Why:
-        """It explains the message and is no part of it: where it fails, the message goes without."""
+        """Return a `why` function that never fails: without an explanation, the message is sent
+        without one.
+        """
 
         def why(job: Any) -> dict[str, Any] | None:
             try:
-                return self._around.why(job)
+                return self._context.why(job)
             except Exception as e:
-                self._around.counters.add("internal")
-                self._around.log.exception(
-                    "why {} is so could not be said", moment.at.stream, error=e
+                self._context.counters.add("internal")
+                self._context.log.exception(
+                    "no explanation for the notification about {}", moment.at.stream, error=e
                 )
                 return None
 
         return why
 
-    def _written(self, message: dict[str, Any]) -> Notification:
+    def _encode(self, message: dict[str, Any]) -> Notification:
         names = {
             "ID": message["id"],
             "TARGET": message["target"],
@@ -231,33 +234,35 @@ class DeliveryWorker:
         named = {k: str(v) for k, v in names.items() if v is not None}
         return Notification(message["id"], message["event"], msgspec.json.encode(message), named)
 
-    def _came_of(self, w: PendingDelivery, outcome: DeliveryResult) -> None:
-        now = self._around.clock.monotonic()
+    def _record_outcome(self, w: PendingDelivery, outcome: DeliveryResult) -> None:
+        now = self._context.clock.monotonic()
         name, jid = self.target.name, w.stream.removeprefix(_JOB)
         ids = {"jid": jid} if jid != w.stream else {}
-        said = outcome.said + (
-            f"; it said: {outcome.answer.strip()}" if outcome.answer.strip() else ""
+        said = outcome.sentence + (
+            f"; output: {outcome.answer.strip()}" if outcome.answer.strip() else ""
         )
         if outcome.delivered:
             self.queue.delivered(w.position)
             self._delivered += 1
-            self._last_delivered = self._around.clock.wall()
-            self._around.counters.add("notify.delivered")
+            self._last_delivered = self._context.clock.wall()
+            self._context.counters.add("notify.delivered")
             if self._failing_since is not None:
-                self._around.log("{} takes notifications again", name)
+                self._context.log("{} accepts notifications again", name)
             self._failing_since = self._last_error = None
-            self._around.log("{} was told of {} at {}: {}", name, jid, w.position, said, **ids)
+            self._context.log(
+                "{}: delivered the notification of {} at {}: {}", name, jid, w.position, said, **ids
+            )
         else:
             self._failed += 1
-            self._around.counters.add("notify.failed")
-            self._last_error = outcome.said
+            self._context.counters.add("notify.failed")
+            self._last_error = outcome.sentence
             if self._failing_since is None:
-                self._failing_since = self._around.clock.wall()
+                self._failing_since = self._context.clock.wall()
             gone = self.queue.failed(
                 w.position, now, asked_secs=outcome.asked_secs, final=outcome.final
             )
-            self._around.log(
-                "{} was not told of {} at {} (try {}): {}",
+            self._context.log(
+                "{}: the notification of {} at {} was not delivered (attempt {}): {}",
                 name,
                 jid,
                 w.position,
@@ -266,19 +271,19 @@ class DeliveryWorker:
                 **ids,
             )
             if gone:
-                self._gave_up(w)
-        self._around.changed(True)
+                self._record_given_up(w)
+        self._context.changed(True)
 
-    def _give_up_old(self) -> None:
-        for w in self.queue.expired(self._around.clock.monotonic()):
-            self._gave_up(w)
-            self._around.changed(True)
+    def _give_up_expired(self) -> None:
+        for w in self.queue.expired(self._context.clock.monotonic()):
+            self._record_given_up(w)
+            self._context.changed(True)
 
-    def _gave_up(self, w: PendingDelivery) -> None:
+    def _record_given_up(self, w: PendingDelivery) -> None:
         self._given_up += 1
-        self._around.counters.add("notify.given_up")
-        what = "{} is not told of {} at {}: given up after {} tries; the last of this target ended so: {}"
-        self._around.log(
+        self._context.counters.add("notify.given_up")
+        what = "{}: the notification of {} at {} is given up after {} attempts; last error of this target: {}"
+        self._context.log(
             what,
             self.target.name,
             w.stream.removeprefix(_JOB),
@@ -287,17 +292,17 @@ class DeliveryWorker:
             self._last_error,
         )
 
-    # ---- for people
+    # ---- requests of operators
 
     async def test(self, number: str) -> DeliveryResult:
-        """One message about nothing, now."""
+        """Send a test message now."""
         return await self._sender.send(
-            self._written(messages.test_message(self.target, number, self._around.clock.wall()))
+            self._encode(messages.test_message(self.target, number, self._context.clock.wall()))
         )
 
     def retry(self) -> int:
-        """Everything is tried at once; how many that are."""
-        count = self.queue.hurry(self._around.clock.monotonic())
+        """Retry all pending notifications now. Return their number."""
+        count = self.queue.retry_now(self._context.clock.monotonic())
         self._wake.set()
         return count
 
@@ -310,8 +315,8 @@ class DeliveryWorker:
         }
 
     def row(self) -> dict[str, Any]:
-        """How it stands, whole. behind: events of the log that it has not looked at yet."""
-        clock, at = self._around.clock, self.queue.next_at()
+        """Return the full state. behind: events of the log that are not read yet."""
+        clock, at = self._context.clock, self.queue.next_at()
         return {
             **self.standing(),
             "kind": self.target.kind,
@@ -322,5 +327,5 @@ class DeliveryWorker:
             "givenUp": self._given_up,
             "lastDelivered": self._last_delivered,
             "nextTry": None if at is None else clock.wall() + max(0.0, at - clock.monotonic()),
-            "behind": max(0, self._around.history.head() - self.queue.cursor),
+            "behind": max(0, self._context.history.head() - self.queue.cursor),
         }

@@ -1,5 +1,5 @@
-"""The log as notifications read it: pages by position, and a job as it was before and after one of
-its events.
+"""Read access to the event log for notifications: pages by position, and the state of a job before
+and after an event.
 """
 
 from collections import OrderedDict
@@ -12,14 +12,13 @@ from ...db.events.state import Job
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import parse
 
-#: Events that are read at once, and jobs and pages that are remembered for targets that are equally
-#: far.
+#: Events per read, and cache sizes for jobs and pages, which targets at the same position share.
 PAGE, JOBS, PAGES = 100, 64, 4
 _JOB = "job/"
 
 
 class Moment(NamedTuple):
-    """An event where it stands. before, after: the job around it; None where it is of no job."""
+    """An event with the job before and after; None for events without a job."""
 
     at: Stored
     before: Job | None
@@ -31,7 +30,7 @@ class Moment(NamedTuple):
 
 
 class History:
-    """One per process: targets that are equally far read the log once."""
+    """Cached reads of the log. One per process: targets at the same position share a read."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -42,7 +41,7 @@ class History:
         return self._store.head()
 
     def page(self, after: int) -> Sequence[Stored]:
-        """Events behind this position, oldest first; none where it is the last one."""
+        """Return events after this position, oldest first; empty at the end."""
         head = self._store.head()
         if after >= head:
             return ()
@@ -54,7 +53,7 @@ class History:
         return found
 
     def moment(self, stream: str, version: int) -> Moment | None:
-        """The event with this version, if the log still has it."""
+        """Return the event with this version, or None if it is not in the log any more."""
         known = self._moments.pop(stream, None)
         if known is not None and known.at.version > version:
             known = None
@@ -71,7 +70,9 @@ class History:
         return moment if moment is not None and moment.at.version == version else None
 
     def checkpoint(self, stream: str) -> Stored | None:
-        """What stands for the beginning of this stream, where a compaction has folded it."""
+        """Return the checkpoint that replaced the beginning of a stream after a compaction, or
+        None.
+        """
         first = next(iter(self._store.read(stream)), None)
         return first if first is not None and type_of(first.event) in CHECKPOINTS else None
 

@@ -1,5 +1,5 @@
-"""What an event is for somebody outside: by which words it can be asked for, who wants it, and the
-message about it. Pure.
+"""Content of notifications: the words for an event, the targets that want it, and the message.
+Pure.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from ..diagnosis.explanation import brief
 from .event_reader import Moment
 
 SCHEMA = "jobscribe.notification/1"
-#: Of each text in a message.
+#: Maximum characters of each text in a message.
 MOST_TEXT = 2_000
 
 _FINAL = frozenset({COMPLETED, ERROR, CANCELED, "ended"})
-#: Only these events say something to anybody outside, and only to who asks for one of these words.
-_TELLING: dict[type[Event], frozenset[str]] = {
+#: Only these events cause notifications, and only for targets that subscribe to one of these words.
+_EVENT_WORDS: dict[type[Event], frozenset[str]] = {
     RunRequested: frozenset({"pending"}),
     TaskStarted: frozenset({"running"}),
     TaskHeld: frozenset({"held"}),
@@ -50,9 +50,7 @@ Why = Callable[[Job], dict[str, Any] | None]
 
 
 def words(moment: Moment) -> tuple[str, ...]:
-    """What a target may have asked for to be told of this; the most exact first. Empty: it is no
-    news.
-    """
+    """Return the subscription words that match an event, most specific first; empty without news."""
     event, before, after = moment
     match event.event:
         case AgentSignInNeeded():
@@ -78,12 +76,12 @@ def _changed(before: Job | None, after: Job | None) -> tuple[str, ...]:
 
 
 def _current(job: Job | None, serial: int) -> bool:
-    """Of an older run nothing is told any more."""
+    """Return whether the run is current. Older runs cause no notifications."""
     return job is not None and job.run is not None and job.run.serial == serial
 
 
 def wanted(target: Target, moment: Moment) -> str | None:
-    """By which word this target is told of it; None: it is not."""
+    """Return the word by which a target wants this event, or None."""
     word = next((w for w in words(moment) if w in target.on), None)
     if word is None:
         return None
@@ -106,8 +104,8 @@ def wanted(target: Target, moment: Moment) -> str | None:
 
 
 def may_want(target: Target, event: Event, uid: str | None) -> bool:
-    """A cheap no for most events, before the job is looked at."""
-    asked = _TELLING.get(type(event))
+    """Exclude most events cheaply, before the job is read."""
+    asked = _EVENT_WORDS.get(type(event))
     return (
         asked is not None
         and not asked.isdisjoint(target.on)
@@ -116,7 +114,7 @@ def may_want(target: Target, event: Event, uid: str | None) -> bool:
 
 
 def message(target: Target, moment: Moment, redactor: Redactor, why: Why) -> dict[str, Any]:
-    """What is sent. Nothing of the job's data, command or environment is in it."""
+    """Return the message. It contains nothing of the job's data, command or environment."""
     stored, before, after = moment
     event = stored.event
     out: dict[str, Any] = {
@@ -178,7 +176,7 @@ def _of_run(job: Job, run: Run) -> dict[str, Any]:
 
 
 def why_ended(job: Job) -> dict[str, Any] | None:
-    """Of what is over and has not completed, why, in a few words; as status replies have it."""
+    """Return a short explanation for a run that ended without completing, as in status replies."""
     if job.run is None or job.run.active:
         return None
     return brief(
@@ -194,7 +192,7 @@ def why_ended(job: Job) -> dict[str, Any] | None:
 
 
 def test_message(target: Target, number: str, at: float) -> dict[str, Any]:
-    """One about nothing, to see whether it arrives."""
+    """Return a test message."""
     return {
         "schema": SCHEMA,
         "id": f"test/0/{number}",
@@ -209,7 +207,7 @@ def test_message(target: Target, number: str, at: float) -> dict[str, Any]:
         "simulationType": None,
         "driver": None,
         "attempt": None,
-        "reason": "somebody asked for a test of this target",
+        "reason": "an operator requested a test of this target",
         "error": None,
         "why": None,
         "position": 0,

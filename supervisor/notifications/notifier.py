@@ -1,9 +1,9 @@
-"""All targets together: made from the operator's file, woken by the log, and written down in one
-small file.
+"""All notification targets: created from the operator's file, woken by the log, saved in one small
+file.
 
-What is not written down yet is told again after a restart, with the same id. A disk that is full
-stops nothing: it goes on in memory, and says so. Without a file of targets there are none, and
-nothing here costs anything.
+Deliveries that are not saved yet are repeated after a restart with the same id. A full disk stops
+nothing: deliveries continue with state in memory, and a log line says so. Without a file of targets
+nothing here runs.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from .messages import Why, why_ended
 from .sender import Sender
 from .webhook_sender import Webhook
 
-#: Between two writes of the file at least; how far somebody has read who was told nothing is
-#: written after this time.
-BETWEEN_SECS, SOME_DAY_SECS = 0.05, 30.0
-#: While it cannot be written, it is tried again so often.
+#: Minimum time between two writes of the file, and maximum delay for saving a cursor without
+#: deliveries.
+MIN_WRITE_GAP_SECS, LAZY_WRITE_SECS = 0.05, 30.0
+#: Pause between attempts while the file cannot be written.
 FULL_SECS = 2.0
-#: Whoever stops the supervisor waits no longer for what is being sent and written.
+#: Time limit for running deliveries and writes when the supervisor stops.
 CLOSE_SECS = 3.0
-#: A header's value so long is taken for a secret whatever it is called; of one, words so long.
+#: Minimum lengths of header values and of their words that are always redacted.
 _LONG, _WORD = 16, 8
 
 
 class Notifications:
-    """One per process."""
+    """All targets and their workers. One per process."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class Notifications:
             counters,
             redactor,
         )
-        self._clock, self._book = clock, CursorStore(root.path)
+        self._clock, self._cursors = clock, CursorStore(root.path)
         self._kept: dict[str, SavedTarget] = {}
-        self._around = WorkerContext(
+        self._context = WorkerContext(
             History(store), log, counters, redactor, clock, why, self._changed
         )
-        self.couriers: list[DeliveryWorker] = []
+        self.workers: list[DeliveryWorker] = []
         self._dirty, self._moved = asyncio.Event(), False
         self._unwritten: str | None = None
         self._writer: asyncio.Task[None] | None = None
-        self._deaf: Callable[[], None] = lambda: None
+        self._unlisten: Callable[[], None] = lambda: None
 
     def _sender(self, target: Target) -> Sender:
         if target.url is None:
@@ -85,13 +85,15 @@ class Notifications:
             target, secret=secret, headers=headers, redactor=self._redactor, wall=self._clock.wall
         )
 
-    # ---- life
+    # ---- lifecycle
 
     def start(self) -> None:
-        """Raises Refusal where the file of targets, or what was kept of them, cannot be read."""
+        """Start all workers. Raises Refusal if the file of targets or the saved state cannot be
+        read.
+        """
         if self._file is None:
             return
-        targets, self._kept = load(self._file), self._book.read()
+        targets, self._kept = load(self._file), self._cursors.read()
         senders = [self._sender(target) for target in targets]
         now, wall, head = self._clock.monotonic(), self._clock.wall(), self._store.head()
         for target, sender in zip(targets, senders, strict=True):
@@ -103,25 +105,25 @@ class Notifications:
                 parallel=target.max_parallel,
                 jitter=random.random,
             )
-            self.couriers.append(DeliveryWorker(target, queue, sender, self._around))
+            self.workers.append(DeliveryWorker(target, queue, sender, self._context))
         for name in self._kept.keys() - {t.name for t in targets}:
             self._log(
-                "{} is no target any more: {} notifications that waited for it are dropped",
+                "{} is not a target any more: its {} pending notifications are dropped",
                 name,
                 len(self._kept[name].waiting),
             )
         self._counters.measure(notify=self.sizes)
-        self._deaf = self._store.listen(self._heard)
-        for courier in self.couriers:
-            courier.start()
-        self._writer = asyncio.get_running_loop().create_task(self._write_on())
-        # where a new one begins is remembered from now on
+        self._unlisten = self._store.listen(self._wake_workers)
+        for worker in self.workers:
+            worker.start()
+        self._writer = asyncio.get_running_loop().create_task(self._write_loop())
+        # Save the start position of new targets.
         self._changed(True)
 
     async def close(self) -> None:
-        """What is under way is left to the next supervisor."""
-        self._deaf()
-        tasks = [task for courier in self.couriers for task in courier.stop()]
+        """Stop. The next supervisor continues interrupted deliveries."""
+        self._unlisten()
+        tasks = [task for worker in self.workers for task in worker.stop()]
         if self._writer is not None:
             self._writer.cancel()
             tasks.append(self._writer)
@@ -131,9 +133,9 @@ class Notifications:
                 async with asyncio.timeout(CLOSE_SECS):
                     await self._write()
 
-    def _heard(self, events: Sequence[Stored]) -> None:
-        for courier in self.couriers:
-            courier.wake()
+    def _wake_workers(self, events: Sequence[Stored]) -> None:
+        for worker in self.workers:
+            worker.wake()
 
     # ---- the file
 
@@ -142,16 +144,16 @@ class Notifications:
             self._dirty.set()
         self._moved = True
 
-    async def _write_on(self) -> None:
+    async def _write_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SOME_DAY_SECS):
+                async with asyncio.timeout(LAZY_WRITE_SECS):
                     await self._dirty.wait()
             self._dirty.clear()
             if not self._moved and self._unwritten is None and self._kept:
                 continue
             if await self._write():
-                await asyncio.sleep(BETWEEN_SECS)
+                await asyncio.sleep(MIN_WRITE_GAP_SECS)
             else:
                 self._dirty.set()
                 await asyncio.sleep(FULL_SECS)
@@ -160,78 +162,78 @@ class Notifications:
         self._moved = False
         kept = {
             c.target.name: c.queue.kept(self._clock.monotonic(), self._clock.wall())
-            for c in self.couriers
+            for c in self.workers
         }
-        trouble = await in_thread(lambda: self._book.write(kept))
+        trouble = await in_thread(lambda: self._cursors.write(kept))
         if trouble is not None:
             if self._unwritten is None:
                 self._counters.add("notify.book")
                 self._log(
-                    "{}; notifications go on, but what is told until it can be is told again after a restart",
+                    "{}; notifications continue, but a restart repeats those delivered until the file can be written",
                     trouble,
                 )
             self._moved = True
         elif self._unwritten is not None:
-            self._log("how far notifications are can be written again")
+            self._log("the state of notifications can be written again")
         if trouble is None:
             self._kept = kept
         self._unwritten = trouble
         return trouble is None
 
-    # ---- for people
+    # ---- requests of operators
 
     def standing(self) -> list[dict[str, Any]]:
-        """Of each target: name, waiting, failingSince (unix seconds), lastError."""
-        return [courier.standing() for courier in self.couriers]
+        """Return name, waiting, failingSince (unix seconds) and lastError of each target."""
+        return [worker.standing() for worker in self.workers]
 
-    def told(self) -> dict[str, Any]:
-        """How all of them stand. unwritten: why that cannot be written down now."""
+    def status(self) -> dict[str, Any]:
+        """Return the state of all targets. unwritten: why it cannot be saved now, or None."""
         return {
-            "targets": [courier.row() for courier in self.couriers],
+            "targets": [worker.row() for worker in self.workers],
             "unwritten": self._unwritten,
         }
 
     async def test(self, name: str) -> dict[str, Any]:
-        """Send it a message about nothing. Raises Refusal("notFound")."""
-        loop, courier = asyncio.get_running_loop(), self._courier(name)
+        """Send a test message. Raises Refusal("notFound")."""
+        loop, worker = asyncio.get_running_loop(), self._worker(name)
         began = loop.time()
-        outcome = await courier.test(secrets.token_hex(4))
+        outcome = await worker.test(secrets.token_hex(4))
         return {
             "name": name,
             "delivered": outcome.delivered,
-            "said": outcome.said,
+            "said": outcome.sentence,
             "answer": outcome.answer,
             "secs": round(loop.time() - began, 3),
         }
 
     def retry(self, name: str) -> dict[str, Any]:
-        """Try at once what waits for it. Raises Refusal("notFound")."""
-        return {"name": name, "waiting": self._courier(name).retry()}
+        """Retry pending notifications of a target now. Raises Refusal("notFound")."""
+        return {"name": name, "waiting": self._worker(name).retry()}
 
     def sizes(self) -> dict[str, int]:
         return {
-            "waiting": sum(len(c.queue.waiting) for c in self.couriers),
-            "flying": sum(c.queue.flying for c in self.couriers),
+            "waiting": sum(len(c.queue.waiting) for c in self.workers),
+            "flying": sum(c.queue.in_flight for c in self.workers),
         }
 
-    def _courier(self, name: str) -> DeliveryWorker:
-        found = next((c for c in self.couriers if c.target.name == name), None)
+    def _worker(self, name: str) -> DeliveryWorker:
+        found = next((c for c in self.workers if c.target.name == name), None)
         if found is None:
             there = (
-                ", ".join(c.target.name for c in self.couriers)
-                or "none: name a file in notify.file (see docs/notifications.md)"
+                ", ".join(c.target.name for c in self.workers)
+                or "none; set notify.file (see docs/notifications.md)"
             )
             raise Refusal(
                 "notFound",
-                f"there is no target {ascii(name)[:60]}; there are: {there}",
+                f"unknown target {ascii(name)[:60]}; known targets: {there}",
                 {"advice": "jobscribe notify list"},
             )
         return found
 
 
 def _secrets(headers: dict[str, str]) -> Iterator[str]:
-    """What of these must not be seen: the values of those that sound so, and whatever is as long as
-    a secret, but no common word.
+    """Return header values to redact: values of secret headers, and values as long as a secret with
+    their long words.
     """
     for name, value in headers.items():
         if is_secret(name, value) or len(value) >= _LONG:

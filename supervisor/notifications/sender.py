@@ -1,35 +1,34 @@
-"""What came of one try to tell a target, and who can try."""
+"""The interface of senders, and the result of one delivery."""
 
 from typing import NamedTuple, Protocol
 
 
 class DeliveryResult(NamedTuple):
-    """said: a sentence for people, without secrets. answer: the beginning of what came back.
-    asked_secs: a pause that was asked for.
-
-    final: it will never be taken.
+    """Result of a delivery. sentence: text for people, without secrets. answer: beginning of the
+    reply. asked_secs: pause that the target requests. final: the target will never accept this
+    notification.
     """
 
     delivered: bool
-    said: str
+    sentence: str
     answer: str = ""
     asked_secs: float = 0.0
     final: bool = False
 
 
 class Notification(NamedTuple):
-    """One notification as it is sent: its body, and what names it."""
+    """One notification to send: its body and the values that identify it."""
 
     id: str
     event: str
     body: bytes
-    #: as variables of a command's environment
+    #: Environment variables of a command.
     names: dict[str, str]
 
 
 class Sender(Protocol):
-    async def send(self, letter: Notification) -> DeliveryResult:
-        """Never raises, and returns in its time."""
+    async def send(self, notification: Notification) -> DeliveryResult:
+        """Deliver. Never raises, and respects the target's time limit."""
 
     def close(self) -> None:
-        """Nothing is sent after this."""
+        """Stop. Nothing is sent afterwards."""

@@ -1,5 +1,5 @@
-"""Telling by HTTP: one POST, signed. The status line decides; whatever comes behind it is neither
-kept nor waited for at any length.
+"""Delivery by HTTP: one signed POST. The status line decides; the reply body is read only briefly
+and not kept.
 """
 
 import asyncio
@@ -23,18 +23,16 @@ from ...runtime.one_shot_thread import in_thread
 from ...service.site.notification_file import Target
 from .sender import DeliveryResult, Notification
 
-#: Of an answer, so much is read, and so much kept to be shown.
+#: Maximum bytes of a reply to read, and to keep for people.
 MOST_READ, MOST_SHOWN = 64 * 1024, 500
 _HEADER_BYTES = 16 * 1024
-#: On top of the time that the client keeps by itself.
+#: Extra time beyond the client's own time limit.
 _GRACE_SECS = 5.0
 _GONE, _BUSY = 410, (429, 503)
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Of the time and the body, so that neither can be changed, nor an old message be sent again
-    later.
-    """
+    """Sign the time and the body, so that nobody can change them or replay an old message."""
     return (
         "sha256="
         + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
@@ -42,7 +40,9 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 class Webhook:
-    """secret: signs. headers: sent along. wall: for the timestamp."""
+    """The webhook of one target. secret: signing key. headers: additional headers. wall: clock for
+    the timestamp.
+    """
 
     def __init__(
         self,
@@ -79,62 +79,66 @@ class Webhook:
     def close(self) -> None:
         self._client.close()
 
-    async def send(self, letter: Notification) -> DeliveryResult:
-        heard = _Heard()
+    async def send(self, notification: Notification) -> DeliveryResult:
+        reply = _Reply()
         timestamp = str(int(self._wall()))
         headers = {
             **self._headers,
             "Content-Type": "application/json",
             "User-Agent": f"jobscribe/{VERSION}",
-            "Idempotency-Key": letter.id,
-            "X-Jobscribe-Id": letter.id,
-            "X-Jobscribe-Event": letter.event,
+            "Idempotency-Key": notification.id,
+            "X-Jobscribe-Id": notification.id,
+            "X-Jobscribe-Event": notification.event,
             "X-Jobscribe-Timestamp": timestamp,
         }
         if self._secret is not None:
-            headers["X-Jobscribe-Signature"] = signature(self._secret, timestamp, letter.body)
+            headers["X-Jobscribe-Signature"] = signature(self._secret, timestamp, notification.body)
         request = tornado.httpclient.HTTPRequest(
             self._url,
             method="POST",
             headers=HTTPHeaders(headers),
-            body=letter.body,
+            body=notification.body,
             follow_redirects=False,
             decompress_response=False,
             connect_timeout=self._target.timeout_secs,
             request_timeout=self._target.timeout_secs,
             ssl_options=self._tls,
-            header_callback=heard.header,
-            streaming_callback=heard.chunk,
+            header_callback=reply.header,
+            streaming_callback=reply.chunk,
         )
         error: Exception | None = None
         try:
             async with asyncio.timeout(self._target.timeout_secs + _GRACE_SECS):
                 await self._client.fetch(request, raise_error=False)
-        except Exception as e:  # whatever it is, the status line may have come before
+        except Exception as e:  # the status line may have come before any error
             error = e
-        return self._outcome(heard, error)
+        return self._outcome(reply, error)
 
-    def _outcome(self, heard: "_Heard", error: Exception | None) -> DeliveryResult:
-        answer = self._redactor.text(heard.text())
-        code = heard.code
+    def _outcome(self, reply: "_Reply", error: Exception | None) -> DeliveryResult:
+        answer = self._redactor.text(reply.text())
+        code = reply.code
         if code is None:
-            return DeliveryResult(False, _trouble(error, self._target.timeout_secs))
+            return DeliveryResult(False, _error_sentence(error, self._target.timeout_secs))
         if 200 <= code < 300:
-            return DeliveryResult(True, f"it answered with HTTP {code}", answer)
-        asked = _asked(heard.headers.get("Retry-After"), self._wall()) if code in _BUSY else 0.0
+            return DeliveryResult(True, f"HTTP {code}", answer)
+        asked = (
+            _retry_after(reply.headers.get("Retry-After"), self._wall()) if code in _BUSY else 0.0
+        )
         if 300 <= code < 400:
-            said = f"it answered with HTTP {code}, a redirect, which is not followed; put the address it is to go to into the file"
+            said = (
+                f"HTTP {code}: redirects are not followed; set the final URL in the file of targets"
+            )
         elif code == _GONE:
-            said = f"it answered with HTTP {code}: it will not take this one"
+            said = f"HTTP {code}: the target permanently rejects this notification"
         else:
-            said = f"it answered with HTTP {code}" + (
-                f" and asks for {asked:g} s of quiet" if asked else ""
+            said = f"HTTP {code}" + (
+                f"; the target requests a pause of {asked:g} s" if asked else ""
             )
         return DeliveryResult(False, said, answer, asked, final=code == _GONE)
 
 
-class _Heard:
-    """What has come of an answer so far."""
+class _Reply:
+    """The part of a reply that has arrived."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -156,9 +160,7 @@ class _Heard:
 
 
 class _Resolver(tornado.netutil.Resolver):
-    """Each question in a thread of its own: a name server that does not answer holds up nobody
-    else.
-    """
+    """Resolves each name in its own thread: a name server that does not answer blocks nothing else."""
 
     def initialize(self) -> None:
         pass
@@ -187,31 +189,31 @@ class _Resolver(tornado.netutil.Resolver):
 
 
 class _Unresolved(OSError):
-    """There is no such host."""
+    """The host name does not exist."""
 
 
-def _trouble(error: Exception | None, secs: float) -> str:
+def _error_sentence(error: Exception | None, secs: float) -> str:
     match error:
         case TimeoutError() | HTTPTimeoutError():
-            return f"it did not answer within {secs:g} s"
+            return f"no answer within {secs:g} s"
         case _Unresolved():
-            return "the name of its host cannot be resolved"
+            return "the host name cannot be resolved"
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not to be trusted: {error.verify_message}; name its authority in caFile"
+            return f"the certificate is not trusted: {error.verify_message}; set its certificate authority in caFile"
         case ssl.SSLError():
-            return f"it speaks no TLS that can be understood ({error.reason})"
+            return f"TLS failed ({error.reason})"
         case ConnectionRefusedError():
-            return "it refuses the connection"
+            return "connection refused"
         case HTTPStreamClosedError():
-            return "it ended the connection without an answer that can be understood"
+            return "the target closed the connection without a valid HTTP answer"
         case OSError():
-            return f"it cannot be reached: {error.strerror or type(error).__name__}"
+            return f"the target cannot be reached: {error.strerror or type(error).__name__}"
         case _:
-            return f"it gave no answer that can be understood ({type(error).__name__})"
+            return f"no valid HTTP answer ({type(error).__name__})"
 
 
-def _asked(text: str | None, wall: float) -> float:
-    """Seconds, from a number of them or a date."""
+def _retry_after(text: str | None, wall: float) -> float:
+    """Return seconds from a Retry-After header: a number or a date."""
     if text is None:
         return 0.0
     if text.strip().isdecimal():

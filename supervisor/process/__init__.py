@@ -1,1 +1,3 @@
-"""Process: one sentence to be written."""
+"""The supervisor's process and root directory: lock, identity, limits, listeners, counters and
+watchdog.
+"""

@@ -1,5 +1,5 @@
-"""The supervisor's connections, of both listeners: limits from the settings, refusals counted, and
-said in few lines.
+"""Connection limits of both listeners: applies the settings, counts closed connections, and logs
+them in few lines.
 """
 
 import time
@@ -15,16 +15,14 @@ from ...runtime.log.logger import Log
 from ...service.settings.settings import LimitSettings
 from .counters import Counters
 
-_NO = Refusal(
-    "unauthenticated", "the secret is missing or wrong; the body of the request was not read"
-)
+_NO = Refusal("unauthenticated", "the secret is missing or wrong; the request body was not read")
 
 
-class Guarding:
-    """One per process."""
+class ConnectionGuard:
+    """Limits connections of both listeners. One per process."""
 
     def __init__(self, limits: LimitSettings, counters: Counters, log: Log) -> None:
-        self._counters, self._said = counters, AggregatedLines(log)
+        self._counters, self._log = counters, AggregatedLines(log)
         bounds = Limits(
             limits.request_secs, limits.body_secs, limits.idle_secs, limits.connections_per_peer
         )
@@ -33,16 +31,18 @@ class Guarding:
         self.sizes, self.make_room = self._admission.sizes, self._admission.make_room
 
     def before(self, application: HTTPServerConnectionDelegate, topic: str) -> GuardedServer:
-        """topic: under which a request of somebody unknown is counted, `refused` or `rejected`."""
+        """Return a server with limits. topic: counter for requests without a valid secret,
+        `refused` or `rejected`.
+        """
 
         def unread(line: RequestStartLine) -> tuple[int, bytes]:
             self._counters.add(f"{topic}.unauthenticated")
-            self._said.add(f"a request with a body was refused unread: {_NO.sentence}")
+            self._log.add(f"refused a request without reading its body: {_NO.sentence}")
             return _NO.http, msgspec.json.encode(_NO.body())
 
         return GuardedServer(self._guard, application, unread)
 
     def _ended(self, reason: Reason, sentence: str) -> None:
         self._counters.add(f"connection.{reason}")
-        if reason != "idle":  # what is not used any more ends like this every day
-            self._said.add(sentence)
+        if reason != "idle":  # idle connections end all the time
+            self._log.add(sentence)

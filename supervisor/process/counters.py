@@ -1,5 +1,5 @@
-"""Counters of what was refused or noticed, and readings of what there is, by name. What reads them
-comes and goes; these stay.
+"""Counters of refusals and other notable events, and gauges that are read on request. Both have
+names from closed sets.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from ...protocol.ids import AgentKey
 
-#: Why a connection of an agent is no more.
+#: Why the connection of an agent ended.
 DisconnectReason = Literal[
     "closed",
     "silent",
@@ -26,7 +26,7 @@ DisconnectReason = Literal[
 
 
 class Counters:
-    """Names are `<topic>` or `<topic>.<code>`, out of closed sets."""
+    """Counters and gauges. Names are `<topic>` or `<topic>.<code>`, from closed sets."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class Counters:
         return dict(sorted(self._counts.items()))
 
     def measure(self, **readings: Callable[[], Any]) -> None:
-        """What there is at a moment (sizes, times) is read when somebody asks; as plain data."""
+        """Register functions that return a current value (sizes, times) as plain data."""
         self._measured |= readings
 
     def measured(self) -> dict[str, Any]:
@@ -47,26 +47,26 @@ class Counters:
 
 
 class ConnectionMetrics(Protocol):
-    """Who measures the connections of agents. Cheap, and never raises."""
+    """Receives measurements of agents' connections. Methods are fast and never raise."""
 
     def connected(self, key: AgentKey) -> None:
-        """Its agent has said that it is alive."""
+        """An agent is connected and has sent its first message."""
 
     def lost(self, key: AgentKey, why: DisconnectReason) -> None:
-        """A connection that was connected is no more."""
+        """An established connection has ended."""
 
     def messages(self, direction: Literal["in", "out"], n: int) -> None:
-        """So many, as seen from here."""
+        """Messages were received (in) or sent (out)."""
 
     def frame(self, direction: Literal["in", "out"], size: int) -> None:
-        """One, of so many bytes."""
+        """A frame of this size in bytes was received or sent."""
 
     def op(self, name: str, status: str, secs: float) -> None:
-        """A question had its answer, or had none."""
+        """A request to an agent ended, with or without an answer."""
 
 
 class NullMetrics:
-    """Nobody measures."""
+    """Discards all measurements."""
 
     def connected(self, key: AgentKey) -> None:
         return
@@ -85,7 +85,7 @@ class NullMetrics:
 
 
 def process() -> dict[str, int]:
-    """What this process has of its machine. rss: bytes."""
+    """Return the resource usage of this process. rss: bytes."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
     return {

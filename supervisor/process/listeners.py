@@ -1,9 +1,9 @@
-"""Listening sockets: bound before anybody is taken in, and waiting where a connection cannot be
-taken in for want of descriptors or memory.
+"""Listening sockets: bound before connections are accepted, and paused while descriptors or memory
+are short.
 
-Without this the loop would be told of the waiting connection again and again, and do nothing else.
-Who waits is in the kernel's queue, and is served when there is room; who is connected notices
-nothing.
+Without the pause the event loop would be notified of the waiting connection again and again, at
+full load. Waiting connections stay in the kernel's queue until there is capacity; established
+connections continue.
 """
 
 import errno
@@ -18,10 +18,10 @@ from tornado.ioloop import IOLoop
 from ...protocol.errors import Refusal
 from ...service.settings.settings import SupervisorSettings
 
-#: So many connections may wait to be taken: a thousand agents come back at once, and who finds no
-#: place tries again after a second or more.
+#: Length of the kernel's queue: a thousand agents may reconnect at once. Refused clients retry
+#: after a second or more.
 BACKLOG = 4096
-#: Then nobody is taken in for this long (seconds).
+#: Pause without accepting connections, seconds.
 PAUSE_SECS = 0.5
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
@@ -29,7 +29,7 @@ Bound = list[socket.socket]
 
 
 def bound(ip: str, port: int) -> Bound:
-    """Sockets at which connections wait already, and are not taken in yet. Raises
+    """Return bound sockets. Connections wait in the kernel's queue until they are accepted. Raises
     Refusal("portTaken").
     """
     try:
@@ -43,10 +43,10 @@ def port_of(sockets: Bound) -> int:
 
 
 class PausingListener(socket.socket):
-    """Takes the place of a bound one, for an accept handler of the running loop. noticed(what,
-    detail): once for each shortage.
+    """Replaces a bound socket and pauses when accept fails for lack of resources. noticed(what,
+    detail): called once for each shortage.
 
-    make_room: ends another connection, if there is one that may be ended.
+    make_room: closes another connection if possible.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PausingListener(socket.socket):
         super().__init__(fileno=bound.detach())
         self.setblocking(False)
         self._noticed, self._make_room = noticed, make_room
-        self._short = False
+        self._paused = False
 
     def accept(self) -> tuple[socket.socket, Any]:
         try:
@@ -67,26 +67,28 @@ class PausingListener(socket.socket):
             if e.errno not in _SHORTAGES:
                 raise
             if self._make_room():
-                raise BlockingIOError(errno.EAGAIN, "there is room at the next try") from None
-            self._wait(e)
-            raise BlockingIOError(errno.EAGAIN, "nobody is taken in for a while") from None
-        self._short = False
+                raise BlockingIOError(
+                    errno.EAGAIN, "another connection was closed; try again"
+                ) from None
+            self._pause(e)
+            raise BlockingIOError(errno.EAGAIN, "paused for lack of resources") from None
+        self._paused = False
         return accepted
 
-    def _wait(self, error: OSError) -> None:
-        if not self._short:
-            self._short = True
+    def _pause(self, error: OSError) -> None:
+        if not self._paused:
+            self._paused = True
             self._noticed("noConnectionTaken", f"connections wait: {error.strerror}")
         loop = IOLoop.current()
         loop.update_handler(self, 0)
-        loop.call_later(PAUSE_SECS, self._again, loop)
+        loop.call_later(PAUSE_SECS, self._resume, loop)
 
-    def _again(self, loop: IOLoop) -> None:
-        if self.fileno() >= 0:  # else the server has stopped
+    def _resume(self, loop: IOLoop) -> None:
+        if self.fileno() >= 0:  # the server still runs
             loop.update_handler(self, IOLoop.READ)
 
 
-def patient(
+def pausing_listeners(
     bound: Iterable[socket.socket],
     noticed: Callable[[str, str], None],
     make_room: Callable[[], bool],
@@ -95,16 +97,18 @@ def patient(
 
 
 def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
-    """Of the listener for agents, where it has a certificate. Raises Refusal("badConfig")."""
+    """Return the TLS context of the agents' listener, or None without a certificate. Raises
+    Refusal("badConfig").
+    """
     if not s.agents_tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
-    except OSError as e:  # SSLError is one
-        said = e.strerror or str(e)
+    except OSError as e:  # includes SSLError
+        reason = e.strerror or str(e)
         raise Refusal(
             "badConfig",
-            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {said}",
+            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {reason}",
         ) from None
     return context

@@ -1,4 +1,6 @@
-"""What the supervisor does to its own process before anything else: memory, threads, descriptors."""
+"""Settings of the supervisor's own process, made before anything else: memory protection, threads,
+descriptors.
+"""
 
 import os
 import resource
@@ -7,31 +9,33 @@ import sys
 from ...runtime import processes
 
 SWITCH_SECS = 0.0002
-#: Sockets and files at once, if the machine allows it.
+#: Maximum open sockets and files, if the machine allows it.
 DESCRIPTORS = 65_536
 
 
-def private_memory() -> None:
-    """Jobs of the local driver share the supervisor's unix user: they must not read its memory or
-    environment.
+def protect_memory() -> None:
+    """Protect memory and environment from jobs: those of the local driver run as the supervisor's
+    unix user.
     """
     os.umask(0o077)
     processes.set_dumpable(False)
 
 
-def prompt_threads() -> None:
-    """The writer of the log takes turns with the loop: at Python's default of 5 ms a commit would
-    wait that long, several times.
+def shorten_switch_interval() -> None:
+    """Shorten the switch interval of threads. The log's writer alternates with the event loop; with
+    Python's default of 5 ms each commit would wait several times that long.
     """
     sys.setswitchinterval(SWITCH_SECS)
 
 
-def many_descriptors() -> int:
-    """As many as may be had: agents, clients and streams take one or two each. Returns the limit
-    there was; agents and jobs get that.
+def raise_descriptor_limit() -> int:
+    """Raise the limit of open descriptors: agents, clients and streams need one or two each. Return
+    the previous limit, which agents and jobs get.
     """
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
-    if before != resource.RLIM_INFINITY and before < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    before, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    new_limit = (
+        DESCRIPTORS if hard_limit == resource.RLIM_INFINITY else min(hard_limit, DESCRIPTORS)
+    )
+    if before != resource.RLIM_INFINITY and before < new_limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))
     return before

@@ -1,5 +1,5 @@
-"""The supervisor's root: one supervisor at a time, on a local disk, private. Secrets and addresses
-that live in it.
+"""The supervisor's root directory: exclusive, on a local disk, private. Manages its secrets and
+address files.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from ...runtime.filesystems import (
     write_atomically,
 )
 
-#: Where agents find the supervisor.
+#: File with the address of the supervisor for agents.
 ADDRESS = "agents.json"
 
 
 class RootDirectory:
-    """An exclusively held root folder. Raises Refusal (rootBusy, networkFileSystem, foreignRoot)
-    before anything is written to it.
+    """An exclusively locked root directory. Raises Refusal (rootBusy, networkFileSystem,
+    foreignRoot) before it writes anything.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,7 +37,7 @@ class RootDirectory:
         if network is not None:
             raise Refusal(
                 "networkFileSystem",
-                f"the root {self.path} lies on {network}, which cannot keep the log safe",
+                f"the root {self.path} lies on {network}, where the log is not safe; put it on a local disk",
             )
         owner = foreign_owner(str(self.path)) if existing == self.path else None
         if owner is not None:
@@ -61,12 +61,12 @@ class RootDirectory:
             os.close(self._lock)
             whose = f", pid {holder}" if holder else ""
             raise Refusal(
-                "rootBusy", f"the root {self.path} is held by another supervisor{whose}"
+                "rootBusy", f"the root {self.path} is in use by another supervisor{whose}"
             ) from None
         self._kept: dict[str, tuple[bytes, tuple[int, ...] | None]] = {}
-        #: sentences for the log, about what was put right
+        #: Log sentences about repaired files.
         self.notes: list[str] = []
-        #: names of kept files that somebody changed and that are left so
+        #: Names of kept files that were changed by others and are not repaired.
         self.altered: set[str] = set()
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
@@ -75,57 +75,55 @@ class RootDirectory:
         return self.path / name
 
     def secret(self, name: str) -> str:
-        """A secret of this root, made when it is asked for the first time, and durable before it is
-        used; 0600.
+        """Return a secret of this root. Create it on first use; it is durable before it is
+        returned. Mode 0600.
         """
         folder = self.path / "secret"
         make_folder(str(folder))
         path = folder / name
-        # an empty one is what a power failure left of a file that was not synced: everybody would
-        # know it
+        # An empty file is a leftover of a power failure during an unsynced write. An empty secret
+        # would be known to everybody.
         if not path.exists() or not path.read_text().strip():
             write_atomically(str(path), base62(secrets.token_bytes(43), 43).encode(), sync=True)
         return path.read_text().strip()
 
     def publish(self, name: str, content: dict[str, Any]) -> None:
-        """An address file, which is kept as `keep` says."""
+        """Write an address file and keep it, as `keep` does."""
         self.keep(name, json.dumps(content).encode())
 
     def keep(self, name: str, data: bytes) -> None:
-        """Have this file hold `data` from now on: whole or not at all, also after a power failure;
-        0600. Raises OSError.
+        """Write a file atomically and durably, and repair it from now on. Mode 0600. Raises
+        OSError.
         """
         path = self.path / name
-        if _content(path) != data:
+        if _read(path) != data:
             write_atomically(str(path), data, sync=True)
         self._kept[name] = (data, _stamp(path))
 
-    def mend(self, say: Callable[[str], None]) -> None:
-        """Rewrite the files of `keep` that are missing or were changed, and say so. Cheap where
-        nothing changed.
+    def repair(self, log: Callable[[str], None]) -> None:
+        """Rewrite files of `keep` that are missing or changed, and log it. Cheap without changes.
 
-        Another address for agents is left alone and told once: somebody may have put a proxy in
-        between.
+        A different address for agents is kept and logged once: it may be the address of a proxy.
         """
         while self.notes:
-            say(self.notes.pop(0))
+            log(self.notes.pop(0))
         for name, (data, stamp) in list(self._kept.items()):
             path = self.path / name
             if (now := _stamp(path)) == stamp:
                 continue
-            found = _content(path)
+            found = _read(path)
             self.altered.discard(name)
             if name == ADDRESS and found != data and _names_an_address(found):
                 self._kept[name] = (data, now)
                 self.altered.add(name)
-                say(
-                    f"{path} was changed: it names another address for agents than this supervisor's, and is left as it is"
+                log(
+                    f"{path} was changed: it has an address for agents that is not this supervisor's; the change is kept"
                 )
                 continue
-            with contextlib.suppress(OSError):  # tried again next time
+            with contextlib.suppress(OSError):  # the next call tries again
                 self.keep(name, data)
                 if found != data:
-                    say(
+                    log(
                         f"{path} was {'missing' if found is None else 'changed'}: it was written again"
                     )
 
@@ -134,7 +132,7 @@ class RootDirectory:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced or written to; None where there is none."""
+    """Return values that change with the file, or None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -142,7 +140,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _content(path: Path) -> bytes | None:
+def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
@@ -151,7 +149,7 @@ def _content(path: Path) -> bytes | None:
 
 def _names_an_address(data: bytes | None) -> bool:
     try:
-        said = json.loads(data or b"")
+        content = json.loads(data or b"")
     except ValueError:
         return False
-    return isinstance(said, dict) and isinstance(said.get("agentsUrl"), str)
+    return isinstance(content, dict) and isinstance(content.get("agentsUrl"), str)

@@ -1,1 +1,1 @@
-"""Streams: one sentence to be written."""
+"""Server-sent event streams: live updates of jobs, and output of one job."""

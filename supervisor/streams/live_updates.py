@@ -1,9 +1,9 @@
-"""News for one page: status, progress and one job's output as server-sent events, resumable,
-however slowly they are taken.
+"""Live updates for one page: status, progress and one job's output as server-sent events,
+resumable, for slow readers too.
 
-Statuses are levels: the newest of a job is told, not each. They go out in the order of the log, and
-the id of an event says up to where everything was told, so that who comes back gets what changed
-since. Output waits for its reader. Only what its reader has room for is made, so a slow one costs a
+Only the newest status of a job is sent. Statuses are sent in the order of the log, and the id of an
+event contains the log position up to which everything was sent. So a reconnecting page gets all
+changes since. Events are created only when the reader has capacity, so a slow reader costs only a
 few names.
 """
 
@@ -28,29 +28,28 @@ from ..runs.service import RunService
 from .output_tail import Piece, Tail, TailPosition
 
 KEEPALIVE_SECS = 15.0
-#: What changes without an event (an agent that is away, the place in a queue) is looked at so
-#: often.
+#: Interval for changes without an event (an agent that is away, a queue position).
 LOOK_SECS = 5.0
 LIFE_SECS = 12 * 3600.0
-#: Streams of one user, and in all.
+#: Maximum streams of one user, and of all users.
 PER_USER, IN_ALL = 64, 4_096
-#: Statuses made in one go; jobs of a user that are looked at again and again.
-BATCH, LOOKED_AT = 64, 64
-#: and so long at most, seconds.
+#: Statuses created at once, and active jobs of a user checked repeatedly.
+BATCH, CHECKED = 64, 64
+#: Time limit in seconds for creating statuses at once.
 MAKING_SECS = 0.01
-#: At the end, streams have so long to say so.
+#: Time limit for streams to end when the supervisor stops.
 CLOSE_SECS = 1.0
 
 _ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,19})-([01])-([0-9a-f]{16})", re.ASCII)
-_NO_NEWS = b": nothing new\n\n"
+_NO_CHANGE = b": nothing new\n\n"
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a page wants to hear of: these jobs (none: all of the user's), and perhaps the output of
-    one.
+    """What a page subscribes to: these jobs (none: all jobs of the user), and optionally the output
+    of one job.
 
-    tail: so many bytes of what that has already; 0: all. last_id: of the last event that it has, if
-    it comes back.
+    tail: bytes of existing output to start with; 0: all. last_id: id of the last received event
+    after a reconnect.
     """
 
     uid: str
@@ -62,7 +61,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """An id counts for the same wish only."""
+        """Return a digest of the subscription. An event id is valid only for the same subscription."""
         said = "|".join(
             (self.uid, *sorted(self.jids), "", self.logs or "", self.stream if self.logs else "")
         )
@@ -70,29 +69,29 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class LiveUpdates:
-    """One per process. `changed` and `progressed` are told of every job's changes."""
+    """All open streams. One per process. Call `changed` and `progressed` for every job's changes."""
 
     def __init__(
         self,
-        desk: RunService,
+        runs: RunService,
         *,
         keepalive_secs: float = KEEPALIVE_SECS,
         look_secs: float = LOOK_SECS,
         life_secs: float = LIFE_SECS,
     ) -> None:
-        self._desk = desk
+        self._runs = runs
         self._keepalive, self._look, self._life = keepalive_secs, look_secs, life_secs
         self._readers: dict[str, set[Reader]] = {}
         self._closing = False
-        self._nobody = asyncio.Event()
-        #: position up to which `changed` has told everything
+        self._no_readers = asyncio.Event()
+        #: Position of the last call of `changed`.
         self.position = 0
 
     def sizes(self) -> dict[str, int]:
         return {"streams": sum(map(len, self._readers.values()))}
 
     def changed(self, job: Job, position: int) -> None:
-        """A job changed durably. Positions grow."""
+        """Handle a durable change of a job. Positions grow."""
         self.position = position
         for reader in self._readers.get(split_jid(job.jid)[0], ()):
             reader.changed(job.jid, position)
@@ -102,33 +101,33 @@ class LiveUpdates:
             reader.progressed(jid)
 
     @contextmanager
-    def reader(self, wish: Subscription) -> Iterator["Reader"]:
-        """Somebody who listens. Raises Refusal (tooManyRequests, draining, notFound)."""
+    def reader(self, subscription: Subscription) -> Iterator["Reader"]:
+        """Open a reader. Raises Refusal (tooManyRequests, draining, notFound)."""
         if self._closing:
-            raise Refusal("draining", "the supervisor is stopping")
-        mine = self._readers.get(wish.uid, set())
+            raise Refusal("draining", "the supervisor is stopping; try again after the restart")
+        mine = self._readers.get(subscription.uid, set())
         if len(mine) >= PER_USER or sum(map(len, self._readers.values())) >= IN_ALL:
             raise Refusal(
                 "tooManyRequests",
-                f"{len(mine)} streams of this user are open; a user may have {PER_USER}",
+                f"{len(mine)} streams of this user are open; the limit is {PER_USER}. Close one first",
             )
-        if wish.logs is not None:
-            self._desk.job(wish.uid, wish.logs)
-        reader = Reader(self._desk, wish, self.position)
-        self._readers.setdefault(wish.uid, set()).add(reader)
+        if subscription.logs is not None:
+            self._runs.job(subscription.uid, subscription.logs)
+        reader = Reader(self._runs, subscription, self.position)
+        self._readers.setdefault(subscription.uid, set()).add(reader)
         try:
             yield reader
         finally:
             reader.close()
-            self._readers[wish.uid].discard(reader)
-            if not self._readers[wish.uid]:
-                del self._readers[wish.uid]
+            self._readers[subscription.uid].discard(reader)
+            if not self._readers[subscription.uid]:
+                del self._readers[subscription.uid]
             if not self._readers:
-                self._nobody.set()
+                self._no_readers.set()
 
     async def stream(self, reader: "Reader") -> AsyncGenerator[bytes, None]:
-        """Blocks of events, made when they are taken; ends when the reader has left, is too old, or
-        the supervisor stops.
+        """Yield blocks of events, created on demand. Ends when the reader has left, the stream is
+        too old, or the supervisor stops.
         """
         loop = asyncio.get_running_loop()
         ends, silent_since = loop.time() + self._life, loop.time()
@@ -149,11 +148,11 @@ class LiveUpdates:
                 )
             )
             if news or loop.time() - silent_since >= self._keepalive:
-                yield news or _NO_NEWS
+                yield news or _NO_CHANGE
                 silent_since = loop.time()
 
     async def close(self) -> None:
-        """Have every stream say that it ends, and end."""
+        """End all streams with a comment."""
         self._closing = True
         if not self._readers:
             return
@@ -162,48 +161,48 @@ class LiveUpdates:
                 reader.wake()
         try:
             async with asyncio.timeout(CLOSE_SECS):
-                await self._nobody.wait()
+                await self._no_readers.wait()
         except TimeoutError:
-            return  # who does not read is cut off with its connection
+            return  # closing the connections ends the others
 
 
 class Reader:
-    """What one page does not know yet."""
+    """The updates that one page has not received yet."""
 
-    def __init__(self, desk: RunService, wish: Subscription, position: int) -> None:
-        self._desk, self._wish = desk, wish
-        self._digest = wish.digest
-        self._named = frozenset(wish.jids)
+    def __init__(self, runs: RunService, subscription: Subscription, position: int) -> None:
+        self._runs, self._subscription = runs, subscription
+        self._digest = subscription.digest
+        self._named = frozenset(subscription.jids)
         self._changed: dict[str, int] = {}
         self._progressed: dict[str, None] = {}
-        #: of jobs that are not over: the position that was told, and what may change without an
+        #: Of active jobs: the last sent position, and the fields that may change without an
         #: event
-        self._told: dict[str, tuple[int, Any]] = {}
+        self._sent: dict[str, tuple[int, Any]] = {}
         self._awake = asyncio.Event()
         self.left = False
-        resumed = _ID.fullmatch(wish.last_id)
+        resumed = _ID.fullmatch(subscription.last_id)
         self._resumed = resumed is not None and resumed[5] == self._digest
         self._position, self._place = position, TailPosition()
         if self._resumed:
             assert resumed is not None
-            # who was told more than there is now reads on in a root that was restored from a copy
+            # the position may exceed the log after a restore from a backup
             self._position = min(int(resumed[1]), position)
             self._place = TailPosition(int(resumed[2]), int(resumed[3]), resumed[4] == "1")
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue(1)
         self._following = (
             None
-            if wish.logs is None
-            else asyncio.get_running_loop().create_task(self._follow(wish.logs))
+            if subscription.logs is None
+            else asyncio.get_running_loop().create_task(self._follow(subscription.logs))
         )
 
-    # ---- what happens
+    # ---- inputs
 
     def changed(self, jid: str, position: int) -> None:
         if self._named and jid not in self._named:
             return
-        if jid in self._told and self._told[jid][0] >= position:
+        if jid in self._sent and self._sent[jid][0] >= position:
             return
-        # in the order of the log: an event's id says that everything before it was told
+        # In the order of the log: an event's id means that everything before it was sent.
         self._changed.pop(jid, None)
         self._changed[jid] = position
         self._awake.set()
@@ -217,7 +216,7 @@ class Reader:
         self._awake.set()
 
     def leave(self) -> None:
-        """Its connection is gone."""
+        """The connection is closed."""
         self.left = True
         self._awake.set()
 
@@ -226,20 +225,25 @@ class Reader:
             self._following.cancel()
 
     async def _follow(self, jid: str) -> None:
-        wish = self._wish
+        subscription = self._subscription
         try:
             async for piece in Tail(
-                self._desk, wish.uid, jid, wish.stream, self._place, tail=wish.tail
+                self._runs,
+                subscription.uid,
+                jid,
+                subscription.stream,
+                self._place,
+                tail=subscription.tail,
             ).pieces():
                 await self._pieces.put(piece)
                 self._awake.set()
         finally:
             self._awake.set()
 
-    # ---- what is told
+    # ---- output
 
     async def first(self) -> bytes:
-        """Where everything stands; to one who comes back, only what changed meanwhile follows."""
+        """Return the initial state. A reconnecting page gets only later changes."""
         if self._resumed:
             changed = [pair async for pair in self._since(self._position)]
             since = sorted(
@@ -247,35 +251,36 @@ class Reader:
             )
             self._changed = dict(since) | self._changed
             self._progressed = dict.fromkeys(
-                jid for jid in self._wish.jids if jid not in self._changed
+                jid for jid in self._subscription.jids if jid not in self._changed
             )
-            # what can change without an event may have done so meanwhile, and is told when it is
-            # looked at
-            self._told = dict.fromkeys(self._standing(), (0, None))
+            # changes without an event are sent at the next check
+            self._sent = dict.fromkeys(self._initial_jobs(), (0, None))
             self._awake.set()
             return f"id: {self._id()}\n\n".encode()
-        events = [self._status(jid, None) for jid in self._standing()]
-        # until the last of them has come, who comes back begins anew
+        events = [self._status(jid, None) for jid in self._initial_jobs()]
+        # Until the last status has arrived, a reconnecting page starts from the beginning.
         return b"".join(events) + f"id: {self._id()}\n\n".encode()
 
-    def _standing(self) -> list[str]:
-        """The jobs that were named, else those of the user that are not over."""
+    def _initial_jobs(self) -> list[str]:
+        """Return the named jobs, or else the user's active jobs."""
         rows = (
             []
             if self._named
-            else self._desk.engine.store.jobs(uid=self._wish.uid, active=True, limit=BATCH)
+            else self._runs.engine.store.jobs(uid=self._subscription.uid, active=True, limit=BATCH)
         )
-        return list(self._wish.jids) or [row.jid for row in rows]
+        return list(self._subscription.jids) or [row.jid for row in rows]
 
     async def _since(self, position: int) -> AsyncIterator[tuple[str, int]]:
-        """Jobs that changed after this position."""
-        for jid in self._wish.jids:
+        """Yield the jobs that changed after this position."""
+        for jid in self._subscription.jids:
             entry = self._durable(jid)
             if entry is not None and entry.position > position:
                 yield jid, entry.position
         before = None
         while not self._named:
-            rows = self._desk.engine.store.jobs(uid=self._wish.uid, before=before, limit=200)
+            rows = self._runs.engine.store.jobs(
+                uid=self._subscription.uid, before=before, limit=200
+            )
             for row in rows:
                 if row.position > position:
                     yield row.jid, row.position
@@ -285,14 +290,14 @@ class Reader:
             await asyncio.sleep(0)
 
     async def news(self, secs: float) -> bytes:
-        """What there is to tell, at the latest after `secs`; nothing then. Raises Refusal when its
+        """Return new events, or b"" after `secs` without any. Raises Refusal if the job's
         output cannot be followed.
         """
         try:
             async with asyncio.timeout(secs):
                 await self._awake.wait()
         except TimeoutError:
-            return b"".join(self._looked_again())
+            return b"".join(self._recheck())
         self._awake.clear()
         events = [*self._statuses(), *self._progress(), *self._output()]
         if self._changed or self._progressed or not self._pieces.empty():
@@ -307,13 +312,13 @@ class Reader:
             self._position = max(self._position, position)
             yield self._status(jid, self._id())
             if time.monotonic() > until:
-                return  # the others have their turn when these are taken
+                return  # the rest follows in the next block
 
     def _progress(self) -> Iterator[bytes]:
         for jid in list(islice(self._progressed, BATCH)):
             del self._progressed[jid]
             entry = self._durable(jid)
-            report = self._desk.progress.of(entry.job) if entry is not None else None
+            report = self._runs.progress.of(entry.job) if entry is not None else None
             if entry is not None and entry.job.run is not None and report is not None:
                 said = {
                     "computeJid": jid,
@@ -330,35 +335,37 @@ class Reader:
         elif self._following is not None and self._following.done():
             self._following.result()
 
-    def _looked_again(self) -> Iterator[bytes]:
-        for jid, (_, look) in list(islice(self._told.items(), LOOKED_AT)):
+    def _recheck(self) -> Iterator[bytes]:
+        for jid, (_, look) in list(islice(self._sent.items(), CHECKED)):
             entry = self._durable(jid)
             if entry is None or not entry.job.busy:
-                del self._told[jid]
-            elif _look(self._desk.describe(entry)) != look:
+                del self._sent[jid]
+            elif _volatile_fields(self._runs.describe(entry)) != look:
                 yield self._status(jid, None)
 
     def _status(self, jid: str, id_: str | None) -> bytes:
         entry = self._durable(jid)
         if entry is None:
             return _event("status", id_, missing(jid, "noRun"))
-        reply = self._desk.describe(entry)
-        self._told.pop(jid, None)
+        reply = self._runs.describe(entry)
+        self._sent.pop(jid, None)
         if not reply["over"]:
-            self._told[jid] = entry.position, _look(reply)
-            while len(self._told) > max(LOOKED_AT, len(self._named)):
-                del self._told[next(iter(self._told))]
+            self._sent[jid] = entry.position, _volatile_fields(reply)
+            while len(self._sent) > max(CHECKED, len(self._named)):
+                del self._sent[next(iter(self._sent))]
         return _event("status", id_, reply)
 
     def _durable(self, jid: str) -> DurableJob | None:
-        """None for what is not there and for what is not theirs."""
-        return self._desk.engine.durable(jid) if split_jid(jid)[0] == self._wish.uid else None
+        """Return the job, or None if it does not exist or belongs to another user."""
+        return (
+            self._runs.engine.durable(jid) if split_jid(jid)[0] == self._subscription.uid else None
+        )
 
     def _id(self) -> str:
         return f"{self._position}-{self._place.serial}-{self._place.offset}-{int(self._place.ended)}-{self._digest}"
 
 
-def _look(reply: dict[str, Any]) -> Any:
+def _volatile_fields(reply: dict[str, Any]) -> Any:
     return reply["known"], reply.get("queueState"), reply.get("jobStatusMessage")
 
 

@@ -1,7 +1,7 @@
-"""Follows the output of one job as text, across its runs: from an offset on, without losing or
+"""Follows the output of one job as text, across its runs, from an offset, without losing or
 repeating a byte.
 
-What it gives is taken piece by piece; nothing is read ahead of who takes it.
+Pieces are read on demand; nothing is read ahead.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from ...protocol.errors import Refusal
 from ...protocol.wire.messages import LogChunk, Stream
 from ..runs.service import RunService
 
-#: One question waits so long for output; an answer without any that came sooner is followed by a
-#: pause.
+#: Time limit of one request for output. After an empty answer faster than PROMPT_SECS a pause
+#: follows.
 WAIT_SECS, PROMPT_SECS, PAUSE_SECS = 15.0, 0.5, 0.25
 PIECE = 64 * 1024
 
 
 class Piece(msgspec.Struct, frozen=True, rename="camel"):
-    """`text` begins at byte `offset` of the run's stream and goes on at `nextOffset`; `dropped`
-    bytes before it are not there.
+    """`text` begins at byte `offset` of the run's stream and ends before `nextOffset`; `dropped`
+    bytes before it are missing.
 
-    end: nothing follows from this run.
+    end: this run has no more output.
     """
 
     compute_jid: str
@@ -39,7 +39,9 @@ class Piece(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TailPosition(msgspec.Struct, frozen=True):
-    """Where a reader stands: in which run, at which byte, and whether it has heard of the end."""
+    """Position of a reader: run serial, byte offset, and whether the end of the output was
+    reported.
+    """
 
     serial: int = 0
     offset: int = 0
@@ -47,13 +49,13 @@ class TailPosition(msgspec.Struct, frozen=True):
 
 
 class Tail:
-    """tail: begin with so many bytes of the end of what there is; else at `place`, which counts for
-    its own run only.
+    """Follows one stream of a job. tail: start with this many bytes of existing output; otherwise
+    start at `place`, which is valid only for its own run.
     """
 
     def __init__(
         self,
-        desk: RunService,
+        runs: RunService,
         uid: str,
         jid: str,
         stream: Stream,
@@ -61,19 +63,19 @@ class Tail:
         *,
         tail: int = 0,
     ) -> None:
-        self._desk, self._uid, self._jid, self._stream = desk, uid, jid, stream
+        self._runs, self._uid, self._jid, self._stream = runs, uid, jid, stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
         self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """For ever: after the end of a run the next one's output follows from its beginning. Raises
-        Refusal("notFound").
+        """Yield pieces without end: after a run, the next run's output follows from its beginning.
+        Raises Refusal("notFound").
         """
         loop = asyncio.get_running_loop()
-        with self._desk.watching(self._jid) as changed:
+        with self._runs.watching(self._jid) as changed:
             while True:
-                run = self._desk.job(self._uid, self._jid).job.run
+                run = self._runs.job(self._uid, self._jid).job.run
                 if run is not None and run.serial != self._serial:
                     self._begin(run.serial)
                 changed.clear()
@@ -104,12 +106,12 @@ class Tail:
             wait_secs=WAIT_SECS,
         )
         try:
-            chunk, _ = await self._desk.read_log(request)
+            chunk, _ = await self._runs.read_log(request)
         except Refusal as e:
             if e.code == "notFound":
                 raise
-            # a newer run has begun, or nobody can read it just now
-            self._desk.counters.add("tail." + e.code)
+            # A newer run has started, or the output cannot be read now.
+            self._runs.counters.add("tail." + e.code)
             return None
         return self._piece(chunk)
 
@@ -124,7 +126,7 @@ class Tail:
         self._offset, self._ended = chunk.next_offset, chunk.end
         if not text and not chunk.dropped and not chunk.end:
             return None
-        # a character may be cut in two: it is told, and counted, when it is whole
+        # A character may be split: it is sent and counted when it is complete.
         next_offset = chunk.next_offset - len(self._decoder.getstate()[0])
         return Piece(
             compute_jid=self._jid,

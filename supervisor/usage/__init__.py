@@ -1,1 +1,1 @@
-"""Usage: one sentence to be written."""
+"""Resource usage of tasks: samples from agents, time series, and totals."""

@@ -1,8 +1,8 @@
-"""What executions take: the newest sample, the peaks and a bounded series of each. Volatile, never
-an event.
+"""Resource usage of executions: newest sample, peaks and a bounded time series. Volatile, never an
+event.
 
-Kept for every live task; of runs that are over as long as there is room, those that ended last.
-What stays for good is in the exits.
+Values are kept for every live task, and for the most recently finished runs within a memory limit.
+Permanent values are in the exits.
 """
 
 from collections.abc import Callable
@@ -18,34 +18,36 @@ from ..process.counters import Counters
 from .summary import TaskUsage, job_metrics
 from .time_series import MAX_POINTS, Series
 
-#: Points of all live tasks together, of 72 bytes each: where there are many tasks, each has fewer.
-#: And the fewest that one has.
+#: Maximum points (72 bytes each) of all live tasks, and minimum points of each: with many tasks
+#: each has fewer points.
 LIVE_POINTS, FEWEST_POINTS = 400_000, 16
-#: Points of what is over, and what a task of it counts beside its points.
+#: Maximum points of finished tasks, and the fixed cost of a task in points.
 OVER_POINTS, TASK_POINTS = 200_000, 16
-#: What was said longer ago is not what is now: agents with much to look at speak once a minute.
+#: Older samples are not current. Agents with much to sample report once a minute.
 STALE_SECS = 90.0
 
 
 class UsageSamples:
-    """mono: seconds on the monotonic clock."""
+    """Resource usage of all tasks. mono: returns monotonic seconds."""
 
     def __init__(self, engine: Engine, counters: Counters, mono: Callable[[], float]) -> None:
         self._engine, self._counters, self._mono = engine, counters, mono
         self._live: dict[str, dict[Token, TaskUsage]] = {}
-        #: of jobs of which nothing is live; in the order of their ends
+        #: Jobs without live tasks, in the order of their ends.
         self._over: dict[str, dict[Token, TaskUsage]] = {}
-        #: serial and attempt that a live one's tasks were last sorted by
-        self._sorted: dict[str, tuple[int, int]] = {}
+        #: Serial and attempt of each live job for which old tasks were removed last.
+        self._pruned_at: dict[str, tuple[int, int]] = {}
         self._live_tasks = self._over_points = 0
 
     def take(self, key: AgentKey, message: Samples) -> None:
-        """What an agent says of its executions. Raises Refusal("foreignToken") where one is another
-        user's; nothing is taken then.
+        """Record an agent's samples. Raises Refusal("foreignToken") if one is of another user's
+        task; then nothing is recorded.
         """
         for sample in message.samples:
             if split_jid(sample.token.jid)[0] != key.uid:
-                raise Refusal("foreignToken", f"it spoke of another user's task, {sample.token}")
+                raise Refusal(
+                    "foreignToken", f"the agent reported another user's task, {sample.token}"
+                )
         for sample in message.samples:
             task = self._engine.world.task(sample.token)
             if task is None or not task.live or task.agent_key != key:
@@ -55,44 +57,44 @@ class UsageSamples:
 
     def _add(self, sample: Sample) -> None:
         token, mono = sample.token, self._mono()
-        if token.jid in self._over:  # it begins anew, with a later run or attempt
+        if token.jid in self._over:  # a later run or attempt has started
             self._begin_again(token.jid)
-        mine = self._live.setdefault(token.jid, {})
-        taken = mine.get(token)
-        if taken is None:
-            taken = mine[token] = TaskUsage(newest=sample, heard=mono, series=Series())
+        usages = self._live.setdefault(token.jid, {})
+        usage = usages.get(token)
+        if usage is None:
+            usage = usages[token] = TaskUsage(newest=sample, heard=mono, series=Series())
             self._live_tasks += 1
         else:
-            _rates(taken, sample, mono)
-        _grow(taken, sample)
-        taken.newest, taken.heard = sample, mono
-        taken.series.add(
+            _rates(usage, sample, mono)
+        _grow(usage, sample)
+        usage.newest, usage.heard = sample, mono
+        usage.series.add(
             mono, sample, max(FEWEST_POINTS, min(MAX_POINTS, LIVE_POINTS // self._live_tasks))
         )
 
     def _begin_again(self, jid: str) -> None:
-        self._live[jid] = mine = self._over.pop(jid)
-        self._over_points -= _points(mine)
-        self._live_tasks += len(mine)
+        self._live[jid] = usages = self._over.pop(jid)
+        self._over_points -= _points(usages)
+        self._live_tasks += len(usages)
 
     def settle(self, job: Job) -> None:
-        """The job changed durably: only its live tasks and its current run's last attempt are of
-        interest.
+        """Handle a durable change of a job: forget all tasks except its live ones and those of the
+        last attempt.
         """
-        mine = self._live.get(job.jid) or self._over.get(job.jid)
+        usages = self._live.get(job.jid) or self._over.get(job.jid)
         run = job.run
-        if mine is None or run is None:
+        if usages is None or run is None:
             return
         now, busy = (run.serial, len(run.attempts)), job.busy
-        if busy and self._sorted.get(job.jid) == now:
-            return  # a task of many has started or ended: nothing is to be forgotten yet
+        if busy and self._pruned_at.get(job.jid) == now:
+            return  # same run and attempt: nothing to forget yet
         wanted = {
             t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))
         }
-        kept = {token: taken for token, taken in mine.items() if token in wanted}
+        kept = {token: usage for token, usage in usages.items() if token in wanted}
         self._forget(job.jid)
         if kept and busy:
-            self._live[job.jid], self._sorted[job.jid] = kept, now
+            self._live[job.jid], self._pruned_at[job.jid] = kept, now
             self._live_tasks += len(kept)
         elif kept:
             self._over[job.jid] = kept
@@ -101,7 +103,7 @@ class UsageSamples:
                 self._forget(next(iter(self._over)))
 
     def _forget(self, jid: str) -> None:
-        self._sorted.pop(jid, None)
+        self._pruned_at.pop(jid, None)
         if jid in self._live:
             self._live_tasks -= len(self._live.pop(jid))
         if jid in self._over:
@@ -111,11 +113,11 @@ class UsageSamples:
         self, job: Job, series: Callable[[Token], bool] = lambda token: False
     ) -> dict[str, Any]:
         """See `job_metrics`."""
-        taken = self._live.get(job.jid) or self._over.get(job.jid) or {}
-        return job_metrics(job, taken, self._mono() - STALE_SECS, series)
+        usage = self._live.get(job.jid) or self._over.get(job.jid) or {}
+        return job_metrics(job, usage, self._mono() - STALE_SECS, series)
 
     def sizes(self) -> dict[str, int]:
-        """What is kept, counted."""
+        """Return the number of entries in memory."""
         return {
             "jobs": len(self._live),
             "tasks": self._live_tasks,
@@ -124,33 +126,33 @@ class UsageSamples:
         }
 
 
-def _points(taken: dict[Token, TaskUsage]) -> int:
-    return sum(TASK_POINTS + len(t.series) for t in taken.values())
+def _points(usage: dict[Token, TaskUsage]) -> int:
+    return sum(TASK_POINTS + len(t.series) for t in usage.values())
 
 
-def _rates(taken: TaskUsage, sample: Sample, mono: float) -> None:
-    """Bytes a second since the sample before; those that were held up on the way and came together
-    leave the rates as they are.
+def _rates(usage: TaskUsage, sample: Sample, mono: float) -> None:
+    """Update the rates in bytes per second since the previous sample. Samples that were delayed and
+    arrived together do not change them.
     """
-    secs, before = sample.at - taken.newest.at, taken.newest
-    if secs <= 0 or mono <= taken.heard:
+    secs, before = sample.at - usage.newest.at, usage.newest
+    if secs <= 0 or mono <= usage.heard:
         return
-    taken.read_rate = _rate(before.read_bytes, sample.read_bytes, secs)
-    taken.write_rate = _rate(before.written_bytes, sample.written_bytes, secs)
+    usage.read_rate = _rate(before.read_bytes, sample.read_bytes, secs)
+    usage.write_rate = _rate(before.written_bytes, sample.written_bytes, secs)
 
 
 def _rate(before: int | None, now: int | None, secs: float) -> float | None:
     return None if before is None or now is None else max(0.0, now - before) / secs
 
 
-def _grow(taken: TaskUsage, sample: Sample) -> None:
-    """Counts from the start only grow: an agent that was replaced may know less than the one before
-    it.
+def _grow(usage: TaskUsage, sample: Sample) -> None:
+    """Update cumulative values and peaks. They only grow: a replaced agent may know less than its
+    predecessor.
     """
-    taken.cpu_secs = largest(taken.cpu_secs, sample.cpu_secs)
-    taken.read_bytes = largest(taken.read_bytes, sample.read_bytes)
-    taken.written_bytes = largest(taken.written_bytes, sample.written_bytes)
-    taken.peak_cpu = largest(taken.peak_cpu, sample.cpu_percent)
-    taken.peak_memory = largest(taken.peak_memory, sample.memory_bytes)
-    taken.peak_processes = largest(taken.peak_processes, sample.processes)
-    taken.peak_gpu_memory = largest(taken.peak_gpu_memory, sample.gpu_memory_bytes)
+    usage.cpu_secs = largest(usage.cpu_secs, sample.cpu_secs)
+    usage.read_bytes = largest(usage.read_bytes, sample.read_bytes)
+    usage.written_bytes = largest(usage.written_bytes, sample.written_bytes)
+    usage.peak_cpu = largest(usage.peak_cpu, sample.cpu_percent)
+    usage.peak_memory = largest(usage.peak_memory, sample.memory_bytes)
+    usage.peak_processes = largest(usage.peak_processes, sample.processes)
+    usage.peak_gpu_memory = largest(usage.peak_gpu_memory, sample.gpu_memory_bytes)

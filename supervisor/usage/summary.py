@@ -1,8 +1,8 @@
-"""What the tasks of a run take, each for itself, and together for each role and the whole run:
-means *and* sums, and of how many. Pure.
+"""Resource usage of the tasks of a run: for each task, each role and the whole run, with means,
+sums and the number of known values. Pure.
 
-What is now (`NOW`) is counted over the tasks that run; what adds up (`ADDED`) and what was most
-(`PEAK`) over all tasks of the attempt. What is not known is None, in no mean and in no sum.
+Current values (`NOW`) cover running tasks. Cumulative values (`ADDED`) and peaks (`PEAK`) cover all
+tasks of the attempt. An unknown value is None and excluded from mean and sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +33,13 @@ PEAK = (
     "peakProcesses",
     "peakGpuMemoryBytes",
 )
-#: Points of all series of one answer together: ten whole ones.
+#: Maximum points of all series in one reply: ten full series.
 SERIES_POINTS = 3_600
 
 
 class TaskUsage(msgspec.Struct, kw_only=True):
-    """What samples said of one execution. newest: the last one, which came at `heard` on the
-    monotonic clock; the others only grow.
+    """Usage of one execution. newest: the last sample, which arrived at the monotonic time `heard`.
+    The cumulative values only grow.
     """
 
     newest: Sample
@@ -58,19 +58,19 @@ class TaskUsage(msgspec.Struct, kw_only=True):
 
 def job_metrics(
     job: Job,
-    taken: Mapping[Token, TaskUsage],
+    usage: Mapping[Token, TaskUsage],
     heard_since: float,
     series: Callable[[Token], bool] = lambda token: False,
 ) -> dict[str, Any]:
-    """Of the last attempt of the current run. heard_since: what was said before then is not what is
-    now. series: of these the points.
+    """Return the usage of the last attempt of the current run. heard_since: older samples are not
+    current. series: selects tasks whose points are included.
     """
     run = job.run
     tasks = run.attempts[-1].tasks if run is not None and run.attempts else ()
     shown = {t.token for t in tasks if series(t.token)}
     each = SERIES_POINTS // max(1, len(shown))
     rows = [
-        _row(t, taken.get(t.token), heard_since, each if t.token in shown else 0) for t in tasks
+        _row(t, usage.get(t.token), heard_since, each if t.token in shown else 0) for t in tasks
     ]
     roles = dict.fromkeys(row["role"] for row in rows)
     return {
@@ -87,31 +87,31 @@ def job_metrics(
     }
 
 
-def _row(task: Task, taken: TaskUsage | None, heard_since: float, points: int) -> dict[str, Any]:
+def _row(task: Task, usage: TaskUsage | None, heard_since: float, points: int) -> dict[str, Any]:
     running = task.live and task.exit is None and task.pid is not None
-    fresh = taken if running and taken is not None and taken.heard >= heard_since else None
+    fresh = usage if running and usage is not None and usage.heard >= heard_since else None
     row = {
         "role": task.token.role,
         "index": task.token.index,
         "running": running,
-        "at": None if taken is None else taken.newest.at,
+        "at": None if usage is None else usage.newest.at,
         **_now(fresh),
-        **_ever(task, taken),
+        **_ever(task, usage),
     }
     if points:
-        row["series"] = [] if taken is None else taken.series.rows(points)
+        row["series"] = [] if usage is None else usage.series.rows(points)
     return row
 
 
-def _now(taken: TaskUsage | None) -> dict[str, Any]:
-    if taken is None:
+def _now(usage: TaskUsage | None) -> dict[str, Any]:
+    if usage is None:
         return dict.fromkeys(NOW)
-    s = taken.newest
+    s = usage.newest
     values = (
         s.cpu_percent,
         s.memory_bytes,
-        taken.read_rate,
-        taken.write_rate,
+        usage.read_rate,
+        usage.write_rate,
         s.processes,
         s.gpu_percent,
         s.gpu_memory_bytes,
@@ -119,34 +119,36 @@ def _now(taken: TaskUsage | None) -> dict[str, Any]:
     return dict(zip(NOW, values, strict=True))
 
 
-def _ever(task: Task, taken: TaskUsage | None) -> dict[str, Any]:
-    """Samples and exit each know at least so much: the larger one is nearer to the truth."""
+def _ever(task: Task, usage: TaskUsage | None) -> dict[str, Any]:
+    """Return cumulative values and peaks. Samples and exit are both lower bounds, so take the
+    larger value.
+    """
     sampled = (
         (None,) * 7
-        if taken is None
+        if usage is None
         else (
-            taken.cpu_secs,
-            taken.read_bytes,
-            taken.written_bytes,
-            taken.peak_cpu,
-            taken.peak_memory,
-            taken.peak_processes,
-            taken.peak_gpu_memory,
+            usage.cpu_secs,
+            usage.read_bytes,
+            usage.written_bytes,
+            usage.peak_cpu,
+            usage.peak_memory,
+            usage.peak_processes,
+            usage.peak_gpu_memory,
         )
     )
     cpu = resource_usage.largest(sampled[0], resource_usage.cpu_secs(task.exit))
     memory = resource_usage.largest(sampled[4], resource_usage.peak_memory_bytes(task.exit))
-    values = (cpu, *sampled[1:3], _mean_cpu(task, taken, cpu), sampled[3], memory, *sampled[5:])
+    values = (cpu, *sampled[1:3], _mean_cpu(task, usage, cpu), sampled[3], memory, *sampled[5:])
     return dict(zip((*ADDED, *PEAK), values, strict=True))
 
 
-def _mean_cpu(task: Task, taken: TaskUsage | None, cpu: float | None) -> float | None:
-    """Percent of a core since its start, by the clock of the machine where it runs."""
+def _mean_cpu(task: Task, usage: TaskUsage | None, cpu: float | None) -> float | None:
+    """Return the mean percentage of one core since the start, by the clock of the task's machine."""
     exit_ = task.exit
     if exit_ is not None:
         began, until = exit_.started_at, exit_.ended_at
     else:
-        began, until = task.started_at, None if taken is None else taken.newest.at
+        began, until = task.started_at, None if usage is None else usage.newest.at
     if cpu is None or began is None or until is None or until <= began:
         return None
     return 100 * cpu / (until - began)

@@ -1,8 +1,7 @@
-"""What one task took over time, in a bounded number of points that always reach from its beginning
-to now. No clock.
+"""A time series of one task with a bounded number of points, from its start until now. No clock.
 
-Samples of one stretch of time make one point. When there are too many points, two neighbours become
-one, and the stretches are twice as long from then on.
+The samples of one interval make one point. When there are too many points, each two neighbours are
+merged and the interval doubles.
 """
 
 import math
@@ -12,9 +11,9 @@ from typing import Any
 
 from ...protocol.wire.messages import Sample
 
-#: The first stretches are so long (seconds), and a task has so many points at most.
+#: Initial interval in seconds, and maximum points of a task.
 RESOLUTION_SECS, MAX_POINTS = 10.0, 360
-#: What a point has, as fields of a sample: the mean over its stretch, of counters the newest.
+#: Fields of a point: means over the interval, and newest values of counters.
 MEANS = ("cpu_percent", "memory_bytes", "processes", "gpu_percent", "gpu_memory_bytes")
 NEWEST = ("at", "cpu_secs", "read_bytes", "written_bytes")
 _FIELDS = (*NEWEST, *MEANS)
@@ -33,35 +32,37 @@ NAMES = (
 
 
 class Series:
-    """Times are seconds on a clock that only goes forward. NaN stands for what is not known."""
+    """Points of one task. Times are monotonic seconds. NaN means unknown."""
 
     def __init__(self) -> None:
         self.resolution = RESOLUTION_SECS
         self._points = array("d")
-        self._begun: float | None = None
-        self._stretch = 0
+        self._started: float | None = None
+        self._interval = 0
         self._open: list[list[float]] = []
 
     def __len__(self) -> int:
         return len(self._points) // _WIDTH + bool(self._open)
 
     def add(self, mono: float, sample: Sample, limit: int = MAX_POINTS) -> None:
-        """Take a sample in. limit: so many points at most, at least 2."""
-        if self._begun is None:
-            self._begun = mono
-        stretch = int((mono - self._begun) // self.resolution)
-        if stretch != self._stretch:
+        """Add a sample. limit: maximum points, at least 2."""
+        if self._started is None:
+            self._started = mono
+        interval = int((mono - self._started) // self.resolution)
+        if interval != self._interval:
             self._close()
-            self._stretch = stretch
+            self._interval = interval
         self._open.append([_number(getattr(sample, f)) for f in _FIELDS])
         while len(self) > max(2, limit):
-            self._thin()
-            self._stretch = int((mono - self._begun) // self.resolution)
+            self._halve()
+            self._interval = int((mono - self._started) // self.resolution)
 
     def rows(self, limit: int = MAX_POINTS) -> list[list[float | None]]:
-        """The points, or so many of them, oldest first, each with a value for each of NAMES."""
-        step = -(-len(self) // max(1, limit))  # the last one of every so many, counted from the end
-        points = [_one(self._open)] if self._open else []
+        """Return at most `limit` points, oldest first, each with a value for each of NAMES."""
+        step = -(
+            -len(self) // max(1, limit)
+        )  # the last of every `step` points, counted from the end
+        points = [_merge(self._open)] if self._open else []
         first = len(self._points) // _WIDTH - 1 - ((step - 1) if points else 0)
         points += [
             list(self._points[n * _WIDTH : (n + 1) * _WIDTH]) for n in range(first, -1, -step)
@@ -74,11 +75,11 @@ class Series:
 
     def _close(self) -> None:
         if self._open:
-            self._points.extend(_one(self._open))
+            self._points.extend(_merge(self._open))
             self._open = []
 
-    def _thin(self) -> None:
-        self._points = array("d", (v for point in _halved(self._closed()) for v in point))
+    def _halve(self) -> None:
+        self._points = array("d", (v for point in _merge_pairs(self._closed()) for v in point))
         self.resolution *= 2
 
 
@@ -86,13 +87,13 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _halved(points: list[list[float]]) -> list[list[float]]:
-    return [_one(points[n : n + 2]) for n in range(0, len(points), 2)]
+def _merge_pairs(points: list[list[float]]) -> list[list[float]]:
+    return [_merge(points[n : n + 2]) for n in range(0, len(points), 2)]
 
 
-def _one(points: Sequence[Sequence[float]]) -> list[float]:
-    """One point of several: counters are the newest that are known, all else the mean of what is
-    known.
+def _merge(points: Sequence[Sequence[float]]) -> list[float]:
+    """Merge points: counters keep the newest known value, all other fields the mean of known
+    values.
     """
     out = []
     for n, field in enumerate(_FIELDS):

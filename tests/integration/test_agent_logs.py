@@ -82,7 +82,7 @@ def test_whose_agent_it_is_is_checked_and_what_there_is_not_is_said(shared: Site
     )
     assert bare.code in (401, 403)
     keeper = typed(shared, "agent", "logs", KEY, "--keeper")
-    assert keeper[:2] == (0, "") and "a keeper writes only when something went wrong" in keeper[2]
+    assert keeper[:2] == (0, "") and "a keeper writes only about errors" in keeper[2]
 
 
 def test_a_log_of_an_agent_holds_no_secret_whoever_wrote_it_there(shared: Site) -> None:
@@ -97,7 +97,9 @@ def test_a_log_of_an_agent_holds_no_secret_whoever_wrote_it_there(shared: Site) 
 def test_the_life_before_the_last_one(site: Site) -> None:
     site.finished(shell("true"))
     first = site.agent_pid()
-    assert "there is no earlier life of" in typed(site, "agent", "logs", KEY, "--previous")[2]
+    assert (
+        "has no lines of an earlier process" in typed(site, "agent", "logs", KEY, "--previous")[2]
+    )
     site.kill(first, signal.SIGKILL)
     until(lambda: site.agent_pid() != first, "another agent")
     run = shell("true")
@@ -107,7 +109,7 @@ def test_the_life_before_the_last_one(site: Site) -> None:
         code == 0
         and f" {first} " in out
         and jid_of(run) not in out
-        and "its life before the last start" in err
+        and "the process before the last start" in err
     )
 
 

@@ -209,7 +209,7 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
         shown[-1].returncode == 0
         and "failing" in shown[-1].stdout
         and "pager fails since" in shown[-1].stderr
-        and "it exited with 1" in shown[-1].stderr
+        and "the command exited with 1" in shown[-1].stderr
     )
     shown.append(cli(site, "notify", "retry", "pager", "--json"))
     assert json.loads(shown[-1].stdout)["waiting"] == 1
@@ -217,7 +217,7 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     assert site.post("notify-retry", name="pager")["waiting"] <= 1
     until(lambda: standing(site, "pager")["delivered"] == 1, "the pager is told")
     shown.append(cli(site, "notify", "test", "nobody"))
-    assert shown[-1].returncode != 0 and "there are: hook, pager" in shown[-1].stderr
+    assert shown[-1].returncode != 0 and "known targets: hook, pager" in shown[-1].stderr
     assert (
         "all is well" in site.logged()
         and "notify.delivered" in site.ask("GET", "/api/metrics").json()["counters"]
@@ -271,4 +271,4 @@ def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_no
     ended = site.launch("--set", f"notify.file={right}")
     assert ended.stdout is not None and ended.wait(30) != 0
     ended.stdout.close()
-    assert "notifications.json is damaged" in site.log() and "take it away" in site.log()
+    assert "notifications.json is damaged" in site.log() and "remove it" in site.log()

@@ -153,7 +153,7 @@ def test_replaced_secrets_orphan_nothing(running: tuple[Site, dict, Path]) -> No
         (site.root / "secret" / name).write_text(name[0] * 20 + "0123456789abcdefghijklm")
     site.start()
     until(
-        lambda: "secret/agents was another one: the key of this root was put back" in site.log(),
+        lambda: "secret/agents was replaced: the key of this root was restored" in site.log(),
         "that is said",
     )
     assert (site.root / "secret/agents").read_text() == key and site.token.startswith("s" * 20)
@@ -246,7 +246,7 @@ def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(
     (folder / "keeper.json").write_text(json.dumps({**me, "folder": "/elsewhere"}))
 
     until(lambda: len(reasons()) == 2, "both are told")
-    assert "another address" in reasons()["file:agents.json"]
+    assert "an address for agents" in reasons()["file:agents.json"]
     assert f"its keeper, pid {os.getpid()}, belongs to /elsewhere" in reasons()["strangers"]
     assert "belongs to /elsewhere" in ran(site.root, "doctor").stdout
     (site.root / "agents.json").unlink()

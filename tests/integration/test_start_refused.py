@@ -60,7 +60,7 @@ def test_of_two_supervisors_on_one_root_the_second_leaves_without_a_trace(site: 
         second.root.symlink_to(site.root)
         until(lambda: _quiet(site.root), "nothing is written any more")
         before = listing(site.root)
-        said = fails(second, "held by another supervisor", str(site.pid))
+        said = fails(second, "in use by another supervisor", str(site.pid))
         assert "stop the other supervisor" in said
         assert listing(site.root) == before
     finally:

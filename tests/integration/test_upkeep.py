@@ -84,7 +84,7 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
     # seen to: the next session does not look for anybody
     site.stop(signal.SIGTERM)
     site.start()
-    assert site.log().count("the log was set back") == 1
+    assert site.log().count("the event log was rolled back") == 1
 
 
 @pytest.mark.timeout(180)

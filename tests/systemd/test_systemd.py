@@ -223,7 +223,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job
         time.sleep(1.5)  # more than three times RestartSec of these tests
         assert machine.shows("ActiveState") == "failed"
         assert machine.journal(since=since, own=True)[-2:] == [
-            "jobscribe: /etc/jobscribe.toml:5: there is no setting 'supervisor.prot'; did you mean 'supervisor.port'?",
+            "jobscribe: /etc/jobscribe.toml:5: unknown setting 'supervisor.prot'; did you mean 'supervisor.port'?",
             "  correct the setting that is named",
         ]
         assert job.lives()

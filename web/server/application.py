@@ -15,7 +15,7 @@ from ...client.transport.address import Source
 from ...protocol.errors import Refusal
 from ...runtime.log.logger import Log
 from ...service.settings.settings import Settings
-from ...service.site.startup_checks import is_loopback
+from ...service.site.secret_files import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
 from ..request import error_responses
 from ..request.context import as_json

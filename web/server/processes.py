@@ -33,7 +33,8 @@ from ...runtime.log.logger import Log, capture_logging, log_uncaught
 from ...service.log.sink import PkdebugSink, open_log
 from ...service.settings.loader import load
 from ...service.settings.settings import Settings
-from ...service.site.startup_checks import check_server, read_secret
+from ...service.site.secret_files import read_secret
+from ...service.site.startup_checks import check_server
 from .application import USER, create_app, session_key
 from .child_process import Start, bound, url_of
 from .login_sessions import Sessions

@@ -16,7 +16,7 @@ class TargetName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def notify(h: Handler) -> Any:
-    return {"state": "ok", **_there(h).told()}
+    return {"state": "ok", **_there(h).status()}
 
 
 async def notify_test(h: Handler) -> Any:

@@ -163,6 +163,8 @@ def _judge(site: Site, racers: list[Racer]) -> dict[str, int]:
     assert "Traceback" not in said, said[-3000:]
     killed = len(racers) - len(having) - refused
     # who is slow to start may have been second after all, and be killed when it has said so
-    assert refused <= said.count("is held by another supervisor") <= refused + killed, said[-3000:]
+    assert refused <= said.count("is in use by another supervisor") <= refused + killed, said[
+        -3000:
+    ]
     assert len(having) == 1 or (killed and not having), (having, refused, killed)
     return {"refused": refused, "after a kill": len(having) if killed else 0}

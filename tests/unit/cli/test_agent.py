@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             "nextOffset": at + len(said),
             "size": size,
             "where": "/there/agent.log",
-            "sentence": "" if said else "a keeper writes only when something went wrong",
+            "sentence": "" if said else "a keeper writes only about errors",
         }
 
     monkeypatch.setattr(OperatorCalls, "agent_logs", agent_logs)
@@ -95,7 +95,7 @@ def test_nothing_is_said(run: Run, fake: Fake, asked: list[dict[str, Any]]) -> N
     assert (told.code, told.out) == (
         0,
         "",
-    ) and "[a keeper writes only when something went wrong]" in told.err
+    ) and "[a keeper writes only about errors]" in told.err
     (note,) = run("--json", "agent", "logs", "none", "--keeper").lines()
     assert note["type"] == "note" and note["sentence"].startswith("a keeper writes")
 

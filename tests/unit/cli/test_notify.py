@@ -28,7 +28,7 @@ DOWN = WELL | {
     "name": "pager",
     "waiting": 100,
     "failingSince": 0.0,
-    "lastError": "it refuses the connection",
+    "lastError": "connection refused",
     "nextTry": 60.0,
     "behind": 31,
     "givenUp": 2,
@@ -68,7 +68,7 @@ def test_each_target_is_a_row_and_why_one_fails_is_said(
         "https://site.example.org",
     ]
     assert (
-        "pager fails since 1970-01-01T00:00:00Z: it refuses the connection" in ended.err
+        "pager fails since 1970-01-01T00:00:00Z: connection refused" in ended.err
         and "the disk is full" in ended.err
     )
     assert run("notify", "list", "--json").json() == {
@@ -94,7 +94,7 @@ def test_a_test_shows_the_answer_and_exits_by_it(
         "state": "ok",
         "name": "site",
         "delivered": delivered,
-        "said": "it answered with HTTP 200",
+        "said": "HTTP 200",
         "answer": "thank you\nvery much",
         "secs": 0.25,
     }
@@ -103,10 +103,7 @@ def test_a_test_shows_the_answer_and_exits_by_it(
     assert (ended.code, ended.out) == (code, "thank you\nvery much\n") and asked == [
         ("/api/notify-test", b'{"name":"site"}')
     ]
-    assert (
-        ended.err
-        == f"site was {'' if delivered else 'not '}told, after 0.2 s: it answered with HTTP 200\n"
-    )
+    assert ended.err == f"site was {'' if delivered else 'not '}told, after 0.2 s: HTTP 200\n"
     ended = run("notify", "test", "site", "--json")
     assert (
         ended.code == code

@@ -92,5 +92,5 @@ def test_where_no_session_can_be_made_the_log_goes_on_in_the_one_before(
     assert output.session == session_folders.latest(str(tmp_path))
     (text,) = texts(tmp_path)
     assert "before" in text and text.endswith(
-        "no session of the log can be begun: No space left on device; its lines go where those before went\nafter\n"
+        "cannot create a log session: No space left on device; lines go to the previous session\nafter\n"
     )

@@ -174,36 +174,36 @@ clusters:
         ),
         (
             "    access: ssh\n    link: ssh\n",
-            ["F:3: clusters[0].access: is ssh, which needs hosts"],
+            ["F:3: clusters[0].access: is ssh, which needs login hosts"],
         ),
         (
             "    access: sudo\n",
-            ["clusters[0].users: is missing: access sudo needs to know who each user is there"],
+            ["clusters[0].users: is missing: access sudo needs the unix user of each user"],
         ),
         ("    access: runuser\n    users: {}\n", ["F:4: clusters[0].users: is missing"]),
         (
             "    users: {EPRSqtUW: ann}\n",
-            ["F:3: clusters[0].users: is for access sudo and runuser, and access is account"],
+            ["F:3: clusters[0].users: is only for access sudo and runuser, and access is account"],
         ),
-        ("    access: sudo\n    users: {EPRS: ann}\n", ["'EPRS' is no user id"]),
+        ("    access: sudo\n    users: {EPRS: ann}\n", ["'EPRS' is not a user id"]),
         (
             "    access: sudo\n    users: {EPRSqtUW: 'ann;id'}\n",
-            ["'ann;id' is no name of a unix user"],
+            ["'ann;id' is not the name of a unix user"],
         ),
-        ("    access: sudo\n    users: {EPRSqtUW: -u}\n", ["'-u' is no name of a unix user"]),
+        ("    access: sudo\n    users: {EPRSqtUW: -u}\n", ["'-u' is not the name of a unix user"]),
         ("    access: sudo\n    users: [ann]\n", ["F:4: clusters[0].users: must be a mapping"]),
         (
             f"    login: [{{host: h, keys: ['{KEY}']}}]\n",
-            ["F:3: clusters[0].login: is for access ssh alone"],
+            ["F:3: clusters[0].login: is only for access ssh"],
         ),
-        ("    methods: [password]\n", ["clusters[0].methods: is for access ssh alone"]),
-        ("    link: ssh\n", ["F:3: clusters[0].link: is ssh, and nobody signs in"]),
+        ("    methods: [password]\n", ["clusters[0].methods: is only for access ssh"]),
+        ("    link: ssh\n", ["F:3: clusters[0].link: is ssh, which needs access ssh"]),
         ("    link: carrier\n", ["clusters[0].link: must be tls, ssh or direct"]),
-        ("    supervisor: a:1\n", ["clusters[0].supervisor: is for link tls alone"]),
+        ("    supervisor: a:1\n", ["clusters[0].supervisor: is only for link tls"]),
         ("    link: tls\n    supervisor: a\n", ["F:4: clusters[0].supervisor: must be host:port"]),
         ("    link: tls\n    supervisor: 'a b:1'\n", ["clusters[0].supervisor: must be host:port"]),
         ("    link: tls\n    supervisor: a:99999\n", ["clusters[0].supervisor: must be host:port"]),
-        ("    folder: scratch\n", ["F:3: clusters[0].folder: must be a path that begins with /"]),
+        ("    folder: scratch\n", ["F:3: clusters[0].folder: must be a path that starts with /"]),
         ("    folder: $(id)/x\n", ["clusters[0].folder: must be a path of letters"]),
         ("    folder: /a b\n", ["clusters[0].folder: must be a path of letters"]),
         (
@@ -225,12 +225,15 @@ clusters:
         ("    pythons: ['-c evil']\n", ["clusters[0].pythons: must be a list of commands"]),
         ("    pythons: [bin/python3]\n", ["clusters[0].pythons: 'bin/python3' is a relative path"]),
         ("    pythons: [python3, python3]\n", ["clusters[0].pythons: names python3 twice"]),
-        ("    wheels: nowhere\n", ["F:3: clusters[0].wheels: there is no folder", "nowhere"]),
-        ("    environment: {1A: x}\n", ["clusters[0].environment: 1A is no name of a variable"]),
-        ("    environment: {JOBSCRIBE_X: x}\n", ["JOBSCRIBE_X is set by the system"]),
+        ("    wheels: nowhere\n", ["F:3: clusters[0].wheels: folder ", "nowhere does not exist"]),
+        (
+            "    environment: {1A: x}\n",
+            ["clusters[0].environment: 1A is not the name of a variable"],
+        ),
+        ("    environment: {JOBSCRIBE_X: x}\n", ["JOBSCRIBE_X is set by jobscribe or Slurm"]),
         ("    environment: {A: 'x\ty'}\n", ["A must be text on one line"]),
         ("    environment: [A]\n", ["clusters[0].environment: must be a mapping"]),
-        ("    runs: 0\n", ["F:3: clusters[0].runs: must be a whole number of runs"]),
+        ("    runs: 0\n", ["F:3: clusters[0].runs: must be a whole number of concurrent runs"]),
         (
             "    runs: 10\n    runsPerUser: 11\n",
             ["F:4: clusters[0].runsPerUser: is more than the 10 runs"],
@@ -239,11 +242,11 @@ clusters:
         ("    pollSecs: soon\n", ["clusters[0].pollSecs: must be more than 0 seconds"]),
         (
             "    pollSecs: 60\n",
-            ["F:3: clusters[0].pollSecs: does not fit: pollSecs is 60 and pollMaxSecs 30"],
+            ["F:3: clusters[0].pollSecs: is wrong: pollSecs is 60 and pollMaxSecs is 30"],
         ),
         (
             "    pollMaxSecs: 1\n",
-            ["F:3: clusters[0].pollMaxSecs: does not fit: pollSecs is 2 and pollMaxSecs 1"],
+            ["F:3: clusters[0].pollMaxSecs: is wrong: pollSecs is 2 and pollMaxSecs is 1"],
         ),
         (
             "    callSecs: 2d00:00:00\n",
@@ -258,12 +261,15 @@ clusters:
         ),
         (
             "    directives: exclusive\n",
-            ["clusters[0].directives: must be a list of names of options"],
+            ["clusters[0].directives: must be a list of sbatch options"],
         ),
-        ("    directives: [--exclusive]\n", ["clusters[0].directives: must be a list of names"]),
+        (
+            "    directives: [--exclusive]\n",
+            ["clusters[0].directives: must be a list of sbatch options"],
+        ),
         (
             "    directives: [reservation=x]\n",
-            ["clusters[0].directives: 'reservation=x' must be the name of an option alone"],
+            ["clusters[0].directives: 'reservation=x' must be only the name of an option"],
         ),
         (
             "    directives: [output]\n",
@@ -287,7 +293,10 @@ clusters:
             "    limits: {timeLimit: 1}\n",
             ["clusters[0].limits.timeLimit is not known; did you mean 'timeLimitSecs'?"],
         ),
-        ("    defaults: []\n", ["clusters[0].defaults: must be a mapping of what a run gets"]),
+        (
+            "    defaults: []\n",
+            ["clusters[0].defaults: must be a mapping of default values of runs"],
+        ),
         ("    defaults: {cluster: b}\n", ["F:3: clusters[0].defaults.cluster: must be left out"]),
         (
             "    defaults: {partition: 'a b'}\n",
@@ -316,9 +325,7 @@ clusters:
         ),
         (
             "    defaults: {directives: [exclusive]}\n",
-            [
-                "clusters[0].defaults.directives: exclusive is not among the directives of the cluster"
-            ],
+            ["clusters[0].defaults.directives: exclusive is not in directives of the cluster"],
         ),
         (
             "    defaults: {directives: ['exclusive=a b']}\n",
@@ -330,17 +337,17 @@ clusters:
         ),
         (
             "    defaults: {nodes: 4}\n    limits: {nodes: 2}\n",
-            ["F:3: clusters[0].defaults.nodes: is 4, over the cluster's own limit of 2"],
+            ["F:3: clusters[0].defaults.nodes: is 4, above the cluster's limit of 2"],
         ),
         (
             "    defaults: {tasks: 4, cores: 2}\n    limits: {cores: 7}\n",
-            ["clusters[0].defaults.cores: is 8 of all tasks together, over"],
+            ["clusters[0].defaults.cores: is 8 of all tasks together, above"],
         ),
         (
             "    defaults: {gpus: 2000}\n",
             ["clusters[0].defaults.gpus: must be a whole number, from 0 to 1000"],
         ),
-        ("  - name: A\n", ["F:3: clusters[1].name: is that of clusters[0] (line 2), too"]),
+        ("  - name: A\n", ["F:3: clusters[1].name: is also that of clusters[0] (line 2)"]),
         ("  - {}\n", ["clusters[1].name: is missing: it must be letters, digits and -"]),
         ("  - name: a_b\n", ["F:3: clusters[1].name: must be letters, digits and -"]),
         ("  - b\n", ["clusters: clusters[1] must be a mapping; got 'b'"]),
@@ -360,14 +367,14 @@ RSA_1024 = key("ssh-rsa", b"\1\0\1", bytes([255]) * 128)
     ("text", "code", "words"),
     [
         ("SHA256:abcdef", "badConfig", ["[0]: is the fingerprint of a key"]),
-        (f"login.example.org {KEY}", "badConfig", ["[0]: begins with the name of a host"]),
+        (f"login.example.org {KEY}", "badConfig", ["[0]: starts with a host name"]),
         ("ssh-ed25519", "badConfig", ["[0]: must be a key as ssh-keyscan prints it"]),
-        (KEY[:-8], "badConfig", ["[0]: is no key: what stands behind ssh-ed25519 was cut off"]),
-        ("ssh-ed25519 %%%%", "badConfig", ["[0]: is no key"]),
+        (KEY[:-8], "badConfig", ["[0]: is not a key: the text after ssh-ed25519 was cut off"]),
+        ("ssh-ed25519 %%%%", "badConfig", ["[0]: is not a key"]),
         (
             KEY.replace("ssh-ed25519", "ssh-rsa"),
             "badConfig",
-            ["[0]: says ssh-rsa, and the key itself is of another kind"],
+            ["[0]: has type ssh-rsa, but the key itself has another type"],
         ),
         (key("ssh-dss"), "unsafe", ["[0]: is a DSA key"]),
         (RSA_1024, "unsafe", ["[0]: is an RSA key of 1024 bits"]),
@@ -423,7 +430,7 @@ def test_a_host_key_that_is_none_is_refused(
         (
             "        keys",
             "        via: gate\n        keys",
-            ["F:7: clusters[0].login[0].via: must be one more such host"],
+            ["F:7: clusters[0].login[0].via: must be another host of the same form"],
         ),
         (
             "        keys",
@@ -454,7 +461,7 @@ def test_a_host_key_that_is_none_is_refused(
         (
             "      - host",
             f"      - {{host: LOGIN.example.org, keys: [{KEY}]}}\n      - host",
-            ["clusters[0].login[1].host: is that of clusters[0].login[0] (line 6), too"],
+            ["clusters[0].login[1].host: is also that of clusters[0].login[0] (line 6)"],
         ),
     ],
 )

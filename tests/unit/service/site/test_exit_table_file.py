@@ -438,7 +438,7 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ("rows: [x, {}]", ["row 1: must be a mapping", "row 2 (line 1), code: is missing"]),
         (
             "more: 1\nrows:" + ROW.format(code=70001, phrase="p", when="{codes: [1]}"),
-            ["more: is not known; there are rows"],
+            ["more: is unknown; known: rows"],
         ),
         (
             "rows:" + ROW.format(code=137, phrase="p", when="{codes: [1]}"),
@@ -454,7 +454,7 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{code: [1]}"),
-            ["row 1 (line 2), when.code: is not known; did you mean 'codes'?"],
+            ["row 1 (line 2), when.code: is unknown; did you mean 'codes'?"],
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{codes: [0, 256, x, 1]}"),
@@ -474,11 +474,11 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{signals: [9], codes: [1]}"),
-            ["when.codes: must not stand beside signals"],
+            ["when.codes: must not be combined with signals"],
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{stop: [cancel], codes: [1]}"),
-            ["when.stop: must stand alone"],
+            ["when.stop: must be the only condition"],
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{memory: false}"),
@@ -491,7 +491,7 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ("rows:" + ROW.format(code=70001, phrase="p", when="[]"), ["when: must be a mapping"]),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{log: [x]}"),
-            ["behavior: must be left out"],
+            ["behavior: must be removed"],
         ),
         (
             "rows:"
@@ -516,12 +516,15 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="p", when="{codes: [1]}") * 2,
-            ["row 2 (line 9), code: is that of row 1", "row 2 (line 9), phrase: is that of row 1"],
+            [
+                "row 2 (line 9), code: is also that of row 1",
+                "row 2 (line 9), phrase: is also that of row 1",
+            ],
         ),
         (
             "rows:"
             + ROW.format(code=70001, phrase="p", when="{codes: [1]}").replace("reason", "raeson"),
-            ["raeson: is not known; did you mean 'reason'?", "reason: is missing"],
+            ["raeson: is unknown; did you mean 'reason'?", "reason: is missing"],
         ),
         (
             "rows:" + ROW.format(code=70001, phrase='"a\\nb"', when="{codes: [1]}"),
@@ -539,7 +542,7 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:" + ROW.format(code=70001, phrase="canceled", when="{codes: [1]}"),
-            ["row 1, phrase: must not be that of row 1001 which ships: 'canceled'"],
+            ["row 1, phrase: must not be that of the shipped row 1001: 'canceled'"],
         ),
         # forms of YAML
         ("rows: [\n  {", ["cannot be read: line 2"]),

@@ -122,7 +122,7 @@ def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> No
         (
             ("command: [/bin/true]", "secretFile: secret"),
             "badConfig",
-            ("F:4", "goes with url only"),
+            ("F:4", "is only for targets with url"),
         ),
         (
             ("url: http://127.0.0.1/", "secretFile: none"),
@@ -134,7 +134,7 @@ def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> No
         (
             ("url: http://127.0.0.1/", "headersFile: ours"),
             "badConfig",
-            ("ours:1", "Content-Type", "take it out"),
+            ("ours:1", "Content-Type", "remove it"),
         ),
         (
             ("url: http://127.0.0.1/", "headersFile: bad"),
@@ -161,7 +161,7 @@ def test_two_of_one_name_are_two_of_a_kind(write: Write) -> None:
     one(
         write("targets: [{name: a, url: 'https://x.org'}, {name: a, url: 'https://y.org'}]\n"),
         "badConfig",
-        "a is there twice",
+        "a is also the name",
     )
 
 

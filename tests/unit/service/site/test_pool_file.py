@@ -152,12 +152,12 @@ callSecs: 5
             "unixUsers: 300000-200000\n",
             ["unixUsers: must be two numbers from 1000", "the lower one first"],
         ),
-        ("unixUsers: 65500-70000\n", ["unixUsers: must not hold 65534"]),
+        ("unixUsers: 65500-70000\n", ["unixUsers: must not contain 65534"]),
         ("unixUsers: many\n", ["unixUsers: must be the first and last number"]),
         ("taskSubnets: 10.0.0.1\n", ["taskSubnets: 10.0.0.1 is too small"]),
         ("taskSubnets: 10.0.0.1/8\n", ["taskSubnets: must be an IPv4 network"]),
         ("taskSubnets: 8.0.0.0/8\n", ["taskSubnets: 8.0.0.0/8 is not private"]),
-        ("taskSubnets: 10.0.0.0/23\n", ["too small: each gang takes a /22"]),
+        ("taskSubnets: 10.0.0.0/23\n", ["too small: each gang needs a /22"]),
         ("taskSubnets: 'fd00::/8'\n", ["taskSubnets: must be an IPv4 network"]),
         ("relayNetwork: none\n", ["relayNetwork: must not be none"]),
         ("supervisor: http://x:1\n", ["supervisor: must be host:port"]),
@@ -182,7 +182,7 @@ callSecs: 5
         ),
         (
             "volumes: {a: {source: /srv, target: /d}, b: {source: /opt, target: /d}}\n",
-            ["volumes.b.target: is that of volumes.a (line 4), too"],
+            ["volumes.b.target: is also that of volumes.a (line 4)"],
         ),
         (
             "volumes: {a: {source: /srv}}\n",
@@ -213,25 +213,25 @@ def test_a_mistake_is_told_with_its_line_and_what_would_be_right(
         ("gpus: [all]", ["hosts[1].gpus: must be a list of numbers or UUIDs"]),
         ("plans: premium", ["hosts[1].plans: must be a list"]),
         ("labels: [a]", ["hosts[1].labels: must be a mapping"]),
-        ("sequential: 0", ["hosts[1].sequential: must be a whole number of runs"]),
-        ("name: a", ["hosts[1].name: is that of hosts[0] (line 3), too"]),
-        ("name: A", ["hosts[1].name: is that of hosts[0] (line 3), too"]),
+        ("sequential: 0", ["hosts[1].sequential: must be a whole number of concurrent runs"]),
+        ("name: a", ["hosts[1].name: is also that of hosts[0] (line 3)"]),
+        ("name: A", ["hosts[1].name: is also that of hosts[0] (line 3)"]),
         ("name: a_b", ["hosts[1].name: must be letters, digits"]),
         (
             "address: tcp://localhost:2376",
             [
-                "hosts[1].address: is that of hosts[0] (line 3), too: each host needs an address of its own"
+                "hosts[1].address: is also that of hosts[0] (line 3): each host needs its own address"
             ],
         ),
         ("address: http://127.0.0.1:99", ["F:5: hosts[1].address: must be tcp://ip:port"]),
         ("address: tcp://127.0.0.1", ["hosts[1].address: must be tcp://ip:port"]),
         ("address: tcp://127.0.0.1:99999", ["hosts[1].address: must be tcp://ip:port"]),
         ("address: tcp://me:pw@127.0.0.1:99", ["hosts[1].address: must be tcp://ip:port"]),
-        ("tls: nowhere", ["hosts[1].tls: there is no folder", "nowhere with the certificates"]),
+        ("tls: nowhere", ["hosts[1].tls: folder ", "nowhere with the certificates"]),
         (
             "agentsMb: 1500",
             [
-                "hosts[1].agentsMb: 1500 MiB have no room for one agent of kind parallel, which takes 2048"
+                "hosts[1].agentsMb: 1500 MiB are too few for one agent of kind parallel, which needs 2048"
             ],
         ),
         ("colour: red", ["hosts[1].colour is not known"]),
@@ -256,8 +256,8 @@ def test_plain_tcp_off_loopback_is_an_error_of_its_own(write: Write, ip: str) ->
     assert found == [
         (
             "unsafe",
-            "F:3: hosts[0].address: is plain TCP without TLS off loopback: whoever reaches that port is root on the host; "
-            "give the daemon --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)",
+            "F:3: hosts[0].address: is plain TCP without TLS off loopback: everybody who reaches the port becomes root on the host; "
+            "start the daemon with --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)",
         )
     ]
 
@@ -267,7 +267,7 @@ def test_a_key_that_others_can_read_is_refused(write: Write, tmp_path: pathlib.P
     load(path)
     (tmp_path / "t" / "key.pem").chmod(0o640)
     ((code, sentence),) = told(path)
-    assert code == "unsafe" and "key.pem can be reached by others (mode 0640)" in sentence
+    assert code == "unsafe" and "key.pem is accessible to others (mode 0640)" in sentence
 
 
 def test_credentials_that_others_can_read_are_refused(write: Write, tmp_path: pathlib.Path) -> None:

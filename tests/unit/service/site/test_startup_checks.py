@@ -8,7 +8,8 @@ import pytest
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.service.settings.settings import Settings, SupervisorSettings
-from jobscribe.service.site.startup_checks import check, is_loopback, problems, read_secret
+from jobscribe.service.site.secret_files import is_loopback, read_secret
+from jobscribe.service.site.startup_checks import check, problems
 
 
 def private(path: pathlib.Path, text: str, mode: int = 0o600) -> str:

@@ -105,10 +105,10 @@ async def test_while_it_is_away_the_copy_of_its_last_start_is_shown(tmp_path: Pa
 @pytest.mark.parametrize(
     ("key", "fields", "says"),
     [
-        (FAR, {}, "it is not connected, and no copy was made yet"),
+        (FAR, {}, "the agent is not connected, and there is no copy yet"),
         (BOXED, {}, "on host h1 type: docker logs srj-x"),
-        (BOXED, {"part": "keeper"}, "a keeper writes only when something went wrong"),
-        (BOXED, {"previous": True}, "there is no earlier life of"),
+        (BOXED, {"part": "keeper"}, "a keeper writes only about errors"),
+        (BOXED, {"previous": True}, "has no lines of an earlier process"),
     ],
 )
 async def test_where_there_is_none_it_is_said(

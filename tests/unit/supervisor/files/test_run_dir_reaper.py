@@ -181,7 +181,7 @@ async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remember
     )
     p._engine.policy, p._engine.durable = SimpleNamespace(kept_plans={"premium"}), lambda jid: kept  # type: ignore[assignment,method-assign,misc]
     for _ in range(3):
-        await p._look(990.0)
+        await p._search(990.0)
     assert sorted(t.jid for t in told) == sorted(jids), "each was looked at once"
     assert p._kept_below == {"completed": 201}
     rows[:0] = [
@@ -189,8 +189,8 @@ async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remember
         row("PurgeUs1-simAAA91-model", "completed", 980.0, 301),
     ]
     told.clear()
-    await p._look(990.0)
+    await p._search(990.0)
     assert [t.jid for t in told] == ["PurgeUs1-simAAA91-model"]
     told.clear()
-    await p._look(996.0)
+    await p._search(996.0)
     assert [t.jid for t in told] == ["PurgeUs1-simAAA90-model"], "it was too young the last time"

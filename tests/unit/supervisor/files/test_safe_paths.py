@@ -216,7 +216,7 @@ async def test_a_purge_goes_through_no_link(place: Place, part: str, target: str
     before = place.others()
     p, said = purging(place.user_root)
     p.remove(str(place.mine("simAAA01/model")), 7)
-    p._erase(str(place.mine("simAAA01/.purged-model-8")))
+    p._start_removal(str(place.mine("simAAA01/.purged-model-8")))
     await p.close()
     assert place.others() == before
     if part == "heat/simAAA01/model":
@@ -408,7 +408,7 @@ async def test_a_job_that_swaps_folder_and_link_gets_nothing_purged_elsewhere(
         while (well < least or refused < least) and time.monotonic() < deadline:
             known = len(said)
             p.remove(str(place.mine("simAAA01/model")), 7)
-            p._erase(str(place.mine("simAAA01/.purged-model-7")))
+            p._start_removal(str(place.mine("simAAA01/.purged-model-7")))
             await asyncio.gather(*p._removing.values())
             refused += len(said) > known
             well += len(said) == known
@@ -436,11 +436,11 @@ async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(
 
     for what in (
         lambda: p.remove(str(place.mine("simAAA01/model")), 7),
-        lambda: p._gone(str(place.mine("simAAA01/.purged-model-7"))),
+        lambda: p._remove_tree(str(place.mine("simAAA01/.purged-model-7"))),
     ):
         with monkeypatch.context() as m:
             m.setattr(p, "_folder_of", and_then)
-            m.setattr(p, "_erase", lambda doomed: None)
+            m.setattr(p, "_start_removal", lambda doomed: None)
             what()
         assert place.others() == before
         own.unlink()

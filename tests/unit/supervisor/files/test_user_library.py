@@ -295,7 +295,7 @@ def test_files_of_nothing_but_holes_hold_nobody_up(
     for name, size in (("a", 12_000), ("b", 12_000), ("c", 12_000), ("endless", 2**40)):
         (folder(tmp_path) / name).touch()
         os.truncate(folder(tmp_path) / name, size)
-    assert "not all known yet" in refused("conflict", library.files, UID, "heat")
+    assert "not hashed yet" in refused("conflict", library.files, UID, "heat")
     assert [f["name"] for f in library.files(UID, "heat")] == ["a", "b", "c", "mine"], (
         "each look gets further"
     )

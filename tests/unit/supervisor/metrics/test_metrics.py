@@ -292,10 +292,10 @@ async def test_ended_jobs_are_counted_in_the_index_and_agents_by_their_state(
 async def test_a_large_index_is_not_counted_at_each_scrape(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count, calls = watch.monitoring.aside._count, []
-    monkeypatch.setattr(watch.monitoring.aside, "_count", lambda: (calls.append(1), count())[1])
+    count, calls = watch.monitoring.sampler._count, []
+    monkeypatch.setattr(watch.monitoring.sampler, "_count", lambda: (calls.append(1), count())[1])
     await watch.rows()
-    watch.monitoring.aside._took = 3600.0
+    watch.monitoring.sampler._count_secs = 3600.0
     await watch.rows()
     assert len(calls) == 1
 
@@ -371,10 +371,10 @@ async def test_all_is_well(watch: Watch) -> None:
 
 async def test_a_store_that_cannot_be_written_is_failing_and_heaviest(watch: Watch) -> None:
     watch.engine._paused_until, watch.engine.fails_since, watch.lost = 1e9, 77.0, 3
-    watch.monitoring.look()
+    watch.monitoring.check()
     body = await watch.monitoring.health.body()
     assert body["state"] == "failing" and [r["what"] for r in body["reasons"]] == ["store", "log"]
-    assert body["reasons"][0]["since"] == 77.0 and "jobs run on" in body["reasons"][0]["sentence"]
+    assert body["reasons"][0]["since"] == 77.0 and "jobs continue" in body["reasons"][0]["sentence"]
     assert (await watch.rows())["db_failing"] == 1
 
 
@@ -391,7 +391,7 @@ async def test_a_store_that_cannot_be_written_is_failing_and_heaviest(watch: Wat
 async def test_room_on_disks(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, free: int, files: int | None, state: str
 ) -> None:
-    monkeypatch.setattr(aside_module, "room", lambda folder: Disk(free, 10**13, files))
+    monkeypatch.setattr(aside_module, "disk_usage", lambda folder: Disk(free, 10**13, files))
     said = await watch.whats()
     assert said["state"] == state and ("disk:root" in said) == (state != "ok")
 
@@ -400,7 +400,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_and_is_said(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, write = os.pipe()
-    monkeypatch.setattr(aside_module, "room", lambda folder: os.read(read, 1))
+    monkeypatch.setattr(aside_module, "disk_usage", lambda folder: os.read(read, 1))
     monkeypatch.setattr(aside_module, "WITHIN_SECS", 0.05)
     try:
         said = await watch.whats()
@@ -412,7 +412,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_and_is_said(
         assert "jobscribe_build_info" in (await watch.monitoring.text()).decode()
     finally:
         os.write(write, b"xxxxxxxxxxxxxxxx")
-        await until(lambda: not watch.monitoring.aside._threads.waiting(), "the threads are free")
+        await until(lambda: not watch.monitoring.sampler._threads.waiting(), "the threads are free")
         os.close(read)
         os.close(write)
 
@@ -495,17 +495,17 @@ def report(scheduler: Any) -> Any:
 async def test_a_clock_that_was_set_is_told_for_a_while(watch: Watch) -> None:
     watch.wall += 5
     watch.clock += 5
-    watch.monitoring.look()
+    watch.monitoring.check()
     assert (await watch.whats())["state"] == "ok"
     watch.wall -= 3600
-    watch.monitoring.look()
+    watch.monitoring.check()
     said = await watch.whats()
     assert (
         "-3600.0 s" in said["clock"]["sentence"] and (await watch.rows())["clock_jumps_total"] == 1
     )
-    watch.wall += health_module.TOLD_SECS
-    watch.clock += health_module.TOLD_SECS
-    watch.monitoring.look()
+    watch.wall += health_module.REPORT_SECS
+    watch.clock += health_module.REPORT_SECS
+    watch.monitoring.check()
     assert (await watch.whats())["state"] == "ok"
 
 

@@ -157,11 +157,11 @@ def test_it_is_full_and_then_roomy_again() -> None:
     for position in range(1, MOST_WAITING + 1):
         assert q.room
         q.take(position, str(position), 1, 0.0)
-    assert not q.room and not q.roomy
+    assert not q.room and not q.has_room
     for position in range(1, MOST_WAITING // 2 + 1):
-        q.waiting[position].flying = True
+        q.waiting[position].in_flight = True
         q.delivered(position)
-    assert q.roomy
+    assert q.has_room
 
 
 def test_a_restart_keeps_pauses_and_the_time_that_was_spent_and_no_clock_matters() -> None:
@@ -194,7 +194,7 @@ def test_hurry_tries_at_once_whatever_the_pause() -> None:
     q.take(1, "a", 1, 0.0)
     q.start(0.0)
     q.failed(1, 0.0, asked_secs=3_000.0)
-    assert q.hurry(1.0) == 1 and started(q, 1.0) == [1]
+    assert q.retry_now(1.0) == 1 and started(q, 1.0) == [1]
 
 
 STEPS = st.lists(
@@ -265,13 +265,13 @@ def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_i
         read_on()
         given_up |= {w.position for w in q.expired(mono)}
         flying += started(q, mono)
-        assert set(flying) == {w.position for w in q.waiting.values() if w.flying}
+        assert set(flying) == {w.position for w in q.waiting.values() if w.in_flight}
     while q.waiting or q.cursor < len(log):
         while flying:
             succeed(0)
         read_on()
         mono += LONGEST_PAUSE_SECS
         wall += LONGEST_PAUSE_SECS
-        q.hurry(mono)
+        q.retry_now(mono)
         flying += started(q, mono)
     assert set(told) | given_up == set(range(1, len(log) + 1)), "each is told or given up"

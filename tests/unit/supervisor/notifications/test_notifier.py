@@ -106,7 +106,7 @@ class House:
     async def die(self) -> None:
         """As after kill -9: nothing more is sent or written."""
         assert self.notifications is not None
-        self.notifications._book.write = lambda targets: None  # type: ignore[method-assign]
+        self.notifications._cursors.write = lambda targets: None  # type: ignore[method-assign]
         await self.notifications.close()
 
     def kept(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ async def test_filters_let_through_what_is_asked_for(house: House) -> None:
         house.run(2, uid="other001", code=1)
         await told(there, 4)
         await until(
-            lambda: all(row["behind"] == 0 for row in notifications.told()["targets"]),
+            lambda: all(row["behind"] == 0 for row in notifications.status()["targets"]),
             "all have read everything",
         )
     assert sorted((m["target"], m["uid"]) for m in there.messages()) == [
@@ -344,7 +344,7 @@ async def test_what_was_answered_and_not_written_down_is_told_again_with_the_sam
         house.hook(there)
         notifications = house.begin()
         await until(lambda: (house.place / "notifications.json").exists(), "it has begun")
-        notifications._book.write = lambda targets: None  # type: ignore[method-assign]
+        notifications._cursors.write = lambda targets: None  # type: ignore[method-assign]
         house.run(1)
         house.run(2)
         await told(there, 2)
@@ -379,7 +379,7 @@ async def test_a_full_disk_stops_nothing_and_is_said(
         house.run(1)
         house.run(2)
         await told(there, 2)
-        said = await until(lambda: notifications.told()["unwritten"], "it is said")
+        said = await until(lambda: notifications.status()["unwritten"], "it is said")
         assert (
             "notifications.json cannot be written" in said
             and house.counters.all()["notify.book"] == 1
@@ -387,12 +387,12 @@ async def test_a_full_disk_stops_nothing_and_is_said(
         blocked.rmdir()
         await until(
             lambda: (
-                notifications.told()["unwritten"] is None
+                notifications.status()["unwritten"] is None
                 and house.kept()["a"]["cursor"] == house.store.head()
             ),
             "it is written again",
         )
-        assert sum("go on" in line for line in house.lines) == 1 and any(
+        assert sum("notifications continue" in line for line in house.lines) == 1 and any(
             "can be written again" in line for line in house.lines
         )
 
@@ -416,7 +416,7 @@ async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(
             house.run(n)
         try:
             await told(quick, 60)
-            row = notifications.told()["targets"][0]
+            row = notifications.status()["targets"][0]
             assert (row["waiting"], row["delivered"]) == (20, 0) and row["behind"] > 100
             assert len(slow.got) <= 4
             await until(
@@ -426,7 +426,7 @@ async def test_a_slow_target_holds_up_no_other_and_the_log_waits_for_it(
         finally:
             release.set()
         await told(slow, 60)
-        await until(lambda: notifications.told()["targets"][0]["delivered"] == 60, "all are told")
+        await until(lambda: notifications.status()["targets"][0]["delivered"] == 60, "all are told")
     assert [m["computeJid"] for m in quick.messages()] != [] and len(
         {m["id"] for m in slow.messages()}
     ) == 60
@@ -446,13 +446,13 @@ async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_to
         await told(there, 4)
         # while one is tried, nothing says when the next is
         row = await until(
-            lambda: (r := notifications.told()["targets"][0])["nextTry"] is not None and r,
+            lambda: (r := notifications.status()["targets"][0])["nextTry"] is not None and r,
             "it waits for its next try",
         )
         assert (
             row["waiting"] == 3
             and row["failingSince"] is not None
-            and row["lastError"] == "it answered with HTTP 500"
+            and row["lastError"] == "HTTP 500"
         )
         assert notifications.standing() == [
             {k: row[k] for k in ("name", "waiting", "failingSince", "lastError")}
@@ -466,7 +466,7 @@ async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_to
         before = len(there.got)
         notifications = house.begin()
         notifications.retry("a")
-        await until(lambda: notifications.told()["targets"][0]["delivered"] == 3, "all are told")
+        await until(lambda: notifications.status()["targets"][0]["delivered"] == 3, "all are told")
     after = there.messages()[before:]
     assert [m["computeJobSerial"] for m in after if m["computeJid"] == jid_of(1)] == [1, 2]
     assert notifications.standing()[0]["failingSince"] is None
@@ -481,11 +481,11 @@ async def test_it_is_given_up_in_the_end_and_said(
         house.hook(there, more=", giveUpSecs: 0.3")
         notifications = house.begin()
         house.run(1)
-        await until(lambda: notifications.told()["targets"][0]["givenUp"] == 1, "it is given up")
+        await until(lambda: notifications.status()["targets"][0]["givenUp"] == 1, "it is given up")
         tries = len(there.got)
         assert (
             tries >= 2
-            and notifications.told()["targets"][0]["waiting"] == 0
+            and notifications.status()["targets"][0]["waiting"] == 0
             and house.counters.all()["notify.given_up"] == 1
         )
         assert any("given up after" in line and "HTTP 500" in line for line in house.lines)
@@ -537,8 +537,8 @@ async def test_a_compaction_below_the_cursor_is_told_as_what_it_is(tmp_path: Pat
         ("folded", "completed", jid_of(2), 6),
         ("folded", "error", jid_of(1), 6),
     ]
-    assert any("2 changes that it waits for were folded" in line for line in house.lines)
-    assert any("caught up: 6 changes of 1 jobs were folded" in line for line in house.lines)
+    assert any("a compaction folded 2 pending changes" in line for line in house.lines)
+    assert any("a compaction folded 6 changes of 1 jobs" in line for line in house.lines)
     assert [m["event"] for m in there.messages()[2:]] == ["running", "completed"]
 
 
@@ -550,12 +550,12 @@ async def test_a_test_shows_its_answer_and_waits_for_nobody(house: House) -> Non
         assert (said["delivered"], said["answer"], said["said"]) == (
             True,
             "hello",
-            "it answered with HTTP 200",
+            "HTTP 200",
         )
         (message,) = there.messages()
         assert message["event"] == "test" and message["id"].startswith("test/0/")
     for asked in (notifications.test("b"), asyncio.to_thread(notifications.retry, "b")):
-        with pytest.raises(Refusal, match="there are: a"):
+        with pytest.raises(Refusal, match="known targets: a"):
             await asked
 
 
@@ -568,7 +568,7 @@ async def test_a_damaged_file_is_said_and_not_guessed_at(house: House) -> None:
         (house.place / "notifications.json").write_text(text)
         with receiver() as there:
             house.hook(there)
-            with pytest.raises(Refusal, match="take it away"):
+            with pytest.raises(Refusal, match="remove it"):
                 house.begin()
 
 
@@ -585,7 +585,7 @@ async def test_without_a_file_of_targets_nothing_is_done(house: House) -> None:
     )  # type: ignore[arg-type]
     n.start()
     house.run(1)
-    assert n.told() == {"targets": [], "unwritten": None} and n.standing() == []
+    assert n.status() == {"targets": [], "unwritten": None} and n.standing() == []
     await n.close()
     assert not (house.place / "notifications.json").exists()
     with pytest.raises(Refusal, match=r"notify\.file"):
@@ -605,7 +605,7 @@ async def test_no_secret_is_in_what_is_kept_logged_or_told(house: House) -> None
         await until(lambda: house.kept()["a"]["waiting"], "it is on disk")
         shown = (
             said
-            + json.dumps(notifications.told())
+            + json.dumps(notifications.status())
             + "\n".join(house.lines)
             + json.dumps(house.kept())
             + b"".join(body for _, body in there.got).decode()

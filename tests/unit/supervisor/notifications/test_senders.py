@@ -53,7 +53,7 @@ async def test_it_is_posted_with_its_id_and_a_signature() -> None:
     with receiver(lambda h: reply(h, 202, b"we have " + SECRET.encode())) as there:
         outcome = await post(there.url, headers={"Authorization": "Bearer abc"})
         ((headers, body),) = there.got
-    assert outcome == DeliveryResult(True, "it answered with HTTP 202", "we have <REDACTED>")
+    assert outcome == DeliveryResult(True, "HTTP 202", "we have <REDACTED>")
     assert (
         body == BODY
         and headers["Content-Type"] == "application/json"
@@ -70,8 +70,8 @@ async def test_it_is_posted_with_its_id_and_a_signature() -> None:
     [
         (500, {}, "HTTP 500", 0.0, False),
         (404, {}, "HTTP 404", 0.0, False),
-        (410, {}, "will not take this one", 0.0, True),
-        (429, {"Retry_After": "17"}, "asks for 17 s", 17.0, False),
+        (410, {}, "permanently rejects", 0.0, True),
+        (429, {"Retry_After": "17"}, "pause of 17 s", 17.0, False),
         (503, {"Retry_After": "Tue, 14 Nov 2023 22:13:50 GMT"}, "29.5 s", 29.5, False),
         (429, {"Retry_After": "soon"}, "HTTP 429", 0.0, False),
         (500, {"Retry_After": "17"}, "HTTP 500", 0.0, False),
@@ -84,7 +84,7 @@ async def test_other_answers_are_failures(
         outcome = await post(there.url)
     assert (
         not outcome.delivered
-        and said in outcome.said
+        and said in outcome.sentence
         and (outcome.asked_secs, outcome.final, outcome.answer) == (asked, final, "no")
     )
 
@@ -94,7 +94,7 @@ async def test_a_redirect_is_not_followed() -> None:
         outcome = await post(there.url)
         assert (
             not outcome.delivered
-            and "not followed" in outcome.said
+            and "not followed" in outcome.sentence
             and other.got == []
             and len(there.got) == 1
         )
@@ -138,7 +138,7 @@ def bare() -> Iterator[tuple[socket.socket, str]]:
 
 async def test_who_never_answers_has_his_time_and_no_more(bare: tuple[socket.socket, str]) -> None:
     began = time.monotonic()
-    assert await post(bare[1], secs=0.3) == DeliveryResult(False, "it did not answer within 0.3 s")
+    assert await post(bare[1], secs=0.3) == DeliveryResult(False, "no answer within 0.3 s")
     assert time.monotonic() - began < 0.3 + 5
 
 
@@ -160,18 +160,18 @@ async def test_garbage_is_no_answer(bare: tuple[socket.socket, str], text: bytes
     thread.start()
     outcome = await post(bare[1])
     thread.join()
-    assert not outcome.delivered and ("understood" in outcome.said or "reached" in outcome.said), (
-        outcome
-    )
+    assert not outcome.delivered and (
+        "HTTP answer" in outcome.sentence or "reached" in outcome.sentence
+    ), outcome
 
 
 async def test_who_is_not_there_is_told_from_who_has_no_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert (await post(f"http://127.0.0.1:{port}/")).said == "it refuses the connection"
+    assert (await post(f"http://127.0.0.1:{port}/")).sentence == "connection refused"
     assert (
         await post("http://no-such-host.invalid/")
-    ).said == "the name of its host cannot be resolved"
+    ).sentence == "the host name cannot be resolved"
 
 
 async def test_its_certificate_is_verified(tmp_path: Path) -> None:
@@ -179,9 +179,13 @@ async def test_its_certificate_is_verified(tmp_path: Path) -> None:
     with receiver(tls=own) as there:
         assert (await post(there.url, ca=ca)).delivered
         outcome = await post(there.url)
-        assert not outcome.delivered and "certificate" in outcome.said and "caFile" in outcome.said
+        assert (
+            not outcome.delivered
+            and "certificate" in outcome.sentence
+            and "caFile" in outcome.sentence
+        )
         wrong_name = await post(there.url.replace("127.0.0.1", "localhost"), ca=ca)
-        assert not wrong_name.delivered and "certificate" in wrong_name.said
+        assert not wrong_name.delivered and "certificate" in wrong_name.sentence
         assert len(there.got) == 1
 
 
@@ -232,7 +236,10 @@ async def test_a_command_has_the_message_and_a_clean_environment(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("echo no; exit 3", "it exited with 3"), ("echo no; kill -9 $$", "it was ended by signal 9")],
+    [
+        ("echo no; exit 3", "the command exited with 3"),
+        ("echo no; kill -9 $$", "the command was killed by signal 9"),
+    ],
 )
 async def test_its_exit_says_whether_it_took_it(text: str, said: str) -> None:
     assert await run("/bin/sh", "-c", text) == DeliveryResult(False, said, "no\n")
@@ -241,12 +248,12 @@ async def test_its_exit_says_whether_it_took_it(text: str, said: str) -> None:
 async def test_one_that_is_missing_or_cannot_be_executed_is_said_so(tmp_path: Path) -> None:
     assert (
         await run("/no/such/program")
-    ).said == "/no/such/program cannot be started: No such file or directory"
+    ).sentence == "/no/such/program cannot be started: No such file or directory"
     script = tmp_path / "script"
     script.write_text("no program")
     script.chmod(0o700)
     before = descriptors()
-    assert (await run(str(script))).said == f"{script} cannot be started: Exec format error"
+    assert (await run(str(script))).sentence == f"{script} cannot be started: Exec format error"
     assert descriptors() == before
 
 
@@ -271,7 +278,9 @@ async def test_one_that_hangs_is_ended_with_its_children() -> None:
     outcome = await run(
         "/bin/sh", "-c", f"trap '' TERM; sleep 3{mark} & sleep 3{mark}; sleep 3{mark}", secs=0.5
     )
-    assert outcome == DeliveryResult(False, "it was not over within 0.5 s, and was ended", "")
+    assert outcome == DeliveryResult(
+        False, "the command did not end within 0.5 s and was killed", ""
+    )
     await until_gone(mark)
 
 
@@ -279,7 +288,7 @@ async def test_what_it_leaves_behind_is_ended_and_not_waited_for() -> None:
     mark = f"{os.getpid()}.0002"
     began = time.monotonic()
     assert await run("/bin/sh", "-c", f"sleep 3{mark} & echo done") == DeliveryResult(
-        True, "it exited with 0", "done\n"
+        True, "the command exited with 0", "done\n"
     )
     assert time.monotonic() - began < 10
     await until_gone(mark)
@@ -294,7 +303,11 @@ async def test_one_that_floods_gets_a_broken_pipe() -> None:
     )
     assert len(outcome.answer) <= MOST_SHOWN
     forever = await run("/usr/bin/yes")
-    assert not forever.delivered and "signal 13" in forever.said and str(MOST_READ) in forever.said
+    assert (
+        not forever.delivered
+        and "signal 13" in forever.sentence
+        and str(MOST_READ) in forever.sentence
+    )
 
 
 async def test_who_closes_ends_what_runs() -> None:

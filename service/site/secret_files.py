@@ -1,0 +1,82 @@
+"""Checks of secret files and listener addresses that several site files share.
+
+No site file is read here, so every module of this package may import this one.
+"""
+
+import ipaddress
+import os
+import stat
+from collections.abc import Iterator
+
+from ...protocol.errors import Refusal
+
+MIN_SECRET_LENGTH = 20
+_MIN_DIFFERENT_CHARACTERS = 8
+_EXAMPLES = (
+    "secret",
+    "password",
+    "changeme",
+    "change-me",
+    "example",
+    "default",
+    "development",
+    "jobscribe",
+)
+
+
+def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> str:
+    """Return the secret in the file that a setting names. Raises Refusal("unsafe") if others can
+    read the file, or if the secret is weak.
+    """
+    for problem in file_problems(setting, path):
+        raise problem
+    try:
+        with open(path, encoding="utf-8") as f:
+            secret = f.read().strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise Refusal("badConfig", f"the secret in {path} cannot be read: {e}") from None
+    if is_weak(secret):
+        raise unsafe(
+            f"the secret in {path} is easily guessed; 'openssl rand -hex 32' creates a strong one"
+        )
+    if any(word in secret.lower() for word in _EXAMPLES):
+        raise unsafe(
+            f"the secret in {path} is from an example; 'openssl rand -hex 32' creates a strong one"
+        )
+    return secret
+
+
+def file_problems(name: str, path: str) -> Iterator[Refusal]:
+    """Yield reasons why this file must not contain a secret. name: the setting or field."""
+    try:
+        found = os.stat(path)
+    except OSError as e:
+        yield Refusal("badConfig", f"{name}: {path} cannot be read: {e.strerror}")
+        return
+    if not stat.S_ISREG(found.st_mode):
+        yield unsafe(f"{name}: {path} is not a regular file")
+    if found.st_mode & 0o077:
+        yield unsafe(
+            f"{name}: {path} is accessible to others (mode {stat.S_IMODE(found.st_mode):04o});"
+            f" run: chmod 600 {path}"
+        )
+    if found.st_uid not in (0, os.geteuid()):
+        yield unsafe(f"{name}: {path} belongs to another user (uid {found.st_uid})")
+
+
+def is_weak(secret: str) -> bool:
+    return len(secret) < MIN_SECRET_LENGTH or len(set(secret)) < _MIN_DIFFERENT_CHARACTERS
+
+
+def is_loopback(ip: str) -> bool:
+    """Return whether an address is reachable only from this machine."""
+    if ip == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(ip).is_loopback
+    except ValueError:
+        return False
+
+
+def unsafe(sentence: str) -> Refusal:
+    return Refusal("unsafe", sentence)
