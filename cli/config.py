@@ -4,8 +4,8 @@ from, and whether it may.
 
 import click
 
-from .services.up import assignments
 from .session.session import command, session
+from .session.setting_assignments import assignments
 
 
 @command()

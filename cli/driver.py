@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .services.up import assignments
 from .session.session import Session, command, session
+from .session.setting_assignments import assignments
 
 if TYPE_CHECKING:
     from ..drivers.sbatch.cluster_check import Line
@@ -191,7 +191,7 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
     except ImportError as e:
         what = f"sign-in needs a package that is not installed here ({e.name})"
         raise Refusal("signInUnreachable", f"{what}: pip install 'jobscribe[sbatch]'") from None
-    from .login import credentials
+    from .session.credentials import credentials
 
     typed = credentials(
         s,

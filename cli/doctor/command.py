@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..services.up import assignments
 from ..session.session import Session, command, session
+from ..session.setting_assignments import assignments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

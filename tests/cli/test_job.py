@@ -191,7 +191,7 @@ def test_logs_give_the_newest_bytes_and_say_that_there_is_more(
     fake.write(jids[0], "stdout", b"old" + b"x" * 4096)
     ended = run("job", "logs", jids[0])
     assert ended.out == "x" * 4096
-    assert "3 more before them: --all" in ended.err
+    assert "3 earlier bytes omitted" in ended.err
     assert run("job", "logs", "--all", jids[0]).out == "old" + "x" * 4096
     assert run("job", "logs", "--tail", "7", jids[0]).out == "x" * 7
 
@@ -389,7 +389,7 @@ def test_the_list_has_commands_and_calls_the_state_as_the_status_does(run: Run, 
     assert row["state"] == row["status"] == status["state"] == "pending"
     assert (row["command"], row["name"]) == ("sh -c " + "y" * 100, "mine")
     heads, line = run("job", "list").out.splitlines()
-    assert heads.split() == ["JOB", "STATE", "QUEUED", "TOOK", "REASON", "KIND", "COMMAND"]
+    assert heads.split() == ["JOB", "STATE", "QUEUED", "DURATION", "REASON", "KIND", "COMMAND"]
     assert line.endswith("  sh -c " + "y" * 51 + "...")
     assert run("job", "list", "--json", "--state", "error").json()["items"] == []
 

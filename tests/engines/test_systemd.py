@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from machine import ROOT, SERVER, STATE, SUPERVISOR, UID, WAITS, Job, Machine, recipes, until
 
-from jobscribe.cli.services.up import NOT_LIKE_THIS
+from jobscribe.cli.services.startup import EXIT_CONFIG
 from jobscribe.runtime.log.session_folders import log_files
 
 pytestmark = pytest.mark.timeout(120)
@@ -208,7 +208,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job
             machine.shows("ActiveState"),
             machine.shows("ExecMainStatus"),
             machine.shows("NRestarts"),
-        ) == ("failed", str(NOT_LIKE_THIS), "0")
+        ) == ("failed", str(EXIT_CONFIG), "0")
         time.sleep(1.5)  # more than three times RestartSec of these tests
         assert machine.shows("ActiveState") == "failed"
         assert machine.journal(since=since, own=True)[-2:] == [
