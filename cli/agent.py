@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..client.api.errors import ClientError
-from .session.job_names import is_whole, whole
+from .session.job_names import is_full_jid, resolve_job
 from .session.session import command, session
 from .terminal.quantities import moment
 
@@ -32,7 +32,7 @@ def list_agents(all_users: bool) -> None:
         s.screen.value("jobscribe.agent.list/1", {"items": rows})
         return
     if not rows:
-        s.screen.say(
+        s.screen.message(
             "there is no agent yet: the first run of a user starts one"
             + ("" if all_users else "; those of others: --all-users")
         )
@@ -55,7 +55,7 @@ def list_agents(all_users: bool) -> None:
     )
     for r in rows:
         if r["lastError"]:
-            s.screen.say(f"{r['agent']}: {r['lastError']}")
+            s.screen.message(f"{r['agent']}: {r['lastError']}")
 
 
 @command(name="logs")
@@ -105,8 +105,8 @@ def agent_logs(
     if everything and tail:
         raise click.UsageError("--all and --tail exclude each other")
     s = session()
-    whose = None if all_users or "@" in name or is_whole(name) else s.client().uid
-    agent = whole(s, name) if name == "last" or is_whole(name) else name
+    whose = None if all_users or "@" in name or is_full_jid(name) else s.client().uid
+    agent = resolve_job(s, name) if name == "last" or is_full_jid(name) else name
     reading = _Reading(s, agent, whose, keeper=keeper, previous=previous)
     shown = reading.begin(
         0 if everything else tail or NEWEST_BYTES, said=not tail and not everything
@@ -154,9 +154,9 @@ def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> No
     if s.screen.json:
         s.screen.value("jobscribe.agent.stop/1", {"stopped": gone, "refused": refused})
     for agent in gone:
-        s.screen.say(f"{agent} has ended")
+        s.screen.message(f"{agent} has ended")
     for one in refused:
-        s.screen.say(one["error"])
+        s.screen.message(one["error"])
     if refused:
         raise SystemExit(1)
 
@@ -173,7 +173,7 @@ def _until_gone(s: Any, agents: list[str]) -> list[str]:
         }
         left = [a for a in left if a in there]
         if left and time.monotonic() >= told:
-            s.screen.say(f"waiting until {', '.join(left)} has ended")
+            s.screen.message(f"waiting until {', '.join(left)} has ended")
             told = deadline
         if left:
             time.sleep(LOOK_SECS / 5)
@@ -190,9 +190,9 @@ class _Reading:
     def begin(self, tail: int, *, said: bool) -> bool:
         piece = self._ask(tail=tail)
         if self._what["previous"]:
-            self._s.screen.say(f"[{piece['where']}]") if piece["where"] else None
+            self._s.screen.message(f"[{piece['where']}]") if piece["where"] else None
         elif said and piece["offset"] > 0:
-            self._s.screen.say(
+            self._s.screen.message(
                 f"[the newest {tail} bytes of {piece['where']}; {piece['offset']} more before them: --all]"
             )
         if not piece["text"]:
@@ -202,7 +202,7 @@ class _Reading:
     def go_on(self) -> bool:
         piece = self._ask()
         if piece["offset"] < self._offset:
-            self._s.screen.say(f"[{piece['where']} begins anew: it was rotated]")
+            self._s.screen.message(f"[{piece['where']} begins anew: it was rotated]")
         return self._show(piece)
 
     def _ask(self, tail: int = 0) -> dict[str, Any]:
@@ -245,4 +245,4 @@ class _Reading:
                 }
             )
         else:
-            self._s.screen.say(f"[{sentence}]")
+            self._s.screen.message(f"[{sentence}]")

@@ -24,12 +24,12 @@ def list_clusters() -> None:
         s.screen.value("jobscribe.cluster.list/1", {"items": clusters})
         return
     if not clusters:
-        s.screen.say(_NONE)
+        s.screen.message(_NONE)
         return
     s.screen.table(_HEADS, [row for c in clusters for row in _rows(c)])
     for cluster in clusters:
         for sentence in _said(cluster):
-            s.screen.say(f"{cluster['cluster']}: {sentence}")
+            s.screen.message(f"{cluster['cluster']}: {sentence}")
 
 
 def _rows(cluster: dict[str, Any]) -> list[list[str]]:

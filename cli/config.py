@@ -76,7 +76,7 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
         for problem in found:
             s.screen.line(f"{problem.code}: {problem.sentence}")
         for warning in warnings:
-            s.screen.say(f"warning: {warning}")
+            s.screen.message(f"warning: {warning}")
         if not found:
-            s.screen.say("a supervisor may start with this configuration")
+            s.screen.message("a supervisor may start with this configuration")
     raise SystemExit(1 if found else 0)

@@ -108,7 +108,7 @@ def check(
     if s.screen.json:
         s.screen.value("jobscribe.driver.check/1", {"ok": not wrong, "items": found})
     else:
-        s.screen.say(
+        s.screen.message(
             f"{wrong} problem{'' if wrong == 1 else 's'} in {len(clusters)} cluster{'' if len(clusters) == 1 else 's'}"
         )
     if wrong:

@@ -22,7 +22,7 @@ def health() -> None:
     --patience).
     """
     s = session()
-    s.answer_at_once("health answers at once")
+    s.limit_wait("health answers at once")
     said = s.client().operating.health()
     state = str(said["state"])
     if s.screen.json:
@@ -33,7 +33,7 @@ def health() -> None:
             s.screen.line(_line(reason))
             s.screen.line(f"  try: {reason['try']}")
         if not said["reasons"]:
-            s.screen.say("nothing is wrong that the supervisor knows of")
+            s.screen.message("nothing is wrong that the supervisor knows of")
     raise SystemExit(CODES.get(state, 3))
 
 

@@ -58,7 +58,7 @@ def login(
         )
     else:
         already = "already " if was_ready else ""
-        s.screen.say(
+        s.screen.message(
             f"{already}signed in to {status['cluster']}"
             + (f" as {status['user']}" if status.get("user") else "")
         )
@@ -86,16 +86,16 @@ def logout(cluster: str | None) -> None:
         return
     name = reply["cluster"]
     if reply["signedOut"]:
-        s.screen.say(
+        s.screen.message(
             f"signed out of {name}" + (f" as {reply['user']}" if reply.get("user") else "")
         )
     else:
-        s.screen.say(f"you were not signed in to {name}")
+        s.screen.message(f"you were not signed in to {name}")
     if not reply["agentEnded"]:
-        s.screen.say(
+        s.screen.message(
             f"your agent on {reply['host']} cannot be reached and may still run; without a supervisor it exits on its own"
         )
     if reply["runs"]:
-        s.screen.say(
+        s.screen.message(
             f"{reply['runs']} of your runs continue there; after 'jobscribe login {name}' their state is known again"
         )

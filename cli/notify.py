@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .session.request_progress import ticking
+from .session.request_progress import show_progress
 from .session.session import command, session
 from .terminal.quantities import moment
 
@@ -32,16 +32,18 @@ def list_targets() -> None:
         )
         return
     if not told["targets"]:
-        s.screen.say(_NONE)
+        s.screen.message(_NONE)
         return
     s.screen.table(_HEADS, [_row(target) for target in told["targets"]])
     for target in told["targets"]:
         if target["failingSince"] is not None:
-            s.screen.say(
+            s.screen.message(
                 f"{target['name']} fails since {moment(target['failingSince'])}: {target['lastError']}"
             )
     if told["unwritten"]:
-        s.screen.say(f"{told['unwritten']}; what is told until then is told again after a restart")
+        s.screen.message(
+            f"{told['unwritten']}; what is told until then is told again after a restart"
+        )
 
 
 @command()
@@ -52,7 +54,7 @@ def test(name: str) -> None:
     """
     s = session()
     client = s.client()
-    with ticking(s, client, lambda asker: f"{name} has not answered yet"):
+    with show_progress(s, client, lambda asker: f"{name} has not answered yet"):
         answer = client.operating.notify_test(name)
     answer.pop("state", None)
     if s.screen.json:
@@ -60,7 +62,7 @@ def test(name: str) -> None:
     else:
         for line in answer["answer"].splitlines():
             s.screen.line(line)
-        s.screen.say(
+        s.screen.message(
             f"{name} was {'' if answer['delivered'] else 'not '}told, after {answer['secs']:.1f} s: {answer['said']}"
         )
     if not answer["delivered"]:
@@ -76,11 +78,11 @@ def retry(name: str) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.notify.retry/1", {"name": name, "waiting": answer["waiting"]})
     elif answer["waiting"]:
-        s.screen.say(
+        s.screen.message(
             f"{answer['waiting']} notifications for {name} are tried now; 'jobscribe notify list' shows what comes of it"
         )
     else:
-        s.screen.say(f"nothing waits for {name}")
+        s.screen.message(f"nothing waits for {name}")
 
 
 def _row(target: dict[str, Any]) -> list[str]:

@@ -35,12 +35,12 @@ def show() -> None:
         s.screen.value("jobscribe.pool/1", {"items": hosts})
         return
     if not hosts:
-        s.screen.say(_NONE)
+        s.screen.message(_NONE)
         return
     s.screen.table(_HEADS, [_row(h) for h in hosts])
     for host in hosts:
         if host["state"] != "up":
-            s.screen.say(f"{host['host']}: {host['detail']}")
+            s.screen.message(f"{host['host']}: {host['detail']}")
 
 
 @command()
@@ -56,7 +56,7 @@ def check() -> None:
         for problem in problems:
             s.screen.line(problem)
         if not problems:
-            s.screen.say(
+            s.screen.message(
                 "every host of the pool can be used" if s.client().operating.pool() else _NONE
             )
     if problems:

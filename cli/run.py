@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .session.last_refusal import noting
+from .session.last_refusal import record_refusal
 from .session.session import Session, command, session
 from .submission.run_options import run_options, spec_options
 from .terminal.output_stream import OutputStreamer, sink_for
@@ -40,11 +40,11 @@ def run(words: tuple[str, ...], **options: Any) -> None:
     fields = spec_options(**options)
     with _signals():
         try:
-            with noting(s):
+            with record_refusal(s):
                 job = s.client().run(words, **fields)
         except KeyboardInterrupt:
-            s.screen.say(
-                f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted"
+            s.screen.message(
+                f"not answered yet; 'jobscribe job list --active{s.supervisor_options()}' shows whether the run was submitted"
             )
             raise
         assert job.submitted is not None
@@ -125,14 +125,14 @@ def _waited(s: Session, job: "Job") -> "RunState":
 
 
 def _canceled(s: Session, job: "Job", pumps: list[OutputStreamer], by: str) -> "RunState":
-    s.screen.say(f"canceling {job.jid}; {by} again leaves it to end alone")
+    s.screen.message(f"canceling {job.jid}; {by} again leaves it to end alone")
     try:
         job.cancel(f"{by} at jobscribe run")
         state = job.wait()
         for pump in pumps:
             pump.join()
     except KeyboardInterrupt:
-        s.screen.say(f"left; see: jobscribe job status {job.jid}{s.here()}")
+        s.screen.message(f"left; see: jobscribe job status {job.jid}{s.supervisor_options()}")
         _leave(LEFT)
     return state
 
@@ -141,8 +141,8 @@ def _ended(s: Session, job: "Job", state: "RunState") -> int:
     if s.screen.json:
         s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
     elif state.state != "completed" or state.shell_code:
-        s.screen.say(f"{job.jid} {state.sentence()}")
-        s.screen.say(f"  jobscribe job why {job.jid}{s.here()}")
+        s.screen.message(f"{job.jid} {state.sentence()}")
+        s.screen.message(f"  jobscribe job why {job.jid}{s.supervisor_options()}")
     return state.shell_code
 
 

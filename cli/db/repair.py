@@ -32,9 +32,9 @@ def repair(yes: bool) -> None:
         return
     if not yes:
         for line in _damage_lines(damage):
-            s.screen.say(line)
+            s.screen.message(line)
         if s.screen.json or not sys.stdin.isatty():
-            s.screen.say("nothing was changed: add --yes to repair the store")
+            s.screen.message("nothing was changed: add --yes to repair the store")
             if s.screen.json:
                 print_result(s, "jobscribe.db.repair/1", [], {"damage": damage, "repaired": None})
             raise SystemExit(1)

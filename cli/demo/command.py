@@ -79,7 +79,7 @@ class _Shown:
         self._rest = b""
 
     def say(self, text: str) -> None:
-        self._screen.say(f"[{time.monotonic() - self._begun:6.2f} s] {text}")
+        self._screen.message(f"[{time.monotonic() - self._begun:6.2f} s] {text}")
 
     def output(self, part: "LogPart", computation: Computation) -> None:
         """Whole lines of the job's output, each with how far the computation is."""
@@ -88,16 +88,18 @@ class _Shown:
             text = line.decode("utf-8", "replace")
             permille = computation.permille(text)
             progress = "     " if permille is None else f"{permille / 10:3.0f} %"
-            (self._screen.say if self._screen.json else self._screen.line)(f"{progress} | {text}")
+            (self._screen.message if self._screen.json else self._screen.line)(
+                f"{progress} | {text}"
+            )
 
     def ended(self, root: Path, pid: int | None) -> None:
         self.say("done" if pid is None else f"done; the supervisor runs on as pid {pid}")
         if pid is None:
-            self._screen.say(
+            self._screen.message(
                 f"stopped; everything is still in {root} (remove it with: rm -r {root})"
             )
         else:
-            self._screen.say(
+            self._screen.message(
                 f"  jobscribe job list --root {root}\n  kill {pid}   # stops it; its agents and jobs would live on"
             )
 
@@ -175,7 +177,7 @@ def _computed(s: Session, root: Path, computation: Computation, shown: _Shown) -
         try:
             state = job.wait()
         except KeyboardInterrupt:
-            s.screen.say("canceling")
+            s.screen.message("canceling")
             job.cancel("Ctrl-C at jobscribe demo")
             state = job.wait()
         for pump in pumps:

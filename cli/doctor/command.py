@@ -117,6 +117,6 @@ def _print(s: Session, found: "list[Finding]") -> None:
         if f.advice and f.state != "ok":
             s.screen.line(f"{indent}do: {f.advice}")
     counts = {state: sum(f.state == state for f in found) for state in _WORDS}
-    s.screen.say(
+    s.screen.message(
         f"{counts['ok']} in order, {counts['warn']} to know, {counts['fail']} wrong, {counts['skip']} not looked at"
     )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import command, session
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def cancel(
         return cancel_groups(s, names, indices, status, reason)
     states = []
     for name in names:
-        jid = whole(s, name)
+        jid = resolve_job(s, name)
         state = s.client_for(jid).cancel(jid, reason=reason)
         states.append(state)
         if not s.screen.json:
-            s.screen.say(f"{jid} {state.sentence()}{_unchanged_reason(state)}")
+            s.screen.message(f"{jid} {state.sentence()}{_unchanged_reason(state)}")
     if s.screen.json:
         s.screen.value("jobscribe.job.cancel/1", {"items": [state.raw for state in states]})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.errors import Refusal
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import moment
 
@@ -33,7 +33,7 @@ def files(name: str, globs: tuple[str, ...]) -> None:
     for all that is in it.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     found = list(_chosen(s, s.client_for(jid), jid, globs))
     if s.screen.json:
         s.screen.value("jobscribe.job.files/1", {"computeJid": jid, "items": found})
@@ -43,7 +43,7 @@ def files(name: str, globs: tuple[str, ...]) -> None:
             [[str(f["size"]), moment(f["mtime"]), f["name"]] for f in found],
         )
     else:
-        s.screen.say(
+        s.screen.message(
             f"no file in the run directory of {jid}"
             + (f" matches {' or '.join(globs)}" if globs else "")
         )
@@ -70,7 +70,7 @@ def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
     could not be copied.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     client = s.client_for(jid)
     found = list(_chosen(s, client, jid, globs))
     if not found:
@@ -78,7 +78,7 @@ def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
         raise Refusal(
             "notFound",
             f"no file in the run directory of {jid}{what}",
-            {"advice": f"jobscribe job files {jid}{s.here()}"},
+            {"advice": f"jobscribe job files {jid}{s.supervisor_options()}"},
         )
     copied, failed = _Copying(s, client, jid, folder, force).all(found)
     if s.screen.json:
@@ -152,7 +152,7 @@ class _Copying:
             except (Refusal, ClientError) as e:
                 if isinstance(e, ClientError) and e.code not in _OF_ONE_FILE:
                     raise
-                self._s.screen.say(f"{file['name']}: {e.sentence}")
+                self._s.screen.message(f"{file['name']}: {e.sentence}")
                 failed.append({"name": file["name"], "code": e.code, "error": e.sentence})
                 continue
             copied.append({"name": file["name"], "path": path, "size": size})

@@ -11,8 +11,8 @@ import click
 from ...protocol.api.job_arrays import Indices, parse_indices, text_of
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
-from ..session.job_names import group_named
-from ..session.request_progress import ticking
+from ..session.job_names import resolve_group
+from ..session.request_progress import show_progress
 from ..session.session import Session, command, session
 
 if TYPE_CHECKING:
@@ -36,23 +36,23 @@ def submit_array(
 ) -> None:
     """One run for each index, in one request; prints the group."""
     count = len(parse_indices(indices).numbers)
-    uid, sid = group_named(s, group) if group is not None else (None, None)
+    uid, sid = resolve_group(s, group) if group is not None else (None, None)
     client = s.client() if uid is None else s.client_for(uid)
     spec = client.spec(words, simulation_id=sid, **fields)
 
     def said(asker: "Client") -> str:
         return f"{min(count, asker.group(spec.simulation_id, limit=0).total)} of {count} submitted"
 
-    with ticking(s, client, said):
+    with show_progress(s, client, said):
         answer = client.submit_array(spec, indices)
     if s.screen.json:
         s.screen.value("jobscribe.job.submit-array/1", answer)
     else:
         s.screen.line(answer["group"])
     for refused in answer["refused"]:
-        s.screen.say(f"index {refused['index']}: {refused['error']}")
+        s.screen.message(f"index {refused['index']}: {refused['error']}")
     if answer["refusedCount"] > len(answer["refused"]):
-        s.screen.say(f"and {answer['refusedCount'] - len(answer['refused'])} more")
+        s.screen.message(f"and {answer['refusedCount'] - len(answer['refused'])} more")
     if not quiet and not s.screen.json:
         _hints(s, answer)
     if answer["refusedCount"]:
@@ -61,13 +61,15 @@ def submit_array(
 
 def _hints(s: Session, answer: dict[str, Any]) -> None:
     states = ", ".join(f"{n} {state}" for state, n in answer["states"].items())
-    s.screen.say(f"{answer['accepted']} of {answer['count']} submitted ({states})")
+    s.screen.message(f"{answer['accepted']} of {answer['count']} submitted ({states})")
     for verb, about in (
         ("group", "how they stand"),
         ("wait --group", "wait for all of them"),
         ("cancel --group", "cancel them"),
     ):
-        s.screen.say(f"  jobscribe job {verb} {answer['group']}{s.here()}   # {about}")
+        s.screen.message(
+            f"  jobscribe job {verb} {answer['group']}{s.supervisor_options()}   # {about}"
+        )
 
 
 # ---- job group
@@ -93,7 +95,7 @@ def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool)
     s = session()
     items = []
     for name in names:
-        uid, sid = group_named(s, name)
+        uid, sid = resolve_group(s, name)
         client = s.client_for(uid)
         if quiet and not s.screen.json:
             for run in client.group_runs(sid, status=wanted):
@@ -181,7 +183,7 @@ def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> 
     begun = time.monotonic()
     states = [
         (uid, _over(s, s.client_for(uid), sid, begun, timeout))
-        for uid, sid in [group_named(s, name) for name in names]
+        for uid, sid in [resolve_group(s, name) for name in names]
     ]
     codes = [_code(s.client_for(uid), state) for uid, state in states]
     if s.screen.json:
@@ -193,7 +195,7 @@ def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> 
     else:
         for (_, state), code in zip(states, codes, strict=True):
             if code:
-                s.screen.say(_sentence(state))
+                s.screen.message(_sentence(state))
     late = any(not state.over for _, state in states)
     raise SystemExit(TIMED_OUT if late else next((c for c in codes if c), 0))
 
@@ -242,9 +244,9 @@ def cancel_groups(
             "badRequest", "the indices of a cancel have no % behind them: that is for a submission"
         )
     answers = []
-    for uid, sid in [group_named(s, name) for name in names]:
+    for uid, sid in [resolve_group(s, name) for name in names]:
         client = s.client_for(uid)
-        with ticking(
+        with show_progress(
             s,
             client,
             lambda asker, sid=sid: f"canceling: {_sentence(asker.group(sid, limit=0))}",  # type: ignore[misc]
@@ -252,7 +254,7 @@ def cancel_groups(
             answer = client.cancel_group(sid, indices=indices, status=status, reason=reason)
         answers.append(answer)
         if not s.screen.json:
-            s.screen.say(_canceled(answer))
+            s.screen.message(_canceled(answer))
     if s.screen.json:
         s.screen.value("jobscribe.job.cancel-group/1", {"items": answers})
 

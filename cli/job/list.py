@@ -51,7 +51,7 @@ def list_jobs(
         return
     s.screen.table(_HEADS, [_row(r) for r in page.jobs])
     if page.next is not None and len(page.jobs) == limit:
-        s.screen.say(f"there may be more jobs: --before {page.next}")
+        s.screen.message(f"there may be more jobs: --before {page.next}")
 
 
 def _row(row: dict[str, Any]) -> list[str]:

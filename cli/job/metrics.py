@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import duration
 
@@ -38,7 +38,7 @@ def metrics(name: str, watch: bool, sums: bool, series: bool) -> None:
     tasks.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     if series and not s.screen.json:
         raise click.UsageError("--series goes with --json")
     if not watch:

@@ -2,7 +2,7 @@
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import command, session
 from .tasks import task_name
 
@@ -16,7 +16,7 @@ def release(name: str, role: str | None, index: int | None) -> None:
     if index is not None and role is None:
         raise click.UsageError("--index requires --role")
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     client = s.client_for(jid)
     before = client.tasks(jid)
     held = [
@@ -39,8 +39,8 @@ def release(name: str, role: str | None, index: int | None) -> None:
             if index is None
             else f"no task {role}/{index}"
         )
-        s.screen.say(f"{jid}: {selected} is held for debugging; nothing was changed")
+        s.screen.message(f"{jid}: {selected} is held for debugging; nothing was changed")
         return
-    s.screen.say(
+    s.screen.message(
         f"{jid}: released {', '.join(map(task_name, held))}; the job is {state.sentence()}"
     )

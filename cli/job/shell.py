@@ -17,7 +17,7 @@ import click
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse_agent_key
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from .tasks import task_name
 
@@ -56,7 +56,7 @@ def shell(
     s = session()
     if s.screen.json and not only_print:
         raise click.UsageError("--json goes with --print: a shell is for a person")
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     answer = s.client_for(jid).tasks(jid, attempt or 0)
     task = chosen(answer, role, index)
     words = [*_into_batch_job(task), "/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
@@ -64,7 +64,7 @@ def shell(
         _print(s, task, words)
         return
     _check(task, words)
-    s.screen.say(f"[{_about(task, answer)}; 'exit' leaves it]")
+    s.screen.message(f"[{_about(task, answer)}; 'exit' leaves it]")
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(words[0], words)

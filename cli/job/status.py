@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.jobs.status import PURGED
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import command, session
 from ..terminal.quantities import duration, moment
 from .tasks import at_most, attempt_line, hints
@@ -31,7 +31,7 @@ def status(names: tuple[str, ...], porcelain: bool) -> None:
     s = session()
     if porcelain and s.screen.json:
         raise click.UsageError("--porcelain and --json exclude each other")
-    jids = [whole(s, name) for name in names]
+    jids = [resolve_job(s, name) for name in names]
     states = [s.client_for(jid).status(jid) for jid in jids]
     if porcelain:
         for state in states:
@@ -46,7 +46,7 @@ def status(names: tuple[str, ...], porcelain: bool) -> None:
         for line in _lines(jid, state, answer):
             s.screen.line(line)
         for line in hints(s, jid, answer["tasks"]) if answer is not None else ():
-            s.screen.say(line)
+            s.screen.message(line)
 
 
 def _porcelain(state: "RunState") -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import duration, moment
 
@@ -33,7 +33,7 @@ _PORTS_SHOWN = 4
 def tasks(name: str, attempt: int | None, failed: bool) -> None:
     """Show the attempts of a run, why each was retried or not, and the tasks of one attempt."""
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     answer = s.client_for(jid).tasks(jid, attempt or 0)
     shown = [t for t in answer["tasks"] if not failed or t["state"] in ("failed", "held")]
     if s.screen.json:
@@ -44,11 +44,11 @@ def tasks(name: str, attempt: int | None, failed: bool) -> None:
     if shown:
         s.screen.table(_HEADS, [_row(t) for t in shown])
     elif answer["tasks"]:
-        s.screen.say("no task of this attempt has failed")
+        s.screen.message("no task of this attempt has failed")
     else:
-        s.screen.say(_no_tasks(answer))
+        s.screen.message(_no_tasks(answer))
     for line in hints(s, jid, answer["tasks"]):
-        s.screen.say(line)
+        s.screen.message(line)
 
 
 def hints(s: Session, jid: str, tasks_: "Sequence[dict[str, Any]]") -> list[str]:
@@ -56,7 +56,7 @@ def hints(s: Session, jid: str, tasks_: "Sequence[dict[str, Any]]") -> list[str]
     held = [t for t in tasks_ if t["state"] == "held"]
     if not held:
         return []
-    first, here = held[0], s.here()
+    first, here = held[0], s.supervisor_options()
     until = moment(min(t["heldUntil"] for t in held))
     tasks_held = (
         task_name(first)

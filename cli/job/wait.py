@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import SECS
 
@@ -31,7 +31,7 @@ def wait(names: tuple[str, ...], timeout: float | None, group: bool) -> None:
 
         wait_for_groups(s, names, timeout)
     begun = time.monotonic()
-    jids = [whole(s, name) for name in names]
+    jids = [resolve_job(s, name) for name in names]
     states = [_wait_for(s, jid, begun, timeout) for jid in jids]
     late = [jid for jid, state in zip(jids, states, strict=True) if not state.finished]
     codes = [TIMED_OUT if not state.finished else state.shell_code for state in states]
@@ -44,7 +44,7 @@ def wait(names: tuple[str, ...], timeout: float | None, group: bool) -> None:
     else:
         for jid, state in zip(jids, states, strict=True):
             if state.shell_code or not state.finished:
-                s.screen.say(f"{jid} {state.sentence()}")
+                s.screen.message(f"{jid} {state.sentence()}")
     raise SystemExit(TIMED_OUT if late else next((c for c in codes if c), 0))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import command, session
 
 _WIDTH = 9
@@ -22,7 +22,7 @@ def why(name: str) -> None:
     next.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     answer = s.client_for(jid).why(jid)
     if s.screen.json:
         s.screen.value("jobscribe.job.why/1", answer)

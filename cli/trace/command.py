@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.job_names import is_whole, whole
+from ..session.job_names import is_full_jid, resolve_job
 from ..session.session import Session, command, session
 from .phase_bars import picture
 
@@ -43,7 +43,7 @@ def trace(name: str, all_users: bool, events: bool, perfetto: str | None) -> Non
     beginning of one. Times are UTC.
     """
     s = session()
-    jid = whole(s, name) if name == "last" or is_whole(name) else None
+    jid = resolve_job(s, name) if name == "last" or is_full_jid(name) else None
     client = s.client() if jid is None else s.client_for(jid)
     answer = _asked(client, jid or name, all_users, not events)
     if perfetto is not None:
@@ -54,9 +54,9 @@ def trace(name: str, all_users: bool, events: bool, perfetto: str | None) -> Non
     for line in _told(jid or name, answer):
         s.screen.line(line)
     for offset in answer.get("clocks", []):
-        s.screen.say(str(offset.get("text")))
+        s.screen.message(str(offset.get("text")))
     for sentence in answer.get("gaps", []):
-        s.screen.say(sentence)
+        s.screen.message(sentence)
 
 
 def _asked(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _export(s: Session, answer: dict[str, Any], file: str) -> None:
             json.dump(chrome_trace(answer), f)
     except OSError as e:
         raise Refusal("badRequest", f"{file} cannot be written: {e.strerror}") from None
-    s.screen.say(
+    s.screen.message(
         f"{file}: open it in ui.perfetto.dev, which reads it in the browser and sends it nowhere"
     )
 

@@ -229,7 +229,7 @@ def test_how_far_a_long_submission_has_come_is_said(
 
     monkeypatch.setattr(screen, "QUIET_SECS", 0.01)
     monkeypatch.setattr(request_progress, "QUIET_SECS", 0.02)
-    monkeypatch.setattr(request_progress, "EVERY_SECS", 0.02)
+    monkeypatch.setattr(request_progress, "INTERVAL_SECS", 0.02)
     fake.held = lambda path: path == "run-array" and len(asked(fake, "job-group")) < 2
     ended = run("job", "submit", "--array", "0-9", "--", "work")
     assert ended.code == 0

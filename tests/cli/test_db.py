@@ -163,8 +163,7 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
 
 def test_young_jobs_are_not_folded(run: Run, root: Path) -> None:
     assert (
-        "nothing to fold"
-        in run("--root", str(root), "db", "compact", "--older-than", "36500").out
+        "nothing to fold" in run("--root", str(root), "db", "compact", "--older-than", "36500").out
     )
     assert run("--root", str(root), "db", "compact", "--no-keep").code == 0
     assert not list((root / "db").glob("before-*"))

@@ -304,7 +304,7 @@ def test_a_beginning_of_several_jobs_is_refused_where_one_is_wanted(name: str) -
     from jobscribe.protocol.errors import Refusal
 
     matches = [{"what": "job", "name": f"u-s-{n}", "jid": f"u-s-{n}"} for n in "xy"]
-    with pytest.raises(Refusal, match=f"{name} is the beginning of several jobs: u-s-x, u-s-y"):
+    with pytest.raises(Refusal, match=f"several jobs begin with {name}: u-s-x, u-s-y"):
         _jid(name, {"matches": matches, "job": {"jid": "u-s-x"}})
     assert (
         _jid(name, {"matches": matches[:1], "job": {"jid": "u-s-x"}}) == "u-s-x"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....protocol.errors import Refusal
-from ...session.job_names import whole
+from ...session.job_names import resolve_job
 from ...session.session import Session, command, session
 from ...terminal.output_stream import OutputStreamer, json_sink, raw_sink, sink_for
 from .reader import Reader, matching
@@ -104,7 +104,7 @@ def logs(
             "--since-byte requires --stdout or --stderr: each stream has its own offsets"
         )
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     full = follow or everything or since_byte is not None or pattern is not None
     newest = tail or (0 if full else NEWEST_BYTES)
     client = s.client_for(jid)
@@ -116,7 +116,7 @@ def logs(
         tail=newest,
         offset=since_byte or 0,
         follow=follow,
-        say=s.screen.say,
+        message=s.screen.message,
     )
     heading = _TaskHeading(s, index is None and _is_ambiguous(client.status(jid).roles, role))
     missing = _MissingOutput(s, pattern, since_byte)
@@ -169,7 +169,7 @@ def _announce_omitted(
     """Yield the parts; report omitted earlier output, unless the user chose the size (`asked`)."""
     for i, part in enumerate(parts):
         if i == 0 and part.offset > 0 and asked is None:
-            s.screen.say(
+            s.screen.message(
                 f"[the newest {NEWEST_BYTES} bytes of {part.stream}; {part.offset} earlier bytes omitted; --all prints all]"
             )
         yield part
@@ -193,7 +193,7 @@ class _TaskHeading:
             with self._lock:
                 if self._wanted and part.role is not None:
                     self._wanted = False
-                    self._screen.say(
+                    self._screen.message(
                         f"[task {part.role}/{part.index}, attempt {part.attempt}; for other tasks: --role, --index]"
                     )
             yield part
@@ -238,10 +238,10 @@ class _MissingOutput:
             return
         if not self._has_output:
             for sentence in dict.fromkeys(sentence for _, sentence in self._notes.values()):
-                self._screen.say(f"[{sentence}]")
+                self._screen.message(f"[{sentence}]")
         if self._since is not None:
             for at in self._next.values():
-                self._screen.say(f"[to continue from here: --since-byte {at}]")
+                self._screen.message(f"[to continue from here: --since-byte {at}]")
 
     def _reason(self, stream: str, read: bool, note: tuple[str, str]) -> tuple[str, str]:
         if note[0]:

@@ -32,10 +32,10 @@ class Reader:
         tail: int,
         offset: int,
         follow: bool,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
     ) -> None:
         self._jid, self._attempt, self._role, self._index = jid, attempt, role, index
-        self._tail, self._offset, self._follow, self._say = tail, offset, follow, say
+        self._tail, self._offset, self._follow, self._message = tail, offset, follow, message
         self._lock, self._announced_attempt = threading.Lock(), 0
 
     def read(self, client: "Client", stream: Any) -> "Iterator[LogPart]":
@@ -82,7 +82,7 @@ class Reader:
         with self._lock:
             if attempt > self._announced_attempt:
                 self._announced_attempt = attempt
-                self._say(f"[attempt {attempt}]")
+                self._message(f"[attempt {attempt}]")
 
 
 def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterator[LogPart]":
