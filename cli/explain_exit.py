@@ -199,11 +199,7 @@ def _lines(
     lines: list[tuple[str, str]] = []
     if row is not None:
         again = "a hint: it decides nothing" if row.when.log else AGAIN[row.behavior]
-        guess = (
-            "if that is so: "
-            if found is not None and is_guess(found.cause, found.confidence)
-            else ""
-        )
+        guess = "if so: " if found is not None and is_guess(found.cause, found.confidence) else ""
         whose, helps = (guess if word != "unknown" else "" for word in (row.type, row.behavior))
         lines += [
             ("reason", reason_of(row, exit_)),

@@ -55,8 +55,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
         assert text in out
     out = offline("job", "exits", "-9").out
     assert (
-        "  type     if that is so: platform: " in out
-        and "  again    if that is so: trying again helps" in out
+        "  type     if so: platform: " in out and "  again    if so: trying again helps" in out
     ), "who sent it is not known"
     assert (
         "explain-exit -9   (signal 9, SIGKILL, if that is meant)"
@@ -214,7 +213,7 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     assert lines[1:5] == [
         "  means    failed (9000) (task worker-1): It said so.",
         "           of the job; trying again does not help",
-        "  hint     perhaps disk full, by this line of its output:",
+        "  hint     perhaps disk full, from this line of its output:",
         "             two ?[2J",
     ]
     assert "  try      Correct the input." in lines
@@ -225,7 +224,7 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     ("changes", "head"),
     [
         ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): it"),
-        ({"cause": "killed", "confidence": "unknown"}, "error (killed, by whom is not known): it"),
+        ({"cause": "killed", "confidence": "unknown"}, "error (killed, actor unknown): it"),
         ({"cause": "lost", "confidence": "unknown"}, "error (lost): it"),
         ({"attempt": 3}, "attempt 3 error (exit): it"),
         ({"cause": "error"}, "error: it"),
@@ -275,7 +274,7 @@ def test_a_cause_that_is_written_nearly_right_is_named(run: Any) -> None:
 )
 def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: bool) -> None:
     told = list(
-        why.told(
+        why.lines(
             "j",
             {
                 "state": "error",
@@ -294,4 +293,4 @@ def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: boo
             },
         )
     )
-    assert any("if that is so: of the platform; helps" in line for line in told) is not sure
+    assert any("if so: of the platform; helps" in line for line in told) is not sure

@@ -372,9 +372,9 @@ def test_entering_becomes_the_shell_with_its_exit_code(
     [
         ([], [], "placed yet"),
         ([("a", 0, "running"), ("a", 1, "running")], [], "choose one"),
-        ([("a", 0, "running")], ["--role", "b"], "there are a/0"),
+        ([("a", 0, "running")], ["--role", "b"], "its tasks: a/0"),
         ([("a", 0, "running"), ("a", 1, "running")], ["--role", "a"], "a/0, a/1"),
-        ([("a", 0, "placed")], [], "it has not started yet"),
+        ([("a", 0, "placed")], [], "the task has not started yet"),
     ],
 )
 def test_a_task_that_cannot_be_told_or_is_not_there(
@@ -432,12 +432,12 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
         (
             "docker.sequential.LoIEQ6fa@h1",
             "failed",
-            "while that runs ('jobscribe agent list' shows it), on h1: docker exec -it srj-s-LoIEQ6fa ",
+            "while the agent is up (see 'jobscribe agent list'), run on h1: docker exec -it srj-s-LoIEQ6fa ",
         ),
         (
             "docker.container.LoIEQ6fa@h1",
             "failed",
-            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+            "srj-t-1 on h1, has stopped; create a similar one from its `docker run`",
         ),
         (
             "docker.container.LoIEQ6fa@h1",
@@ -447,7 +447,7 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
         (
             "docker.container.LoIEQ6fa@h1",
             "held",
-            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+            "srj-t-1 on h1, has stopped; create a similar one from its `docker run`",
         ),
     ],
 )
@@ -480,5 +480,5 @@ def test_another_unix_user_is_told_who_may(
         monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was entered"))
         told = run("job", "shell", jid)
         assert told.code == 125
-        assert f"runs as unix user {owner}, who alone can enter it" in told.err
+        assert f"only unix user {owner} can enter task" in told.err
         assert how in told.err

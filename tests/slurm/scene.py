@@ -18,7 +18,7 @@ from hpc import Users
 from real_site import Site, fresh_nap, jid_of, naps, shell, until
 from slurm_yard import OVER, Job, Slurm
 
-from jobscribe.cli.job.why import told
+from jobscribe.cli.job.why import lines as why_lines
 
 ALICE, BOB = "AliceAAA", "BobBBBBB"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
@@ -155,7 +155,7 @@ class Stage:
         said: dict[str, Any] = self.site.post(
             "job-why", uid=run["uid"], computeJid=jid_of(dict(run))
         )
-        readable.check(said, "\n".join(told(said["computeJid"], said)))
+        readable.check(said, "\n".join(why_lines(said["computeJid"], said)))
         return said
 
     def record(self, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "system"))
 
 from test_tls import Authority, settings
 
-from jobscribe.cli.job.why import told
+from jobscribe.cli.job.why import lines as why_lines
 
 SOAK = bool(os.environ.get("SOAK"))
 pytestmark = pytest.mark.timeout(600)
@@ -97,7 +97,7 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
             "sbatchLogin",
         ), said
         why = at.why(run)
-        readable.check(why, "\n".join(told(why["computeJid"], why)))
+        readable.check(why, "\n".join(why_lines(why["computeJid"], why)))
         assert (why["cause"], why["confidence"]) == ("sign_in", "certain") and why["try"][
             0
         ].startswith(f"jobscribe login {cluster} "), why
