@@ -364,7 +364,7 @@ def test_entering_becomes_the_shell_with_its_exit_code(
     process = started("job", "shell", jid, stdin=subprocess.PIPE)
     out, err = process.communicate(b"echo $WHO\nexit 7\n", timeout=60)
     assert (process.returncode, out) == (7, b"worker1\n")
-    assert b"task worker/1" in err and b"kept for debugging" in err
+    assert b"task worker/1" in err and b"held for debugging" in err
 
 
 @pytest.mark.parametrize(
