@@ -1,6 +1,4 @@
-"""`config show` and `config check`: what a supervisor would be started with, where each value comes
-from, and whether it may.
-"""
+"""`jobscribe config show` and `config check`: settings with their sources, and their validation."""
 
 import click
 
@@ -21,10 +19,10 @@ from .session.setting_assignments import assignments
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def show(file: str | None, sets: tuple[str, ...]) -> None:
-    """Show every setting, its value, and where that comes from."""
+    """Show every setting with its value and the source of the value."""
     from ..service.settings import loader
 
     s = session()
@@ -50,11 +48,11 @@ def show(file: str | None, sets: tuple[str, ...]) -> None:
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def check(file: str | None, sets: tuple[str, ...]) -> None:
-    """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it
-    may not.
+    """Check whether `jobscribe supervisor` can start with this configuration. Exits with 1 if it
+    cannot.
     """
     from ..protocol.errors import Refusal
     from ..service.settings import loader
@@ -78,5 +76,5 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
         for warning in warnings:
             s.screen.message(f"warning: {warning}")
         if not found:
-            s.screen.message("a supervisor may start with this configuration")
+            s.screen.message("a supervisor can start with this configuration")
     raise SystemExit(1 if found else 0)

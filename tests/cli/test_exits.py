@@ -33,7 +33,7 @@ def offline(run: Run, tmp_path: Path) -> Run:
         ("5001", "row 5001: GPU out of memory"),
         (
             "0",
-            "exit code 0: it completed, whatever it printed and whatever happened to its children",
+            "exit code 0: completed, regardless of its output and of its child processes",
         ),
     ],
 )
@@ -50,7 +50,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
         "  type     unknown: whose",
         "  try      Read the last",
         "explain-exit -9 ",
-        "  may be   SIGKILL: memory that ran out",
+        "  may be   SIGKILL: lack of memory",
     ):
         assert text in out
     out = offline("job", "exits", "-9").out
@@ -86,18 +86,22 @@ def test_both_commands_explain_alike(offline: Run, code: str) -> None:
         (
             "0:9",
             "signal 9 (SIGKILL): killed from outside (3009)",
-            "killed (unknown, by this alone)",
+            "killed (unknown, from this alone)",
         ),
         ("1:0", "exit code 1: failed (9000)", "exit (certain"),
-        ("0:0", "exit code 0: it completed", ""),
+        ("0:0", "exit code 0: completed", ""),
         ("127:0", "exit code 127: command not found (4127)", "notFound (likely"),
         ("-9", "signal 9 (SIGKILL)", "killed"),
         ("139", "exit code 139: child crashed (4139)", "crash (likely"),
         ("141", "exit code 141: ", "exit (possible"),
-        ("0:125", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
-        ("OUT_OF_MEMORY", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
-        ("timeout", "Slurm's TIMEOUT: time limit reached (1002)", "timeLimit (certain"),
-        ("NODE_FAIL", "Slurm's NODE_FAIL: node failed (2041)", "nodeFail (certain"),
+        ("0:125", "Slurm state OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
+        (
+            "OUT_OF_MEMORY",
+            "Slurm state OUT_OF_MEMORY: out of memory (2001)",
+            "outOfMemory (certain",
+        ),
+        ("timeout", "Slurm state TIMEOUT: time limit reached (1002)", "timeLimit (certain"),
+        ("NODE_FAIL", "Slurm state NODE_FAIL: node failed (2041)", "nodeFail (certain"),
         ("255", "exit code 255: ", "launcher (possible"),
     ],
 )

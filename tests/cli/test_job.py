@@ -148,7 +148,7 @@ def test_what_is_near_a_name_is_told(run: Run, jids: list[str]) -> None:
     assert f"near it: job {jids[0]}" in run("job", "why", jids[0][9:15] + "zz").err
     assert f"near it: job {jids[0]}" in run("trace", jids[0][9:15] + "zz").err
     assert "not a job name" in run("job", "why", wrong).err
-    assert "an id is made of" in run("trace", wrong).err
+    assert "not an id" in run("trace", wrong).err
 
 
 def test_a_user_that_is_none_is_said_in_words(run: Run) -> None:

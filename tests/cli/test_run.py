@@ -221,7 +221,7 @@ def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"left; see: jobscribe job status" in err
+    assert b"end of the run; see: jobscribe job status" in err
     assert b"Traceback" not in err
 
 

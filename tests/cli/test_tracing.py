@@ -144,10 +144,7 @@ def test_several_matches_are_told_with_what_each_is() -> None:
     ]
     assert [t.strip() for t in told[3:] if "event" in t] == ["event 2", "event 1"]
     told = list(_lines("77", answer(matches=matches * 3, moreMatches=True)))
-    assert (
-        told[0].startswith("77 is the name, or the beginning of the name, of 6 and more")
-        and "give more" in told[-1]
-    )
+    assert told[0].startswith("6 and more ids match 77") and "give more" in told[-1]
     assert list(_lines("77", answer(matches=matches[:1]))) == ["  Slurm job 77 of u-s-b, running"]
     assert (
         list(_lines("u-s-a", answer(matches=[{"what": "job", "name": "u-s-a", "jid": "u-s-a"}])))

@@ -314,7 +314,7 @@ def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(
     bundle = next(r for r in recipes() if "js bundle JOB" in r).replace("JOB ", job.jid + " ")
     said = machine.sh(function + night + bundle + backup + offline)
     assert (
-        "nothing is wrong" in said
+        "no fault" in said
         and "verified" in said
         and job.jid in said
         and "trace.txt" in said
