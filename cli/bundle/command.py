@@ -165,12 +165,12 @@ def _configuration(out: "Collected", root: str | None) -> list[str]:
 def _doctor(s: Session, out: "Collected") -> None:
     import msgspec
 
-    from ..doctor.command import examined
+    from ..doctor.command import run_checks
 
     out.working("what the doctor finds")
     out.add_json(
         "doctor.json",
-        msgspec.to_builtins(examined(s)),
+        msgspec.to_builtins(run_checks(s)),
         "what `jobscribe doctor` finds here, the supervisor's health with it",
     )
 

@@ -397,4 +397,4 @@ def test_a_user_that_cannot_be_become_is_told(run: Run, tmp_path: Path) -> None:
         and "sudoers" in ended.out
     )
     ended = run("driver", "check", "sbatch", "--user", "ann", *site(tmp_path, text))
-    assert ended.code == 1 and "ann is not among the `users`" in ended.out
+    assert ended.code == 1 and "ann is not in the `users`" in ended.out

@@ -58,7 +58,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
         "  type     if so: platform: " in out and "  again    if so: trying again helps" in out
     ), "who sent it is not known"
     assert (
-        "explain-exit -9   (signal 9, SIGKILL, if that is meant)"
+        "explain-exit -9   (signal 9, SIGKILL, if you mean the signal)"
         in offline("explain-exit", "9").out
     )
     assert (
@@ -68,7 +68,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
     assert (
         "with 139, as scripts do whose command SIGSEGV ended" in offline("job", "exits", "139").out
     )
-    assert "a hint: it decides nothing" in offline("job", "exits", "5001").out
+    assert "a hint: it has no effect" in offline("job", "exits", "5001").out
 
 
 @pytest.mark.parametrize("code", ["137", "SIGSEGV", "-11", "2001", "5001", "0", "255"])
