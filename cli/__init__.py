@@ -1,3 +1,3 @@
-"""The command line. `main` is the entry; every command lives in a module of its own that is loaded
-only when it is used.
+"""The command line. `main` is the entry point; each command has its own module, which is imported
+on first use.
 """

@@ -1,6 +1,4 @@
-"""`agent list` and `agent logs`: which agents there are, how they stand, and what they say of
-themselves.
-"""
+"""`jobscribe agent list`, `agent logs` and `agent stop`: state, logs and end of agents."""
 
 import time
 from typing import Any
@@ -8,33 +6,31 @@ from typing import Any
 import click
 
 from ..client.api.errors import ClientError
-from .session.job_names import is_whole, whole
+from .session.job_names import is_full_jid, resolve_job
 from .session.session import command, session
 from .terminal.quantities import moment
 
 _HEADS = ("AGENT", "ID", "PHASE", "HOST", "SINCE", "VERSION", "JOBS", "LOG")
 NEWEST_BYTES = 4096
-#: How often (seconds) a log is looked at that is followed.
-LOOK_SECS = 1.0
-#: An agent that was told to end has so long (seconds); a longer wait than TELL_SECS is told.
-STOP_SECS, TELL_SECS = 60.0, 2.0
+#: Poll interval for a followed log.
+POLL_SECS = 1.0
+#: Time for an agent to stop; a wait longer than REPORT_SECS is reported.
+STOP_SECS, REPORT_SECS = 60.0, 2.0
 
 
 @command(name="list")
-@click.option("--all-users", is_flag=True, help="Those of everybody.")
+@click.option("--all-users", is_flag=True, help="Agents of all users.")
 def list_agents(all_users: bool) -> None:
-    """Show your agents: how each stands and since when, its jobs, where its log lies, and its last
-    error.
-    """
+    """List your agents with phase, start of the phase, jobs, log file and last error."""
     s = session()
     rows = s.client().operating.agents(all_users=all_users)
     if s.screen.json:
         s.screen.value("jobscribe.agent.list/1", {"items": rows})
         return
     if not rows:
-        s.screen.say(
-            "there is no agent yet: the first run of a user starts one"
-            + ("" if all_users else "; those of others: --all-users")
+        s.screen.message(
+            "no agents: the first run of a user starts one"
+            + ("" if all_users else "; --all-users shows agents of other users")
         )
         return
     s.screen.table(
@@ -55,7 +51,7 @@ def list_agents(all_users: bool) -> None:
     )
     for r in rows:
         if r["lastError"]:
-            s.screen.say(f"{r['agent']}: {r['lastError']}")
+            s.screen.message(f"{r['agent']}: {r['lastError']}")
 
 
 @command(name="logs")
@@ -64,14 +60,14 @@ def list_agents(all_users: bool) -> None:
     "-f",
     "--follow",
     is_flag=True,
-    help="Go on until you interrupt it, through restarts of agent and supervisor.",
+    help="Follow until you interrupt it, across restarts of agent and supervisor.",
 )
 @click.option(
     "--keeper",
     is_flag=True,
-    help="Of its keeper, the parent of agent and jobs; it writes only when something went wrong.",
+    help="The log of its keeper, the parent of agent and jobs; it contains only errors.",
 )
-@click.option("--previous", is_flag=True, help="Of its life before the last start.")
+@click.option("--previous", is_flag=True, help="The log before the last start.")
 @click.option(
     "--tail",
     type=click.IntRange(1, 512 * 1024),
@@ -82,7 +78,7 @@ def list_agents(all_users: bool) -> None:
 @click.option(
     "--all-users",
     is_flag=True,
-    help="An id may be that of anybody's agent. A key or a computeJid in full needs no such option.",
+    help="Search the ids of all users' agents. A key or a complete computeJid needs no such option.",
 )
 def agent_logs(
     name: str,
@@ -93,41 +89,42 @@ def agent_logs(
     everything: bool,
     all_users: bool,
 ) -> None:
-    """Print the log of an agent: named by its key, by four characters of its id, or by a job of it.
+    """Print the log of an agent, named by its key, by four characters of its id, or by one of its
+    jobs.
 
-    On a cluster it comes through the agent itself; while that is not connected, it is the copy that
-    was made at its last start.
+    On a cluster the log comes through the agent while it is connected; otherwise it is the copy
+    made at its last start.
     """
     if previous and follow:
         raise click.UsageError(
-            "--previous and --follow exclude each other: what is over is not followed"
+            "--previous and --follow cannot be combined: the previous log is complete"
         )
     if everything and tail:
-        raise click.UsageError("--all and --tail exclude each other")
+        raise click.UsageError("--all and --tail cannot be combined")
     s = session()
-    whose = None if all_users or "@" in name or is_whole(name) else s.client().uid
-    agent = whole(s, name) if name == "last" or is_whole(name) else name
-    reading = _Reading(s, agent, whose, keeper=keeper, previous=previous)
-    shown = reading.begin(
-        0 if everything else tail or NEWEST_BYTES, said=not tail and not everything
+    owner = None if all_users or "@" in name or is_full_jid(name) else s.client().uid
+    agent = resolve_job(s, name) if name == "last" or is_full_jid(name) else name
+    reader = _LogReader(s, agent, owner, keeper=keeper, previous=previous)
+    shown = reader.begin(
+        0 if everything else tail or NEWEST_BYTES, report_omitted=not tail and not everything
     )
-    while follow or (shown and reading.more):
-        shown = reading.go_on()
+    while follow or (shown and reader.more):
+        shown = reader.read_on()
         if follow and not shown:
-            time.sleep(LOOK_SECS)
+            time.sleep(POLL_SECS)
 
 
 @command(name="stop")
 @click.argument("names", metavar="[AGENT]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of your agents.")
-@click.option("--all-users", is_flag=True, help="Agents of other users, too.")
+@click.option("--all", "everything", is_flag=True, help="All your agents.")
+@click.option("--all-users", is_flag=True, help="Also agents of other users.")
 def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> None:
-    """End agents that have no runs, and their keepers; return when they are gone.
+    """Stop agents without runs, and their keepers, and wait for their end.
 
-    An agent that has runs is left alone, and the exit code is 1.
+    Agents with runs are not stopped, and the exit code is 1.
 
-    Agents outlive the supervisor, so stop them before you stop it for good. The next run of a user
-    starts an agent again.
+    Agents outlive the supervisor: stop them before you remove an installation. The next run of a
+    user starts an agent again.
     """
     if bool(names) == everything:
         raise click.UsageError("name agents, or give --all")
@@ -145,76 +142,76 @@ def stop_agents(names: tuple[str, ...], everything: bool, all_users: bool) -> No
             if e.code not in ("agentBusy", "agentUnavailable", "notFound"):
                 raise
             refused.append({"agent": name, "code": e.code, "error": e.sentence})
-    left = _until_gone(s, stopping)
+    left = _wait_until_gone(s, stopping)
     refused += [
-        {"agent": a, "code": "deadline", "error": f"{a} has not ended within {STOP_SECS:g} s"}
+        {"agent": a, "code": "deadline", "error": f"{a} did not stop within {STOP_SECS:g} s"}
         for a in left
     ]
     gone = [a for a in stopping if a not in left]
     if s.screen.json:
         s.screen.value("jobscribe.agent.stop/1", {"stopped": gone, "refused": refused})
     for agent in gone:
-        s.screen.say(f"{agent} has ended")
+        s.screen.message(f"{agent} has stopped")
     for one in refused:
-        s.screen.say(one["error"])
+        s.screen.message(one["error"])
     if refused:
         raise SystemExit(1)
 
 
-def _until_gone(s: Any, agents: list[str]) -> list[str]:
-    """Return the agents that are still there after STOP_SECS."""
-    deadline, told = time.monotonic() + STOP_SECS, time.monotonic() + TELL_SECS
+def _wait_until_gone(s: Any, agents: list[str]) -> list[str]:
+    """Return the agents that have not stopped after STOP_SECS."""
+    deadline, report_at = time.monotonic() + STOP_SECS, time.monotonic() + REPORT_SECS
     left = list(agents)
     while left and time.monotonic() < deadline:
-        there = {
+        remaining = {
             r["agent"]
             for r in s.client().operating.agents(all_users=True)
             if r["phase"] != "absent"
         }
-        left = [a for a in left if a in there]
-        if left and time.monotonic() >= told:
-            s.screen.say(f"waiting until {', '.join(left)} has ended")
-            told = deadline
+        left = [a for a in left if a in remaining]
+        if left and time.monotonic() >= report_at:
+            s.screen.message(f"waiting for {', '.join(left)} to stop")
+            report_at = deadline
         if left:
-            time.sleep(LOOK_SECS / 5)
+            time.sleep(POLL_SECS / 5)
     return left
 
 
-class _Reading:
-    """Where a reader of one log stands."""
+class _LogReader:
+    """Reads and prints one log, and keeps the position."""
 
-    def __init__(self, s: Any, agent: str, uid: str | None, **what: bool) -> None:
-        self._s, self._agent, self._uid, self._what = s, agent, uid, what
+    def __init__(self, s: Any, agent: str, uid: str | None, **selection: bool) -> None:
+        self._s, self._agent, self._uid, self._selection = s, agent, uid, selection
         self._offset, self.more = 0, False
 
-    def begin(self, tail: int, *, said: bool) -> bool:
-        piece = self._ask(tail=tail)
-        if self._what["previous"]:
-            self._s.screen.say(f"[{piece['where']}]") if piece["where"] else None
-        elif said and piece["offset"] > 0:
-            self._s.screen.say(
-                f"[the newest {tail} bytes of {piece['where']}; {piece['offset']} more before them: --all]"
+    def begin(self, tail: int, *, report_omitted: bool) -> bool:
+        piece = self._fetch(tail=tail)
+        if self._selection["previous"]:
+            self._s.screen.message(f"[{piece['where']}]") if piece["where"] else None
+        elif report_omitted and piece["offset"] > 0:
+            self._s.screen.message(
+                f"[the newest {tail} bytes of {piece['where']}; {piece['offset']} earlier bytes omitted; --all prints all]"
             )
         if not piece["text"]:
-            self._silent(piece)
+            self._report_empty(piece)
         return self._show(piece)
 
-    def go_on(self) -> bool:
-        piece = self._ask()
+    def read_on(self) -> bool:
+        piece = self._fetch()
         if piece["offset"] < self._offset:
-            self._s.screen.say(f"[{piece['where']} begins anew: it was rotated]")
+            self._s.screen.message(f"[{piece['where']} starts again: it was rotated]")
         return self._show(piece)
 
-    def _ask(self, tail: int = 0) -> dict[str, Any]:
-        asked = self._s.client().operating
-        answer: dict[str, Any] = asked.agent_logs(
-            self._agent, uid=self._uid, tail=tail, offset=self._offset, **self._what
+    def _fetch(self, tail: int = 0) -> dict[str, Any]:
+        operating = self._s.client().operating
+        answer: dict[str, Any] = operating.agent_logs(
+            self._agent, uid=self._uid, tail=tail, offset=self._offset, **self._selection
         )
         return answer
 
     def _show(self, piece: dict[str, Any]) -> bool:
         self._offset = piece["nextOffset"]
-        self.more = not self._what["previous"] and piece["nextOffset"] < piece["size"]
+        self.more = not self._selection["previous"] and piece["nextOffset"] < piece["size"]
         if not piece["text"]:
             return False
         if self._s.screen.json:
@@ -232,7 +229,7 @@ class _Reading:
             self._s.screen.line(line)
         return True
 
-    def _silent(self, piece: dict[str, Any]) -> None:
+    def _report_empty(self, piece: dict[str, Any]) -> None:
         sentence = piece["sentence"] or f"{piece['where'] or 'its log'} is empty"
         if self._s.screen.json:
             self._s.screen.record(
@@ -245,4 +242,4 @@ class _Reading:
                 }
             )
         else:
-            self._s.screen.say(f"[{sentence}]")
+            self._s.screen.message(f"[{sentence}]")

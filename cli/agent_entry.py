@@ -1,5 +1,5 @@
-"""`jobscribe keeper`, and the start form of `jobscribe agent`: only another name for the real entry
-points, which must not need click.
+"""Other names for the entry points of keeper and agent, which must not need click: `jobscribe
+keeper`, and `jobscribe agent` with options.
 """
 
 import os
@@ -9,20 +9,20 @@ from typing import NoReturn
 import click
 
 
-class _AsIs(click.Command):
-    """A command whose arguments are nobody's business here, not even `--help` or `--`."""
+class _PassThrough(click.Command):
+    """A command that does not parse its arguments, not even `--help` or `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["args"] = tuple(args)
         return []
 
 
-@click.command(cls=_AsIs)
+@click.command(cls=_PassThrough)
 def keeper(args: tuple[str, ...]) -> None:
-    """Become `python -m jobscribe.agent.keeper`."""
-    become("jobscribe.agent.keeper", args)
+    """Replace this process by `python -m jobscribe.agent.keeper`."""
+    exec_module("jobscribe.agent.keeper", args)
 
 
-def become(module: str, args: tuple[str, ...]) -> NoReturn:
-    """`python -m` this module, in place of this process."""
+def exec_module(module: str, args: tuple[str, ...]) -> NoReturn:
+    """Replace this process by `python -m MODULE ARGS`."""
     os.execv(sys.executable, [sys.executable, "-P", "-m", module, *args])

@@ -1,8 +1,7 @@
-"""The tree of commands as a table, and a click group that loads a command's module when the command
-is used, not before.
+"""The table of all commands, and a click group that imports a command's module on first use.
 
-`jobscribe --help` and `jobscribe job --help` are printed from the table alone; nothing here may
-import a command's module, nor anything that only some commands need.
+`jobscribe --help` and `jobscribe job --help` need the table alone. This module must not import
+command modules, or modules that only some commands need.
 """
 
 import importlib
@@ -11,7 +10,7 @@ import click
 
 from .session.common_options import common_options
 
-#: name -> (module, function or group in it, one line of help). "" for the module: a group below.
+#: name -> (module, function in it, one line of help). An empty module marks a group of SUBCOMMANDS.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": (
         "services.up",
@@ -19,53 +18,49 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Start supervisor and front end for this user: development mode, its own secret.",
     ),
     "supervisor": (
-        "services.up",
+        "services.supervisor",
         "supervisor",
         "Start a supervisor with a configured secret (for services).",
     ),
-    "server": ("services.up", "server", "Start a front end for browsers (for services)."),
+    "server": ("services.server", "server", "Start a front end for browsers (for services)."),
     "agent": (
         "",
         "agent",
-        "Show agents and what they log (with --keeper-fd: start one; keepers do this).",
+        "List and stop agents, print their logs (with --keeper-fd: start one; for keepers).",
     ),
-    "keeper": ("agent_entry", "keeper", "Start a keeper (drivers do this)."),
+    "keeper": ("agent_entry", "keeper", "Start a keeper (for drivers)."),
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
-    "job": ("", "job", "Submit, watch and steer jobs."),
-    "login": ("login", "login", "Sign in to a cluster, so that runs can go there as yourself."),
-    "logout": ("login", "logout", "Sign out of a cluster; jobs that Slurm has go on."),
-    "trace": ("trace.command", "trace", "Show the whole way of a job, op or request."),
-    "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal, or a cause."),
-    "health": (
-        "health",
-        "health",
-        "Say whether all is well with the supervisor, and if not, what to do.",
-    ),
+    "job": ("", "job", "Submit, monitor and control jobs."),
+    "login": ("login", "login", "Sign in to a cluster, so that runs start there as you."),
+    "logout": ("login", "logout", "Sign out of a cluster; jobs in Slurm continue."),
+    "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
+    "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
+    "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "config": ("", "config", "Show and check the configuration."),
     "pool": ("", "pool", "Show and check the hosts of container drivers."),
-    "cluster": ("", "cluster", "Show the clusters that runs can go to."),
-    "notify": ("", "notify", "Show, test and hurry those who are told when runs change."),
-    "driver": ("", "driver", "Check what starts runs."),
-    "db": ("", "db", "Check, mend, shorten, copy and read the event store."),
+    "cluster": ("", "cluster", "List the clusters for runs."),
+    "notify": ("", "notify", "List, test and retry notification targets."),
+    "driver": ("", "driver", "Check the drivers that start runs."),
+    "db": ("", "db", "Check, repair, compact, back up and read the event store."),
     "doctor": (
         "doctor.command",
         "doctor",
-        "Look at machine, user and installation: what will stand in the way of jobs.",
+        "Check machine, user and installation for faults that affect jobs.",
     ),
     "bundle": (
         "bundle.command",
         "bundle",
-        "Put all that is known of one job into one archive, without secrets.",
+        "Collect all data about one job in one archive, without secrets.",
     ),
     "install-units": (
         "install_units.command",
         "install_units",
-        "Write systemd's units for this installation, after showing them.",
+        "Write systemd units for this installation, after showing them.",
     ),
     "demo": (
         "demo.command",
         "demo",
-        "Run a real computation from submission to result, in a fresh root.",
+        "Run a real computation from submission to result, in a new root.",
     ),
 }
 
@@ -74,104 +69,92 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "submit": (
             "job.submit",
             "submit",
-            "Submit a command, many, or a job file; print the computeJids and return.",
+            "Submit a command, many commands or a job file; print the computeJids and return.",
         ),
         "lint": ("job.lint", "lint", "Check job files, without a supervisor."),
-        "list": ("job.status", "list_jobs", "List jobs, newest change first."),
-        "status": ("job.status", "status", "Show how jobs stand."),
+        "list": ("job.list", "list_jobs", "List jobs, newest change first."),
+        "status": ("job.status", "status", "Show the status of jobs."),
         "tasks": ("job.tasks", "tasks", "Show the tasks and attempts of a job."),
-        "logs": ("job.logs", "logs", "Print what a job, or one task of it, wrote."),
+        "logs": ("job.logs.command", "logs", "Print the output of a job or of one of its tasks."),
         "files": ("job.files", "files", "List the files in the run directory of a job."),
         "get": (
             "job.files",
             "get",
-            "Copy files from the run directory of a job into a folder here.",
+            "Copy files from the run directory of a job to a local folder.",
         ),
-        "shell": ("job.shell", "shell", "Enter a task: a shell in its directory and environment."),
-        "release": ("job.tasks", "release", "End the debugging of tasks that failed and are kept."),
+        "shell": (
+            "job.shell",
+            "shell",
+            "Open a shell in the directory and environment of a task.",
+        ),
+        "release": ("job.release", "release", "End the debug hold of failed tasks."),
         "cancel": ("job.cancel", "cancel", "Cancel jobs."),
         "metrics": (
             "job.metrics",
             "metrics",
-            "Show what the tasks of a job take: processors, memory, disks, GPUs.",
+            "Show the resource usage of a job's tasks: CPU, memory, disks, GPUs.",
         ),
         "why": ("job.why", "why", "Explain why a job waits, runs, or ended as it did."),
-        "group": ("job.group", "group", "Show how the runs of an array or simulation stand."),
-        "wait": ("job.cancel", "wait", "Wait for jobs; exit with the job's code."),
-        "exits": (
-            "job.exits",
-            "exits",
-            "List what exit codes and signals mean, from the table that ships.",
-        ),
+        "group": ("job.group", "group", "Show the status of the runs of an array or simulation."),
+        "wait": ("job.wait", "wait", "Wait for jobs; exit with the job's code."),
+        "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),
     },
     "config": {
-        "show": ("config", "show", "Show every setting and where its value comes from."),
-        "check": ("config", "check", "Say whether a supervisor may start with this configuration."),
+        "show": ("config", "show", "Show every setting and the source of its value."),
+        "check": (
+            "config",
+            "check",
+            "Check whether a supervisor can start with this configuration.",
+        ),
     },
     "pool": {
-        "show": ("pool", "show", "Show the hosts: up or down, and what is used of them."),
-        "check": ("pool", "check", "Use each host, and say what is wrong with it."),
+        "show": ("pool", "show", "Show the hosts with state and usage."),
+        "check": ("pool", "check", "Use each host as a run would, and report its faults."),
     },
     "agent": {
-        "list": (
-            "agent",
-            "list_agents",
-            "Show your agents: how each stands, its jobs, where its log lies.",
-        ),
-        "logs": ("agent", "agent_logs", "Print the log of an agent, or of its keeper."),
-        "stop": ("agent", "stop_agents", "End agents that have no runs, and their keepers."),
+        "list": ("agent", "list_agents", "List your agents with state, jobs and log file."),
+        "logs": ("agent", "agent_logs", "Print the log of an agent or of its keeper."),
+        "stop": ("agent", "stop_agents", "Stop agents without runs, and their keepers."),
     },
     "cluster": {
-        "list": ("cluster", "list_clusters", "Show the clusters: defaults, limits, partitions."),
+        "list": ("cluster", "list_clusters", "List the clusters: defaults, limits, partitions."),
     },
     "notify": {
-        "list": (
-            "notify",
-            "list_targets",
-            "Show who is told when runs change, and how each stands.",
-        ),
-        "test": ("notify", "test", "Send a target a message about nothing, and show its answer."),
-        "retry": ("notify", "retry", "Try at once what waits for a target."),
+        "list": ("notify", "list_targets", "List the notification targets and their state."),
+        "test": ("notify", "test", "Send a test message to a target, and show its response."),
+        "retry": ("notify", "retry", "Send the waiting notifications of a target now."),
     },
     "driver": {
         "check": (
             "driver",
             "check",
-            "Use the clusters of a driver, and say what is wrong with them.",
+            "Use a driver's clusters as a run would, and report their faults.",
         ),
     },
     "db": {
-        "check": ("db.inspection", "check", "Verify every event, checksum and record."),
-        "rebuild": (
-            "db.inspection",
-            "rebuild",
-            "Write all records and the index anew from the log.",
-        ),
-        "repair": ("db.maintenance", "repair", "Say what is damaged, and keep what is whole."),
-        "compact": ("db.maintenance", "compact", "Make the log shorter: fold what is long over."),
-        "backup": ("db.maintenance", "backup", "Copy the store, while the supervisor runs."),
-        "restore": ("db.maintenance", "restore", "Put a backup in the place of the store."),
-        "init": ("db.root", "init", "Begin an empty log where the log is lost."),
-        "adopt": ("db.root", "adopt", "Make a copied root a root of its own."),
-        "story": (
-            "db.inspection",
-            "story",
-            "Tell a job's story from the log; needs no supervisor.",
-        ),
-        "export": ("db.inspection", "export", "Write all events as JSON lines."),
+        "check": ("db.check", "check", "Verify every event, checksum and record."),
+        "rebuild": ("db.rebuild", "rebuild", "Write records and index again from the log."),
+        "repair": ("db.repair", "repair", "Report damage, and repair the store."),
+        "compact": ("db.compact", "compact", "Shorten the log: fold jobs that ended long ago."),
+        "backup": ("db.backup", "backup", "Copy the store, also while the supervisor runs."),
+        "restore": ("db.restore", "restore", "Replace the store by a backup."),
+        "init": ("db.init", "init", "Create an empty log in a root that has lost its log."),
+        "adopt": ("db.adopt", "adopt", "Give a copied root a new identity."),
+        "story": ("db.story", "story", "Print a job's history from the log, without a supervisor."),
+        "export": ("db.export", "export", "Write all events as JSON lines."),
     },
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are rows of a table."""
+    """A click group whose commands are rows of a table."""
 
     def __init__(self, table: dict[str, tuple[str, str, str]], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
         self._table = table
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # who was deployed earlier starts an agent by this name: nobody's business here
+        # Earlier deployments start agents as `jobscribe agent --keeper-fd ...`: pass this on.
         if (
             self.name == "agent"
             and args
@@ -179,9 +162,9 @@ class LazyGroup(click.Group):
             and args[0] not in ("--help", "-h")
             and not set(args) & {*self._table}
         ):
-            from .agent_entry import become
+            from .agent_entry import exec_module
 
-            become("jobscribe.agent", tuple(args))
+            exec_module("jobscribe.agent", tuple(args))
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -231,10 +214,10 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_ABOUT = """Runs other people's computations and keeps the truth about them.
+_ABOUT = """Run computations for other users and keep a durable record of them.
 
-Standard output is data, standard error is talk. A job is named by its computeJid, by a unique beginning of it (or of the
-simulation id in it), or by `last`."""
+Standard output contains data; standard error contains messages. Name a job by its computeJid, by a unique beginning of it
+(or of the simulation id in it), or by `last`."""
 
-_CODES = """Exit codes: the job's own for `run` and `job wait` (128+n for signal n); 125 when jobscribe itself failed; 124 when
-`job wait --timeout` ran out; 2 for wrong usage; 1 when a check found something."""
+_CODES = """Exit codes: the job's own for `run` and `job wait` (128+n for signal n); 125 if jobscribe itself failed; 124 if
+`job wait --timeout` ran out; 2 for wrong usage; 1 if a check found a fault."""

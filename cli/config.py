@@ -1,11 +1,9 @@
-"""`config show` and `config check`: what a supervisor would be started with, where each value comes
-from, and whether it may.
-"""
+"""`jobscribe config show` and `config check`: settings with their sources, and their validation."""
 
 import click
 
-from .services.up import assignments
 from .session.session import command, session
+from .session.setting_assignments import assignments
 
 
 @command()
@@ -21,10 +19,10 @@ from .session.session import command, session
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def show(file: str | None, sets: tuple[str, ...]) -> None:
-    """Show every setting, its value, and where that comes from."""
+    """Show every setting with its value and the source of the value."""
     from ..service.settings import loader
 
     s = session()
@@ -50,11 +48,11 @@ def show(file: str | None, sets: tuple[str, ...]) -> None:
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def check(file: str | None, sets: tuple[str, ...]) -> None:
-    """Say whether `jobscribe supervisor` may start with this configuration. Exits with 1 when it
-    may not.
+    """Check whether `jobscribe supervisor` can start with this configuration. Exits with 1 if it
+    cannot.
     """
     from ..protocol.errors import Refusal
     from ..service.settings import loader
@@ -76,7 +74,7 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
         for problem in found:
             s.screen.line(f"{problem.code}: {problem.sentence}")
         for warning in warnings:
-            s.screen.say(f"warning: {warning}")
+            s.screen.message(f"warning: {warning}")
         if not found:
-            s.screen.say("a supervisor may start with this configuration")
+            s.screen.message("a supervisor can start with this configuration")
     raise SystemExit(1 if found else 0)

@@ -1,5 +1,5 @@
-"""`driver check sbatch`: each cluster used as a run would use it, a line for every step. Needs no
-supervisor.
+"""`jobscribe driver check sbatch`: uses each cluster as a run would and reports every step, without
+a supervisor.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .services.up import assignments
 from .session.session import Session, command, session
+from .session.setting_assignments import assignments
 
 if TYPE_CHECKING:
     from ..drivers.sbatch.cluster_check import Line
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from ..runtime.log.logger import Log
     from ..service.settings.settings import Settings
 
-_WORDS = {True: "ok", False: "WRONG", None: "?"}
-_HOW = {
-    "ssh": "signed in to {host} as {user}; its host key is one of those in the file",
-    "account": "jobs are those of {user}, on {host}",
+_LABELS = {True: "ok", False: "FAIL", None: "?"}
+_ACCESS = {
+    "ssh": "signed in to {host} as {user}; its host key is in the cluster file",
+    "account": "jobs run as {user} on {host}",
 }
-#: Where no supervisor has made a root yet.
+#: Deployment name for a root that no supervisor has used yet.
 _NO_DEPLOYMENT = "check"
 
 
 @command()
 @click.argument("driver", metavar="DRIVER")
-@click.option("--cluster", metavar="NAME", help="This one of its clusters (default: each).")
+@click.option("--cluster", metavar="NAME", help="Only this cluster (default: all).")
 @click.option(
     "--user",
     metavar="NAME",
-    help="As this unix user there (default: your name here, or the first of `users`).",
+    help="Unix user there (default: your name here, or the first of `users`).",
 )
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the password from the first line of standard input, and a code from the second.",
+    help="Read the password from line 1 of standard input, and a one-time code from line 2.",
 )
 @click.option(
     "--key",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Sign in with this private key; the rest is asked for.",
+    help="Sign in with this private key; prompt for the rest.",
 )
 @click.option(
     "--certificate",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="The certificate of the key.",
+    help="Certificate of the key.",
 )
 @click.option(
     "--config",
@@ -66,7 +66,7 @@ _NO_DEPLOYMENT = "check"
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def check(
     driver: str,
@@ -78,47 +78,47 @@ def check(
     file: str | None,
     sets: tuple[str, ...],
 ) -> None:
-    """Use the clusters of DRIVER (sbatch) as a run would, and say of each step whether it works and
-    what to do if not.
+    """Use the clusters of DRIVER (sbatch) as a run would. Report the result of each step, with an
+    action for each failure.
 
-    Run it as the supervisor's unix user, with the supervisor's configuration. Where users sign in,
-    password and code are asked for (or come with --password-stdin); they are sent once and kept
-    nowhere. Nothing is submitted. Exits with 1 when something is wrong.
+    Run it as the supervisor's unix user, with the supervisor's configuration. For clusters with
+    sign-in it prompts for password and one-time code (or reads them with --password-stdin); they are
+    sent once and never stored. It submits nothing. Exits with 1 if a step fails.
     """
     if driver != "sbatch":
         others = {
-            "docker": "its hosts are checked by 'jobscribe pool check'",
-            "local": "it has nothing that could be checked",
+            "docker": "'jobscribe pool check' checks its hosts",
+            "local": "it needs no check",
         }
         raise click.UsageError(
-            f"there is no check of the driver {driver}; {others.get(driver, 'there is one of sbatch')}"
+            f"there is no check for the driver {driver}; {others.get(driver, 'only sbatch has one')}"
         )
     if certificate and not key:
-        raise click.UsageError("--certificate goes with --key")
+        raise click.UsageError("--certificate requires --key")
     s = session()
-    settings, clusters = _configured(s, file, sets, cluster)
+    settings, clusters = _load_clusters(s, file, sets, cluster)
     given = {"user": user, "password_stdin": password_stdin, "key": key, "certificate": certificate}
     found: list[Line] = []
     try:
         for each in clusters:
-            asyncio.run(_checked(s, settings, each, given, found))
+            asyncio.run(_check_cluster(s, settings, each, given, found))
     finally:
         s.typed.clear()
-    wrong = sum(line.ok is False for line in found)
+    failed = sum(line.ok is False for line in found)
     if s.screen.json:
-        s.screen.value("jobscribe.driver.check/1", {"ok": not wrong, "items": found})
+        s.screen.value("jobscribe.driver.check/1", {"ok": not failed, "items": found})
     else:
-        s.screen.say(
-            f"{wrong} problem{'' if wrong == 1 else 's'} in {len(clusters)} cluster{'' if len(clusters) == 1 else 's'}"
+        s.screen.message(
+            f"{failed} problem{'' if failed == 1 else 's'} in {len(clusters)} cluster{'' if len(clusters) == 1 else 's'}"
         )
-    if wrong:
+    if failed:
         raise SystemExit(1)
 
 
-def _configured(
+def _load_clusters(
     s: Session, file: str | None, sets: tuple[str, ...], name: str | None
 ) -> "tuple[Settings, Sequence[Cluster]]":
-    """Raises Refusal."""
+    """Return the settings and the clusters to check. Raises Refusal."""
     from ..protocol.errors import Refusal
     from ..service.settings import loader
     from ..service.site import cluster_file
@@ -127,59 +127,59 @@ def _configured(
     if settings.sbatch.clusters is None:
         raise Refusal(
             "badConfig",
-            "there are no clusters: name sbatch in drivers.use, their file in sbatch.clusters (see docs/sbatch.md)",
+            "no clusters are configured: add sbatch to drivers.use, and set sbatch.clusters to their file (see docs/sbatch.md)",
         )
     clusters = cluster_file.load(settings.sbatch.clusters)
     found = clusters.named(name) if name is not None else None
     if name is not None and found is None:
         raise Refusal(
             "notFound",
-            f"there is no cluster {name}; there are: {', '.join(c.name for c in clusters.clusters)}",
+            f"there is no cluster {name}; configured clusters: {', '.join(c.name for c in clusters.clusters)}",
         )
     return settings, (found,) if found is not None else clusters.clusters
 
 
-async def _checked(
+async def _check_cluster(
     s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]"
 ) -> None:
     from ..drivers.sbatch.cluster_check import Line, lines, wrong
     from ..drivers.sbatch.login_node.channel import ChannelError
     from ..protocol.errors import Refusal
 
-    def told(line: Line) -> None:
+    def report(line: Line) -> None:
         found.append(line)
         if not s.screen.json:
-            s.screen.line(f"{line.cluster}: {_WORDS[line.ok]:5} {line.what}: {line.said}")
+            s.screen.line(f"{line.cluster}: {_LABELS[line.ok]:5} {line.what}: {line.said}")
             if line.ok is not True and line.advice:
                 s.screen.line(f"{line.cluster}:         {line.advice}")
 
     try:
         channel = await _channel(s, cluster, given)
     except (Refusal, ChannelError) as e:
-        told(wrong(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence))
+        report(wrong(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence))
         return
-    said = _HOW.get(cluster.access, "becomes {user} on {host}").format(
+    description = _ACCESS.get(cluster.access, "becomes {user} on {host}").format(
         host=channel.host, user=channel.user
     )
-    told(
+    report(
         Line(
             cluster=cluster.name,
             what="sign-in" if cluster.access == "ssh" else "user",
             ok=True,
-            said=said,
+            said=description,
         )
     )
     try:
         async for line in lines(
             cluster, channel, deployment(settings.root), address(settings.root)
         ):
-            told(line)
+            report(line)
     finally:
         await channel.close()
 
 
 async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Channel":
-    """The way there, as the driver would take it. Raises Refusal, ChannelError."""
+    """Open a channel to the cluster as the driver would. Raises Refusal, ChannelError."""
     from ..protocol.errors import Refusal
 
     if cluster.access != "ssh":
@@ -189,9 +189,9 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
     try:
         from ..drivers.sbatch.ssh.sign_in import Credentials, connect
     except ImportError as e:
-        what = f"sign-in needs a package that is not installed here ({e.name})"
-        raise Refusal("signInUnreachable", f"{what}: pip install 'jobscribe[sbatch]'") from None
-    from .login import credentials
+        reason = f"sign-in needs a package that is not installed here ({e.name})"
+        raise Refusal("signInUnreachable", f"{reason}: pip install 'jobscribe[sbatch]'") from None
+    from .session.credentials import credentials
 
     typed = credentials(
         s,
@@ -201,7 +201,7 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
         given["key"],
         given["certificate"],
     )
-    shown = Credentials(
+    secrets = Credentials(
         user=typed.pop("username") or "",
         password=typed.pop("password", None),
         code=typed.pop("otp", None),
@@ -209,11 +209,11 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
         passphrase=typed.pop("passphrase", None),
         certificate=typed.pop("certificate", None),
     )
-    return await connect(cluster, shown, _quiet())
+    return await connect(cluster, secrets, _silent_log())
 
 
 def _uid(cluster: "Cluster", user: str | None) -> str:
-    """Of the user as whom it is looked at. Raises Refusal."""
+    """Return the uid of the user to check with. Raises Refusal."""
     from ..protocol.errors import Refusal
 
     if cluster.access == "account":
@@ -222,16 +222,16 @@ def _uid(cluster: "Cluster", user: str | None) -> str:
         return next(iter(cluster.users))
     found = next((uid for uid, name in cluster.users.items() if user in (uid, name)), None)
     if found is None:
-        there = ", ".join(cluster.users.values())
+        names = ", ".join(cluster.users.values())
         raise Refusal(
             "notFound",
-            f"{user} is not among the `users` of cluster {cluster.name}; there are: {there}",
+            f"{user} is not in the `users` of cluster {cluster.name}, which are: {names}",
         )
     return found
 
 
 def deployment(root: str) -> str:
-    """The name of this deployment there: that of the supervisor, once it has run."""
+    """Return the deployment name on clusters: the supervisor's, once it has run in this root."""
     from ..drivers.deployment_name import deployment as name_of
 
     try:
@@ -242,16 +242,16 @@ def deployment(root: str) -> str:
 
 
 def address(root: str) -> dict[str, Any] | None:
-    """Where the supervisor's listener for agents is, if it runs."""
+    """Return the address of the supervisor's listener for agents, or None if it has none."""
     try:
-        said: dict[str, Any] = json.loads(Path(root, "agents.json").read_bytes())
+        published: dict[str, Any] = json.loads(Path(root, "agents.json").read_bytes())
     except (OSError, ValueError):
         return None
-    return said
+    return published
 
 
-def _quiet() -> "Log":
-    """What the sign-in would say to the supervisor's log is said here already."""
+def _silent_log() -> "Log":
+    """Return a log without output: this command already reports the sign-in."""
     from ..protocol.redaction import Redactor
     from ..runtime.log.logger import Direct, Log
 

@@ -1,5 +1,5 @@
-"""`explain-exit`: what an exit code, signal, cause or row of the exit table means, whose it is,
-what it is not. Needs no supervisor.
+"""`jobscribe explain-exit`: meaning and owner of an exit code, signal, cause or row of the exit
+table, without a supervisor.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     from ..protocol.jobs.exit_info import ExitInfo
 
 _WIDTH = 9
-#: What is asked of a run whose code alone says too little.
-_ASK = "jobscribe job why JOB   (it knows which of these it was)"
-#: What Slurm says of a process that was killed for want of memory, as a signal; and its other
-#: states that are ends.
+#: Advice for a run whose exit code is ambiguous.
+_ASK = "jobscribe job why JOB   (shows which of these applies)"
+#: Slurm's signal number for a process killed for lack of memory; and its further final states.
 _SLURM_OOM = 125
 _SLURM_STATES = {"TIMEOUT", "COMPLETED", "FAILED"}
-#: Codes that several ends have in common.
-_SEVERAL = {
-    130: "SIGINT: Ctrl-C or somebody's kill -INT, told by a shell; or a program that says 130 by itself",
-    141: "SIGPIPE: a reader that ended first, told by a shell; or a program that says 141 by itself",
-    137: "SIGKILL: memory that ran out, somebody's kill -9, a cancel that it did not heed, or a program that says 137 by itself",
-    143: "SIGTERM: a cancel, a time limit, a machine that goes down, somebody's kill, or a program that says 143 by itself",
+#: Codes with several possible reasons.
+_AMBIGUOUS = {
+    130: "SIGINT: Ctrl-C or kill -INT by a user, reported by a shell; or a program that exits with 130",
+    141: "SIGPIPE: a reader that ended first, reported by a shell; or a program that exits with 141",
+    137: "SIGKILL: lack of memory, kill -9 by a user, a cancel that it ignored, or a program that exits with 137",
+    143: "SIGTERM: a cancel, a time limit, a machine shutdown, kill by a user, or a program that exits with 143",
 }
 
 
@@ -36,19 +35,19 @@ _SEVERAL = {
     "--table",
     metavar="FILE",
     type=click.Path(),
-    help="With the rows of this file, which is checked (the setting exits.table).",
+    help="Add the rows of this file (the setting exits.table); it is checked.",
 )
 def explain_exit(code: str, table: str | None) -> None:
     """Explain an exit code (137), a signal (SIGSEGV, -11), Slurm's numbers or state (0:9, TIMEOUT),
     a cause (outOfMemory), or a row (2001).
 
-    What a run really ended with is known to `job why`: it knows more than the code.
+    For the actual cause of a run's end use `job why`: it uses more data than the code.
     """
     explain(code, table)
 
 
 def explain(code: str, table: str | None) -> None:
-    """Print what is known of this, or refuse it as wrong usage."""
+    """Print the explanation. Raises click.UsageError for an unknown code."""
     from ..diagnosis.causes import CAUSES
     from ..service.site.exit_table_file import load
 
@@ -57,17 +56,17 @@ def explain(code: str, table: str | None) -> None:
         row = next((r for r in rows if r.code == int(code)), None)
         if row is None:
             raise click.UsageError(f"there is no row {code}; 'jobscribe job exits' lists them")
-        _tell(f"row {code}: {row.phrase}", row=row)
+        _print(f"row {code}: {row.phrase}", row=row)
         return
     cause = next((c for word, c in CAUSES.items() if word.lower() == code.lower()), None)
     if cause is not None:
-        _tell(f"{cause.word}: {cause.sentence}", cause=cause)
+        _print(f"{cause.word}: {cause.sentence}", cause=cause)
         return
-    _raw(exit_of(code), rows)
+    _print_exit(exit_of(code), rows)
 
 
 def exit_of(code: str) -> "ExitInfo":
-    """What is asked about, as an exit that nobody stopped."""
+    """Parse the argument into an exit without a stop reason. Raises click.UsageError."""
     from difflib import get_close_matches
     from signal import Signals
 
@@ -76,17 +75,17 @@ def exit_of(code: str) -> "ExitInfo":
 
     state = code.upper()
     if state in BY_SCHEDULER | _SLURM_STATES:
-        return _of_slurm(state)
+        return _slurm_exit(state)
     first, colon, second = code.partition(":")
     if colon and first in ("0", "1") and second == str(_SLURM_OOM):
-        return _of_slurm("OUT_OF_MEMORY")
+        return _slurm_exit("OUT_OF_MEMORY")
     if (
         colon
         and all(part.isdecimal() and part.isascii() for part in (first, second))
         and int(first) <= 255
         and int(second) <= 64
     ):
-        # Slurm's own way: the exit code, and the signal that ended it; 0:0 is a success
+        # Slurm's format: exit code and signal; 0:0 is success
         return ExitInfo(signal=int(second)) if int(second) else ExitInfo(code=int(first))
     if code.isdecimal() and code.isascii() and int(code) <= 255:
         return ExitInfo(code=int(code))
@@ -100,35 +99,35 @@ def exit_of(code: str) -> "ExitInfo":
             code.casefold(), words := {word.casefold(): word for word in CAUSES}, 3
         )
         raise click.UsageError(
-            f"{code!r} is no exit code (0 to 255), no signal (SIGSEGV, segv, -11, 0:11), no state of Slurm (TIMEOUT), "
-            "no cause (outOfMemory), and no row (1000 and more)"
+            f"{code!r} is not an exit code (0 to 255), signal (SIGSEGV, segv, -11, 0:11), Slurm state (TIMEOUT), "
+            "cause (outOfMemory) or row (1000 and above)"
             + (f"; near it: {', '.join(words[n] for n in near)}" if near else "")
         )
     return ExitInfo(signal=int(found))
 
 
-def _of_slurm(state: str) -> "ExitInfo":
-    """An end that Slurm calls so."""
+def _slurm_exit(state: str) -> "ExitInfo":
+    """Return the exit for a final state of Slurm."""
     from ..protocol.clusters.batch import BatchState
     from ..protocol.jobs.exit_info import ExitInfo
 
-    said = BatchState(cluster="", state=state)
+    batch = BatchState(cluster="", state=state)
     match state:
         case "COMPLETED":
-            return ExitInfo(code=0, batch=said)
+            return ExitInfo(code=0, batch=batch)
         case "FAILED":
-            return ExitInfo(batch=said)
+            return ExitInfo(batch=batch)
         case "TIMEOUT":
-            return ExitInfo(stop_reason="timeLimit", batch=said)
+            return ExitInfo(stop_reason="timeLimit", batch=batch)
         case _:
             return ExitInfo(
                 source="scheduler",
                 out_of_memory=True if state == "OUT_OF_MEMORY" else None,
-                batch=said,
+                batch=batch,
             )
 
 
-def _raw(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
+def _print_exit(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
     from ..diagnosis.classification import of_exit
     from ..diagnosis.exit_table import Table, classified
     from ..protocol.clusters.batch import BatchState
@@ -136,28 +135,28 @@ def _raw(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
 
     found = of_exit(exit_)
     if exit_.code == 0:
-        _tell(
-            "exit code 0: it completed, whatever it printed and whatever happened to its children",
+        _print(
+            "exit code 0: completed, regardless of its output and of its child processes",
             found=found,
             exit_=exit_,
         )
         return
-    what, more = f"exit code {exit_.code}", ""
+    title, more = f"exit code {exit_.code}", ""
     if exit_.signal is not None:
-        what = f"signal {exit_.signal} ({signal_name(exit_.signal)})"
+        title = f"signal {exit_.signal} ({signal_name(exit_.signal)})"
     elif 1 <= (exit_.code or 0) - 128 <= 64:
         number = (exit_.code or 0) - 128
-        more = f"jobscribe explain-exit -{number}   (what a shell says as {exit_.code}: {signal_name(number)})"
+        more = f"jobscribe explain-exit -{number}   (a shell reports {signal_name(number)} as {exit_.code})"
     elif 1 <= (exit_.code or 0) <= 64:
-        more = f"jobscribe explain-exit -{exit_.code}   (signal {exit_.code}, {signal_name(exit_.code or 0)}, if that is meant)"
+        more = f"jobscribe explain-exit -{exit_.code}   (signal {exit_.code}, {signal_name(exit_.code or 0)}, if you mean the signal)"
     if isinstance(exit_.batch, BatchState):
-        what = f"Slurm's {exit_.batch.state}"
+        title = f"Slurm state {exit_.batch.state}"
     row = classified(exit_, Table(rows=rows))
-    _tell(f"{what}: {row.phrase} ({row.code})", row=row, found=found, exit_=exit_, more=more)
+    _print(f"{title}: {row.phrase} ({row.code})", row=row, found=found, exit_=exit_, more=more)
 
 
-def _tell(
-    what: str,
+def _print(
+    title: str,
     *,
     row: "Row | None" = None,
     cause: "Cause | None" = None,
@@ -165,7 +164,7 @@ def _tell(
     exit_: "ExitInfo | None" = None,
     more: str = "",
 ) -> None:
-    """One answer, as lines or as a value."""
+    """Print one explanation, as lines or as a JSON value."""
     from ..diagnosis.causes import CAUSES
 
     cause = CAUSES[found.cause] if found is not None else cause
@@ -180,7 +179,7 @@ def _tell(
         }
         s.screen.value("jobscribe.job.exits/1", value)
         return
-    s.screen.line(what)
+    s.screen.line(title)
     for label, text in _lines(row, cause, found, exit_, more):
         s.screen.line(f"  {label:<{_WIDTH}}{text}")
 
@@ -198,30 +197,28 @@ def _lines(
 
     lines: list[tuple[str, str]] = []
     if row is not None:
-        again = "a hint: it decides nothing" if row.when.log else AGAIN[row.behavior]
-        guess = (
-            "if that is so: "
-            if found is not None and is_guess(found.cause, found.confidence)
-            else ""
+        again = "a hint: it has no effect" if row.when.log else AGAIN[row.behavior]
+        guess = "if so: " if found is not None and is_guess(found.cause, found.confidence) else ""
+        type_guess, again_guess = (
+            guess if v != "unknown" else "" for v in (row.type, row.behavior)
         )
-        whose, helps = (guess if word != "unknown" else "" for word in (row.type, row.behavior))
         lines += [
             ("reason", reason_of(row, exit_)),
-            ("type", f"{whose}{row.type}: {WHOSE[row.type]}"),
-            ("again", f"{helps}{again}"),
+            ("type", f"{type_guess}{row.type}: {WHOSE[row.type]}"),
+            ("again", f"{again_guess}{again}"),
             ("when", conditions(row)),
         ]
     if cause is not None and cause.word != "completed":
-        sure = f" ({found.confidence}, by this alone)" if found is not None else ""
+        sure = f" ({found.confidence}, from this alone)" if found is not None else ""
         lines += (
             [("cause", f"{cause.word}{sure}: {cause.sentence}")]
             if row is not None
             else [("whose", WHOSE_CAUSE[cause.whose])]
         )
-        if exit_ is None or exit_.code not in _SEVERAL:
+        if exit_ is None or exit_.code not in _AMBIGUOUS:
             lines += [("not" if n == 0 else "", text) for n, text in enumerate(cause.excludes)]
-    if exit_ is not None and exit_.code in _SEVERAL:
-        lines.append(("may be", _SEVERAL[exit_.code]))
+    if exit_ is not None and exit_.code in _AMBIGUOUS:
+        lines.append(("may be", _AMBIGUOUS[exit_.code]))
     solutions = (
         row.solutions
         if row is not None and row.solutions
@@ -235,7 +232,7 @@ def _lines(
 
 
 def conditions(row: "Row") -> str:
-    """When it applies, in words."""
+    """Return the conditions of a row as text."""
     from ..protocol.jobs.exit_info import signal_name
 
     when = row.when
@@ -243,10 +240,10 @@ def conditions(row: "Row") -> str:
         ("stopped: ", when.stop),
         ("source ", when.source),
         ("fault ", when.fault),
-        ("", ("memory ran out",) if when.memory else ()),
-        ("Slurm says ", when.slurm),
-        ("the facts show ", when.cause),
-        ("the facts show perhaps ", when.perhaps),
+        ("", ("out of memory",) if when.memory else ()),
+        ("Slurm state ", when.slurm),
+        ("cause ", when.cause),
+        ("possible cause ", when.perhaps),
         ("signal ", [signal_name(n) for n in when.signals] if len(when.signals) < 60 else ["any"]),
         ("exit code ", when.codes),
         ("", ("a line of output",) if when.log else ()),

@@ -1,40 +1,35 @@
-"""`health`: whether all is well with the supervisor, what is not, since when, and what to do about
-it.
-"""
+"""`jobscribe health`: health of the supervisor, with start time and action for each fault."""
 
 from typing import Any
 
 from .session.session import command, session
 from .terminal.quantities import moment
 
-#: What the command exits with, by state. 2 is wrong usage everywhere, 125 is jobscribe itself: it
-#: could not be asked.
-CODES = {"ok": 0, "degraded": 1, "failing": 3}
+#: Exit code by state. 2 means wrong usage, and 125 that the supervisor cannot be asked.
+EXIT_CODES = {"ok": 0, "degraded": 1, "failing": 3}
 
 
 @command()
 def health() -> None:
-    """Say whether all is well with the supervisor; if not, what is wrong, since when, and what to
-    do.
+    """Report the health of the supervisor: each fault with its start time and an action.
 
-    Exits with 0 when all is well, 1 when it works and somebody should look, 3 when what is asked
-    for is not done or not safe, and 125 when the supervisor cannot be asked within 3 s (or
-    --patience).
+    Exits with 0 (ok), 1 (degraded: it works, but needs attention), 3 (failing: requests are not
+    done or data is not safe), or 125 if the supervisor cannot be asked within 3 s (or --patience).
     """
     s = session()
-    s.answer_at_once("health answers at once")
-    said = s.client().operating.health()
-    state = str(said["state"])
+    s.limit_wait("health answers at once")
+    report = s.client().operating.health()
+    state = str(report["state"])
     if s.screen.json:
-        s.screen.value("jobscribe.health/1", said)
+        s.screen.value("jobscribe.health/1", report)
     else:
         s.screen.line(state)
-        for reason in said["reasons"]:
+        for reason in report["reasons"]:
             s.screen.line(_line(reason))
             s.screen.line(f"  try: {reason['try']}")
-        if not said["reasons"]:
-            s.screen.say("nothing is wrong that the supervisor knows of")
-    raise SystemExit(CODES.get(state, 3))
+        if not report["reasons"]:
+            s.screen.message("the supervisor reports no fault")
+    raise SystemExit(EXIT_CODES.get(state, 3))
 
 
 def _line(reason: dict[str, Any]) -> str:

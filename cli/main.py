@@ -1,5 +1,5 @@
-"""The entry: parses, runs the command, and turns whatever goes wrong into one sentence and an exit
-code. No trace reaches the user.
+"""The entry point: parses arguments, runs the command, and turns each error into one sentence and
+an exit code. Users see no traceback.
 """
 
 import os
@@ -19,12 +19,12 @@ PIPE = 141
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """`jobscribe ARGS`. Never returns."""
+    """Run `jobscribe ARGS` and exit."""
     sys.exit(call(list(sys.argv[1:] if args is None else args)))
 
 
 def call(args: list[str]) -> int:
-    """Run one command line; returns its exit code."""
+    """Run one command line and return its exit code."""
     command = top()
     if "_JOBSCRIBE_COMPLETE" in os.environ:
         command.main(args, prog_name="jobscribe")
@@ -42,42 +42,41 @@ def call(args: list[str]) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_went_away()
+        return _reader_closed()
     except Exception as e:
-        return _failed(e, session_of(ctx))
+        return _report_error(e, session_of(ctx))
     finally:
         session_of(ctx).close()
 
 
-def _failed(error: Exception, session: Session) -> int:
+def _report_error(error: Exception, session: Session) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return USAGE if isinstance(error, click.UsageError) else FAILED
-    # Loaded here: what is only needed when something fails must not cost those for whom nothing
-    # does.
+    # Imported here: a successful command does not need these modules.
     from ..client.api.errors import ClientError
     from ..protocol.errors import Refusal
-    from .session.crash_report import written
+    from .session.crash_report import write_crash_report
 
     if isinstance(error, Refusal | ClientError):
         session.screen.failed(error.body())
         return FAILED
 
-    path = written(error, session)
-    where = f"; the trace is in {path}" if path else ""
+    path = write_crash_report(error, session)
+    where = f"; the traceback is in {path}" if path else ""
     session.screen.failed(
         {
             "state": "error",
             "code": "internal",
-            "error": f"something went wrong inside jobscribe ({type(error).__name__}){where}",
-            "advice": "please report it with that file" if path else "",
+            "error": f"internal error of jobscribe ({type(error).__name__}){where}",
+            "advice": "report it with this file" if path else "",
             "retry": False,
         }
     )
     return FAILED
 
 
-def _reader_went_away() -> int:
-    """Whoever read our output has closed it: end quietly, as programs that a signal ends do."""
+def _reader_closed() -> int:
+    """Exit without a message, like a program that SIGPIPE ends: the output's reader closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE

@@ -1,58 +1,56 @@
-"""`notify`: those who are told when runs change - how each stands, a test of one, and another try
-at once.
-"""
+"""`jobscribe notify list`, `notify test` and `notify retry`: notification targets and delivery."""
 
 from typing import Any
 
 import click
 
-from .session.request_progress import ticking
+from .session.request_progress import show_progress
 from .session.session import command, session
 from .terminal.quantities import moment
 
-_HEADS = ("TARGET", "STATE", "DELIVERED", "WAITING", "GIVEN UP", "NEXT TRY", "TO")
-_NONE = (
-    "nobody is told of anything: name a file of targets in notify.file (see docs/notifications.md)"
-)
+_HEADS = ("TARGET", "STATE", "DELIVERED", "WAITING", "GIVEN UP", "NEXT TRY", "DESTINATION")
+_NONE = "no notification targets: set notify.file to a file of targets (see docs/notifications.md)"
 
 
 @command(name="list")
 def list_targets() -> None:
-    """Show who is told when runs change, and how each stands: delivered since the start, waiting,
-    the next try, the last error.
+    """List the notification targets: delivered since the start, waiting, the next try, the last
+    error.
 
-    WAITING: notifications that are to be delivered, and behind the +, events of the log that were
-    not looked at yet.
+    WAITING counts notifications to deliver; the number after + counts events of the log that are
+    not processed yet.
     """
     s = session()
-    told = s.client().operating.notify()
+    reply = s.client().operating.notify()
     if s.screen.json:
         s.screen.value(
-            "jobscribe.notify/1", {"items": told["targets"], "unwritten": told["unwritten"]}
+            "jobscribe.notify/1", {"items": reply["targets"], "unwritten": reply["unwritten"]}
         )
         return
-    if not told["targets"]:
-        s.screen.say(_NONE)
+    if not reply["targets"]:
+        s.screen.message(_NONE)
         return
-    s.screen.table(_HEADS, [_row(target) for target in told["targets"]])
-    for target in told["targets"]:
+    s.screen.table(_HEADS, [_row(target) for target in reply["targets"]])
+    for target in reply["targets"]:
         if target["failingSince"] is not None:
-            s.screen.say(
-                f"{target['name']} fails since {moment(target['failingSince'])}: {target['lastError']}"
+            s.screen.message(
+                f"{target['name']} has failed since {moment(target['failingSince'])}: {target['lastError']}"
             )
-    if told["unwritten"]:
-        s.screen.say(f"{told['unwritten']}; what is told until then is told again after a restart")
+    if reply["unwritten"]:
+        s.screen.message(
+            f"{reply['unwritten']}; notifications sent meanwhile are sent again after a restart"
+        )
 
 
 @command()
 @click.argument("name")
 def test(name: str) -> None:
-    """Send the target NAME a message about nothing, and show its answer. Exits with 1 when it was
+    """Send a test message to the target NAME and show its response. Exits with 1 if the message was
     not delivered.
     """
     s = session()
     client = s.client()
-    with ticking(s, client, lambda asker: f"{name} has not answered yet"):
+    with show_progress(s, client, lambda _: f"waiting for a response of {name}"):
         answer = client.operating.notify_test(name)
     answer.pop("state", None)
     if s.screen.json:
@@ -60,8 +58,8 @@ def test(name: str) -> None:
     else:
         for line in answer["answer"].splitlines():
             s.screen.line(line)
-        s.screen.say(
-            f"{name} was {'' if answer['delivered'] else 'not '}told, after {answer['secs']:.1f} s: {answer['said']}"
+        s.screen.message(
+            f"{name}: {'delivered' if answer['delivered'] else 'not delivered'} after {answer['secs']:.1f} s: {answer['said']}"
         )
     if not answer["delivered"]:
         raise SystemExit(1)
@@ -70,17 +68,17 @@ def test(name: str) -> None:
 @command()
 @click.argument("name")
 def retry(name: str) -> None:
-    """Try at once what waits for the target NAME, however long its pause would last."""
+    """Send the waiting notifications of the target NAME now, without waiting for its backoff."""
     s = session()
     answer = s.client().operating.notify_retry(name)
     if s.screen.json:
         s.screen.value("jobscribe.notify.retry/1", {"name": name, "waiting": answer["waiting"]})
     elif answer["waiting"]:
-        s.screen.say(
-            f"{answer['waiting']} notifications for {name} are tried now; 'jobscribe notify list' shows what comes of it"
+        s.screen.message(
+            f"sending {answer['waiting']} notifications to {name} now; 'jobscribe notify list' shows the result"
         )
     else:
-        s.screen.say(f"nothing waits for {name}")
+        s.screen.message(f"no notifications wait for {name}")
 
 
 def _row(target: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`pool show` and `pool check`: the hosts of container drivers, as the supervisor sees them."""
+"""`jobscribe pool show` and `pool check`: the hosts of container drivers."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ _HEADS = (
     "GPU",
     "PLANS",
 )
-_NONE = "this supervisor has no pool: name docker in drivers.use, and its hosts in docker.pool (see docs/docker.md)"
+_NONE = "this supervisor has no pool: add docker to drivers.use, and its hosts to docker.pool (see docs/docker.md)"
 
 
 @command()
 def show() -> None:
-    """Show the hosts of the pool: up or down since when, and what is used of what there is.
+    """Show the hosts of the pool: state, time of the last change, and usage.
 
-    SEQUENTIAL and PARALLEL: runs at once in agents. CPU, MEMORY MB and GPU: held by tasks in
-    containers of their own.
+    Usage is used/total. SEQUENTIAL and PARALLEL count concurrent runs in agents. CPU, MEMORY MB and
+    GPU count resources of tasks in their own containers.
     """
     s = session()
     hosts = s.client().operating.pool()
@@ -35,19 +35,17 @@ def show() -> None:
         s.screen.value("jobscribe.pool/1", {"items": hosts})
         return
     if not hosts:
-        s.screen.say(_NONE)
+        s.screen.message(_NONE)
         return
     s.screen.table(_HEADS, [_row(h) for h in hosts])
     for host in hosts:
         if host["state"] != "up":
-            s.screen.say(f"{host['host']}: {host['detail']}")
+            s.screen.message(f"{host['host']}: {host['detail']}")
 
 
 @command()
 def check() -> None:
-    """Use each host as a run would: certificates, daemon, image. Exits with 1 when something is
-    wrong.
-    """
+    """Use each host as a run would: certificates, daemon, image. Exits with 1 if it finds a fault."""
     s = session()
     problems = s.client().operating.pool_check()
     if s.screen.json:
@@ -56,8 +54,8 @@ def check() -> None:
         for problem in problems:
             s.screen.line(problem)
         if not problems:
-            s.screen.say(
-                "every host of the pool can be used" if s.client().operating.pool() else _NONE
+            s.screen.message(
+                "all hosts of the pool can be used" if s.client().operating.pool() else _NONE
             )
     if problems:
         raise SystemExit(1)
@@ -71,16 +69,16 @@ def _row(host: dict[str, Any]) -> list[str]:
         host["state"],
         "-" if host["since"] is None else moment(host["since"]),
         host["version"] or "-",
-        _of(slots["sequential"]),
-        _of(slots["parallel"]),
+        _ratio(slots["sequential"]),
+        _ratio(slots["parallel"]),
         f"{host['agents']}{memory}",
         str(host["tasks"]),
-        _of(host["cpu"]),
-        _of(host["memoryMb"]),
-        _of(host["gpus"]),
+        _ratio(host["cpu"]),
+        _ratio(host["memoryMb"]),
+        _ratio(host["gpus"]),
         " ".join(host["plans"]) or "-",
     ]
 
 
-def _of(pair: list[int]) -> str:
+def _ratio(pair: list[int]) -> str:
     return f"{pair[0]}/{pair[1]}"

@@ -1,4 +1,4 @@
-"""`jobscribe run`: a command as if it ran here: its output as it comes, its exit code as our own."""
+"""`jobscribe run`: a job in the foreground, with its output and its exit code."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .session.last_refusal import noting
+from .session.last_refusal import record_refusal
 from .session.session import Session, command, session
 from .submission.run_options import run_options, spec_options
 from .terminal.output_stream import OutputStreamer, sink_for
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..client.api.replies import RunState
     from ..client.sync_client import Job
 
-FAILED, LEFT, PIPE = 125, 130, 141
-#: Between two looks at a run that waits, whose reason may change, and at one that runs.
-SOON_SECS, SELDOM_SECS = 2.0, 20.0
+EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
+#: Poll interval for a waiting run, whose reason may change, and for a running one.
+WAITING_POLL_SECS, RUNNING_POLL_SECS = 2.0, 20.0
 _STREAMS = ("stdout", "stderr")
 
 
@@ -30,36 +30,37 @@ _STREAMS = ("stdout", "stderr")
 @run_options
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
 def run(words: tuple[str, ...], **options: Any) -> None:
-    """Submit a command, follow what it writes, and exit with its code (128+n for signal n, 125 when
+    """Submit a command, follow its output, and exit with its code (128+n for signal n, 125 if
     jobscribe itself failed).
 
-    The first Ctrl-C, SIGTERM or SIGHUP cancels the run and waits for its end, the second one leaves
-    it to end alone. A signal that is ignored when the command starts (nohup) stays ignored.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels the run and waits for its end. The second one exits
+    at once, and the run ends on its own. A signal that is ignored at the start (nohup) stays
+    ignored.
     """
     s = session()
     fields = spec_options(**options)
     with _signals():
         try:
-            with noting(s):
+            with record_refusal(s):
                 job = s.client().run(words, **fields)
         except KeyboardInterrupt:
-            s.screen.say(
-                f"not answered yet; 'jobscribe job list --active{s.here()}' shows whether the run was submitted"
+            s.screen.message(
+                f"no answer yet; 'jobscribe job list --active{s.supervisor_options()}' shows whether the run was submitted"
             )
             raise
         assert job.submitted is not None
         if s.screen.json:
             s.screen.record({"type": "submitted", **job.submitted.raw})
-        raise SystemExit(_followed(s, job))
+        raise SystemExit(_follow(s, job))
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal that stops the command like Ctrl-C does; its text is the signal's name."""
+    """Raised for SIGTERM and SIGHUP. Its text is the signal's name."""
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt the main thread as SIGINT does, where they are not ignored."""
+    """Let SIGTERM and SIGHUP interrupt the main thread like SIGINT, unless they are ignored."""
 
     def stop(number: int, frame: object) -> None:
         raise _Stopped(signal.Signals(number).name)
@@ -77,34 +78,34 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _followed(s: Session, job: "Job") -> int:
-    """Follow the run to its end; returns the exit code."""
-    gone = threading.Event()
+def _follow(s: Session, job: "Job") -> int:
+    """Follow the run to its end and return its exit code."""
+    reader_closed = threading.Event()
 
     def failed(error: BaseException) -> None:
-        """As in a pipeline whose reader closes early: the writer is ended, and the main thread sees
-        its end.
+        """Cancel the run if the reader of the output closed it, like SIGPIPE ends a writer. The main
+        thread then sees the end of the run.
         """
-        if isinstance(error, BrokenPipeError) and not gone.is_set():
-            gone.set()
+        if isinstance(error, BrokenPipeError) and not reader_closed.is_set():
+            reader_closed.set()
             with s.client().copy() as client:
                 client.cancel(
-                    job.jid, serial=job.serial, reason="the reader of its output went away"
+                    job.jid, serial=job.serial, reason="the reader of its output closed it"
                 )
 
-    pumps = [_pump(s, job, stream, failed) for stream in _STREAMS]
+    streamers = [_stream(s, job, stream, failed) for stream in _STREAMS]
     try:
-        state = _waited(s, job)
-        for pump in pumps:
-            pump.join()
+        state = _wait(s, job)
+        for streamer in streamers:
+            streamer.join()
     except BrokenPipeError:
-        return PIPE
+        return EXIT_PIPE
     except KeyboardInterrupt as e:
-        state = _canceled(s, job, pumps, str(e) or "Ctrl-C")
-    return _ended(s, job, state)
+        state = _cancel(s, job, streamers, str(e) or "Ctrl-C")
+    return _report_end(s, job, state)
 
 
-def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> OutputStreamer:
+def _stream(s: Session, job: "Job", stream: Any, failed: Any) -> OutputStreamer:
     return OutputStreamer(
         s.client().copy(),
         lambda client: client.logs(job.jid, stream, follow=True),
@@ -113,42 +114,44 @@ def _pump(s: Session, job: "Job", stream: Any, failed: Any) -> OutputStreamer:
     )
 
 
-def _waited(s: Session, job: "Job") -> "RunState":
-    """Its final state. Says why it waits while it does."""
-    begun, step = time.monotonic(), SOON_SECS
+def _wait(s: Session, job: "Job") -> "RunState":
+    """Wait for the final state and return it. Meanwhile show why the run waits."""
+    begun, step = time.monotonic(), WAITING_POLL_SECS
     while not (state := job.wait(timeout=step)).finished:
-        waits = state.state == "pending" or not state.known
-        if waits:
+        waiting = state.state == "pending" or not state.known
+        if waiting:
             s.screen.progress(f"{job.jid} {state.sentence()}", time.monotonic() - begun)
-        step = SOON_SECS if waits else SELDOM_SECS
+        step = WAITING_POLL_SECS if waiting else RUNNING_POLL_SECS
     return state
 
 
-def _canceled(s: Session, job: "Job", pumps: list[OutputStreamer], by: str) -> "RunState":
-    s.screen.say(f"canceling {job.jid}; {by} again leaves it to end alone")
+def _cancel(s: Session, job: "Job", streamers: list[OutputStreamer], by: str) -> "RunState":
+    s.screen.message(f"canceling {job.jid}; {by} again exits without waiting for its end")
     try:
         job.cancel(f"{by} at jobscribe run")
         state = job.wait()
-        for pump in pumps:
-            pump.join()
+        for streamer in streamers:
+            streamer.join()
     except KeyboardInterrupt:
-        s.screen.say(f"left; see: jobscribe job status {job.jid}{s.here()}")
-        _leave(LEFT)
+        s.screen.message(
+            f"exited before the end of the run; see: jobscribe job status {job.jid}{s.supervisor_options()}"
+        )
+        _exit_now(EXIT_INTERRUPTED)
     return state
 
 
-def _ended(s: Session, job: "Job", state: "RunState") -> int:
+def _report_end(s: Session, job: "Job", state: "RunState") -> int:
     if s.screen.json:
         s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
     elif state.state != "completed" or state.shell_code:
-        s.screen.say(f"{job.jid} {state.sentence()}")
-        s.screen.say(f"  jobscribe job why {job.jid}{s.here()}")
+        s.screen.message(f"{job.jid} {state.sentence()}")
+        s.screen.message(f"  jobscribe job why {job.jid}{s.supervisor_options()}")
     return state.shell_code
 
 
-def _leave(code: int) -> NoReturn:
-    """Exit while threads still write: past the interpreter's shutdown, which would wait for their
-    locks.
+def _exit_now(code: int) -> NoReturn:
+    """Exit without the interpreter's shutdown, which would wait for locks of threads that still
+    write.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import BYTES
 
@@ -69,7 +69,7 @@ def bundle(
     from .archive import manifest
 
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     collected = _collected(s, jid, 0 if no_output else min(output_bytes, _MOST_OUTPUT), no_doctor)
     collected.within(max_size)
     made = manifest(jid, VERSION, collected, time.time())
@@ -84,7 +84,7 @@ def bundle(
             )
         return
     if not yes and not _agreed(path):
-        s.screen.say("nothing is written")
+        s.screen.message("nothing is written")
         raise SystemExit(1)
     size = _written(path, jid, collected, made)
     if s.screen.json:
@@ -94,7 +94,7 @@ def bundle(
             | {"file": os.path.abspath(path), "size": size},
         )
     else:
-        s.screen.say(
+        s.screen.message(
             f"written: {path}, {size} bytes; look through it before you give it to somebody"
         )
 
@@ -165,12 +165,12 @@ def _configuration(out: "Collected", root: str | None) -> list[str]:
 def _doctor(s: Session, out: "Collected") -> None:
     import msgspec
 
-    from ..doctor.command import examined
+    from ..doctor.command import run_checks
 
     out.working("what the doctor finds")
     out.add_json(
         "doctor.json",
-        msgspec.to_builtins(examined(s)),
+        msgspec.to_builtins(run_checks(s)),
         "what `jobscribe doctor` finds here, the supervisor's health with it",
     )
 
@@ -184,9 +184,9 @@ def _show(s: Session, made: dict[str, Any], no_output: bool) -> None:
         [(i["name"], str(i["bytes"]), i["about"]) for i in made["items"]],
     )
     for line in missing_lines([Missing(**m) for m in made["missing"]]):
-        s.screen.say(line)
+        s.screen.message(line)
     if not no_output:
-        s.screen.say(
+        s.screen.message(
             "What the job itself wrote is in it (--no-output leaves it out); known secrets are replaced there, too."
         )
 

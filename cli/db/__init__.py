@@ -1,1 +1,1 @@
-"""Db: one sentence to be written."""
+"""`jobscribe db`: commands that work on the event store of a root directly, without its supervisor."""

@@ -1,1 +1,1 @@
-"""Demo: one sentence to be written."""
+"""`jobscribe demo`: a real computation on a temporary supervisor, from submission to result."""

@@ -1,6 +1,4 @@
-"""The processes that the demo started, also those that have left their parents: they are all ours
-to stop at the end.
-"""
+"""Tracking and stopping of the demo's descendant processes, including orphans."""
 
 import ctypes
 import os
@@ -12,7 +10,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt() -> None:
-    """From now on orphans among our descendants become our children, not init's, and stay findable."""
+    """Become the subreaper: orphans among the descendants become children of this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -20,8 +18,8 @@ def adopt() -> None:
 
 
 def stop_all(grace_secs: float) -> int:
-    """End every descendant: SIGTERM, and after the grace SIGKILL. Returns how many had to be
-    killed.
+    """End every descendant with SIGTERM, and after `grace_secs` with SIGKILL. Return the number of
+    killed processes.
     """
     deadline = time.monotonic() + grace_secs
     for process in _living():
@@ -38,7 +36,7 @@ def stop_all(grace_secs: float) -> int:
 
 
 def _living() -> list[psutil.Process]:
-    """Descendants that still run; what has ended is reaped."""
+    """Return the running descendants, and reap ended children."""
     out = []
     for process in psutil.Process().children(recursive=True):
         try:

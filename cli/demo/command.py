@@ -1,5 +1,5 @@
-"""`jobscribe demo`: a real computation through a fresh supervisor, from submission to result, and
-where everything lies then.
+"""The command `demo`: a real computation on a temporary supervisor, from submission to result, with
+the paths of all files.
 """
 
 import json
@@ -18,7 +18,7 @@ from ..session.session import Session, command, session
 from ..terminal.output_stream import OutputStreamer
 from ..terminal.quantities import duration
 from . import child_processes
-from .computations import Computation, chosen
+from .computations import Computation, choose
 
 if TYPE_CHECKING:
     from ...client.api.replies import LogPart, RunState
@@ -38,25 +38,25 @@ RECORD_SECS = 5.0
     help="Leave the supervisor running (also: KEEP=1 in the environment).",
 )
 def demo(keep: bool | None) -> None:
-    """Run a real computation nobody here wrote (LAMMPS; numpy where it cannot be had) from
-    submission to result.
+    """Run a real computation (LAMMPS, or numpy if LAMMPS is not available) from submission to
+    result.
 
-    Makes a fresh root in a temporary folder, starts a supervisor there on free loopback ports,
-    shows progress and output as they come, and ends by saying where result, record, logs and events
-    are, with the job's story.
+    Creates a root in a temporary folder, starts a supervisor there on free loopback ports, and
+    shows progress and output. At the end it prints the paths of result, record, logs and events,
+    and the job's history.
     """
     s = session()
     keep = os.environ.get("KEEP", "").lower() in ("1", "yes", "true") if keep is None else keep
-    shown = _Shown(s)
+    screen = _DemoScreen(s)
     root = _fresh_root(s)
     try:
-        computation = chosen(shown.say, root)
+        computation = choose(screen.message, root)
     except RuntimeError as e:
         raise Refusal("badConfig", str(e)) from None
     child_processes.adopt()
-    supervisor = _started(root, shown)
+    supervisor = _start_supervisor(root, screen)
     try:
-        code = _computed(s, root, computation, shown)
+        code = _compute(s, root, computation, screen)
     except BaseException:
         keep = False
         raise
@@ -64,13 +64,13 @@ def demo(keep: bool | None) -> None:
         if not keep:
             supervisor.terminate()
             child_processes.stop_all(STOP_SECS)
-    shown.ended(root, supervisor.pid if keep else None)
+    screen.ended(root, supervisor.pid if keep else None)
     raise SystemExit(code)
 
 
-class _Shown:
-    """What the demo tells as it goes: stages with the time since its start, and the job's output
-    with its progress.
+class _DemoScreen:
+    """Prints the demo's stages with the time since its start, and the job's output with its
+    progress.
     """
 
     def __init__(self, s: Session) -> None:
@@ -78,27 +78,29 @@ class _Shown:
         self._begun = time.monotonic()
         self._rest = b""
 
-    def say(self, text: str) -> None:
-        self._screen.say(f"[{time.monotonic() - self._begun:6.2f} s] {text}")
+    def message(self, text: str) -> None:
+        self._screen.message(f"[{time.monotonic() - self._begun:6.2f} s] {text}")
 
     def output(self, part: "LogPart", computation: Computation) -> None:
-        """Whole lines of the job's output, each with how far the computation is."""
+        """Print the complete lines of the job's output, each with the progress of the computation."""
         *lines, self._rest = (self._rest + part.data).split(b"\n")
         for line in lines:
             text = line.decode("utf-8", "replace")
             permille = computation.permille(text)
             progress = "     " if permille is None else f"{permille / 10:3.0f} %"
-            (self._screen.say if self._screen.json else self._screen.line)(f"{progress} | {text}")
+            (self._screen.message if self._screen.json else self._screen.line)(
+                f"{progress} | {text}"
+            )
 
     def ended(self, root: Path, pid: int | None) -> None:
-        self.say("done" if pid is None else f"done; the supervisor runs on as pid {pid}")
+        self.message("done" if pid is None else f"done; the supervisor keeps running as pid {pid}")
         if pid is None:
-            self._screen.say(
-                f"stopped; everything is still in {root} (remove it with: rm -r {root})"
+            self._screen.message(
+                f"the supervisor is stopped; all files are in {root} (to remove them: rm -r {root})"
             )
         else:
-            self._screen.say(
-                f"  jobscribe job list --root {root}\n  kill {pid}   # stops it; its agents and jobs would live on"
+            self._screen.message(
+                f"  jobscribe job list --root {root}\n  kill {pid}   # stop the supervisor; its agents and jobs keep running"
             )
 
 
@@ -108,18 +110,18 @@ def _fresh_root(s: Session) -> Path:
         return Path(tempfile.mkdtemp(prefix="jobscribe-demo-"))
     root = Path(given).absolute()
     if root.exists() and any(root.iterdir()):
-        raise Refusal("badConfig", f"the demo wants a fresh root, and {root} is not empty")
+        raise Refusal("badConfig", f"the demo needs an empty root, and {root} is not empty")
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     return root
 
 
-def _started(root: Path, shown: _Shown) -> "subprocess.Popen[bytes]":
-    """A supervisor of its own, ready. Its settings are the defaults, whatever the environment here
-    says.
+def _start_supervisor(root: Path, screen: _DemoScreen) -> "subprocess.Popen[bytes]":
+    """Start a supervisor with default settings, without the JOBSCRIBE_ variables of this
+    environment, and wait until it is ready.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-    said = root / "supervisor.err"
-    with said.open("wb") as errors:
+    error_file = root / "supervisor.err"
+    with error_file.open("wb") as errors:
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -145,14 +147,14 @@ def _started(root: Path, shown: _Shown) -> "subprocess.Popen[bytes]":
         process.wait()
         raise Refusal(
             "internal",
-            f"the supervisor did not start; it said: {said.read_text(errors='replace')[-2000:].strip() or 'nothing'}",
+            f"the supervisor did not start; its output: {error_file.read_text(errors='replace')[-2000:].strip() or 'none'}",
         )
-    shown.say(line)
+    screen.message(line)
     return process
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> str:
-    """What it printed first, or nothing when it ended or took too long."""
+    """Return the first line of its output; empty if it ended or took longer than READY_SECS."""
     import select
 
     assert process.stdout is not None
@@ -161,61 +163,63 @@ def _first_line(process: "subprocess.Popen[bytes]") -> str:
         return out.readline().decode("utf-8", "replace").strip() if ready else ""
 
 
-def _computed(s: Session, root: Path, computation: Computation, shown: _Shown) -> int:
-    """Submit it, follow it, and tell where everything is; returns the job's exit code."""
+def _compute(s: Session, root: Path, computation: Computation, screen: _DemoScreen) -> int:
+    """Submit and follow the computation, print all paths, and return the job's exit code."""
     from ...client.sync_client import Client
 
     with Client.from_root(root) as client:
         job = client.run(computation.command, env=computation.env, sim_name=computation.title)
-        shown.say(f"submitted {job.jid}: {computation.title}")
-        pumps = [
-            _pump(client, job, "stdout", shown, computation),
-            _pump(client, job, "stderr", shown, computation),
+        screen.message(f"submitted {job.jid}: {computation.title}")
+        streamers = [
+            _stream(client, job, "stdout", screen, computation),
+            _stream(client, job, "stderr", screen, computation),
         ]
         try:
             state = job.wait()
         except KeyboardInterrupt:
-            s.screen.say("canceling")
+            s.screen.message("canceling")
             job.cancel("Ctrl-C at jobscribe demo")
             state = job.wait()
-        for pump in pumps:
-            pump.join()
+        for streamer in streamers:
+            streamer.join()
         took = "" if state.elapsed_time is None else f" after {duration(state.elapsed_time)}"
-        shown.say(f"{job.jid} {state.sentence()}{took}")
-        _told(s, root, computation, job, state)
+        screen.message(f"{job.jid} {state.sentence()}{took}")
+        _print_paths(s, root, computation, job, state)
         return state.shell_code
 
 
-def _pump(
-    client: "Client", job: "Job", stream: Any, shown: _Shown, computation: Computation
+def _stream(
+    client: "Client", job: "Job", stream: Any, screen: _DemoScreen, computation: Computation
 ) -> OutputStreamer:
     def sink(part: "LogPart") -> None:
         if stream == "stdout":
-            shown.output(part, computation)
+            screen.output(part, computation)
         else:
-            shown.say(part.data.decode("utf-8", "replace").rstrip())
+            screen.message(part.data.decode("utf-8", "replace").rstrip())
 
     return OutputStreamer(
         client.copy(), lambda c: c.logs(job.jid, stream, follow=True), sink, lambda _: None
     )
 
 
-def _says(record: Path, status: str) -> bool:
-    """Has the record come as far as the run?"""
+def _has_status(record: Path, status: str) -> bool:
+    """Return whether the record shows the final status of the run."""
     try:
         return bool(json.loads(record.read_bytes())["status"] == status)
     except FileNotFoundError:
         return False
 
 
-def _told(s: Session, root: Path, computation: Computation, job: "Job", state: "RunState") -> None:
-    """Where result, record, logs and events are, and the story."""
+def _print_paths(
+    s: Session, root: Path, computation: Computation, job: "Job", state: "RunState"
+) -> None:
+    """Print the paths of result, record, logs and events, and the job's history."""
     record = root / "supervisor-job" / f"{job.jid}.json"
     deadline = time.monotonic() + RECORD_SECS
-    while not _says(record, state.state) and time.monotonic() < deadline:
+    while not _has_status(record, state.state) and time.monotonic() < deadline:
         time.sleep(0.05)
     story, logs = job.story(), job.why().get("logs") or []
-    places = {
+    paths = {
         "result": os.path.join(state.run_dir or "", computation.result),
         "record": str(record),
         "output": [str(path) for path in logs],
@@ -223,12 +227,12 @@ def _told(s: Session, root: Path, computation: Computation, job: "Job", state: "
         "events": str(root / "db" / "events.sqlite"),
     }
     if s.screen.json:
-        what = {"computeJid": job.jid, "status": state.raw, "root": str(root)}
-        s.screen.value("jobscribe.demo/1", {**what, **places, "story": story["lines"]})
+        summary = {"computeJid": job.jid, "status": state.raw, "root": str(root)}
+        s.screen.value("jobscribe.demo/1", {**summary, **paths, "story": story["lines"]})
         return
     s.screen.line("")
-    for name, place in places.items():
-        for i, path in enumerate(place if isinstance(place, list) else [place]):
+    for name, value in paths.items():
+        for i, path in enumerate(value if isinstance(value, list) else [value]):
             s.screen.line(f"{name if i == 0 else '':<8}{path}")
     s.screen.line("story")
     for line in story["lines"]:

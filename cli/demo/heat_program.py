@@ -1,8 +1,7 @@
-"""A computation for the demo where LAMMPS cannot be had: heat spreading over a plate, with numpy.
-Runs by itself, as a job.
+"""The demo's computation without LAMMPS: heat spreading over a plate, with numpy. Runs as a job.
 
-Usage: heat.py SECONDS. Writes temperature.npy into its directory and prints `<permille> <steps>
-<mean> <error>` as it goes. Imports nothing of this package: a job knows only its own directory.
+Usage: heat_program.py SECONDS. Writes temperature.npy into its directory and prints `<permille>
+<steps> <mean> <change>` regularly. Must not import this package: a job has only its own directory.
 """
 
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 
 
 def relax(plate: "np.ndarray", steps: int) -> float:
-    """So many steps of Jacobi's method; returns the largest change of the last one."""
+    """Run `steps` steps of Jacobi's method. Return the largest change of the last step."""
     change = 0.0
     for _ in range(steps):
         new = 0.25 * (plate[:-2, 1:-1] + plate[2:, 1:-1] + plate[1:-1, :-2] + plate[1:-1, 2:])

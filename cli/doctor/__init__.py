@@ -1,3 +1,3 @@
-"""What `jobscribe doctor` looks at: facts are read in a process of their own, and judged by pure
-functions in ours.
+"""`jobscribe doctor`: checks of machine, user and installation. A child process reads the facts;
+pure functions judge them.
 """

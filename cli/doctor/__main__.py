@@ -1,8 +1,7 @@
-"""The process that reads the facts: what is given comes in as JSON on standard input, and each
-check's facts leave as a line of JSON.
+"""The child process that reads facts. It gets its parameters as JSON on standard input, and prints
+the facts of each check as one JSON line.
 
-Each is read in a thread of its own; whoever waits for one that hangs (a disk, a driver) ends this
-whole process.
+Each check runs in its own thread. If one hangs (a disk, a driver), the parent ends this process.
 """
 
 import json
@@ -17,20 +16,20 @@ from .findings import Facts
 def main() -> None:
     given: Facts = json.load(sys.stdin)
     lock = threading.Lock()
-    # what libraries print must not come between the lines
+    # Output of libraries must not mix with the JSON lines.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def look(name: str) -> None:
+    def read(name: str) -> None:
         try:
             answer: Facts = {"check": name, "facts": CHECKS[name].read(given)}
-        except Exception as e:  # whatever one of them may meet: the others are told all the same
+        except Exception as e:  # one failing check must not affect the others
             answer = {"check": name, "error": f"{type(e).__name__}: {e}"}
         with lock:
             out.write(json.dumps(answer) + "\n")
             out.flush()
 
-    threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in given["checks"]]
+    threads = [threading.Thread(target=read, args=(name,), daemon=True) for name in given["checks"]]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,6 +1,4 @@
-"""The doctor's checks: how the facts of each are read, how they are judged, and how long that may
-take.
-"""
+"""The table of the doctor's checks: fact reader, judgement and time limit of each."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,8 +8,8 @@ from .findings import Facts, Finding
 
 
 class Check(NamedTuple):
-    """read: from what was given (root, settings, address) to facts. judge: pure. secs: after so
-    long it is said to hang.
+    """One check. read: from parameters (root, settings, address) to facts. judge: pure. secs: time
+    limit for reading.
     """
 
     read: Callable[[Facts], Facts]

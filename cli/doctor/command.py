@@ -1,5 +1,5 @@
-"""`doctor`: what of this machine, this user and this installation will stand in the way of jobs,
-and what to do about it.
+"""The command `doctor`: faults of this machine, user and installation that affect jobs, with
+actions.
 """
 
 import os
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..services.up import assignments
 from ..session.session import Session, command, session
+from ..session.setting_assignments import assignments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .findings import Finding
 
-_WORDS = {"ok": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
+_LABELS = {"ok": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
 
 
 @command()
-@click.option("--only", multiple=True, metavar="CHECK", help="This check only; again for others.")
+@click.option("--only", multiple=True, metavar="CHECK", help="Only this check; may be repeated.")
 @click.option(
     "--config",
     "file",
@@ -32,17 +32,17 @@ _WORDS = {"ok": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
     "sets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting, as `up` and `supervisor` take it.",
+    help="A setting, as for `up` and `supervisor`.",
 )
 def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> None:
-    """Look at this machine, this user and this installation: what will keep jobs from running, or
-    from being understood.
+    """Check this machine, user and installation for faults that keep jobs from running or from being
+    diagnosed.
 
-    Needs no supervisor and no rights; run it as the user who runs the supervisor. Exits with 1 when
-    something is wrong (FAIL).
+    Needs no supervisor and no special permissions. Run it as the user of the supervisor. Exits with
+    1 if a check fails (FAIL).
     """
     s = session()
-    found = examined(s, only, file, sets)
+    found = run_checks(s, only, file, sets)
     failed = sum(f.state == "fail" for f in found)
     if s.screen.json:
         import msgspec
@@ -55,26 +55,28 @@ def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> No
     raise SystemExit(1 if failed else 0)
 
 
-def examined(
+def run_checks(
     s: Session, only: "Sequence[str]" = (), file: str | None = None, sets: tuple[str, ...] = ()
 ) -> "list[Finding]":
-    """What the checks find; says which ones it waits for. Raises click.UsageError for a check that
-    there is not.
+    """Run the checks and return their findings, with progress messages. Raises click.UsageError for
+    an unknown check.
     """
     from .check_table import CHECKS
     from .fact_process import findings
 
     unknown = [name for name in only if name not in CHECKS]
     if unknown:
-        raise click.UsageError(f"there is no check {unknown[0]!r}; there are: {', '.join(CHECKS)}")
+        raise click.UsageError(
+            f"there is no check {unknown[0]!r}; known checks: {', '.join(CHECKS)}"
+        )
     return findings(
-        _given(s, file, sets),
+        _parameters(s, file, sets),
         tuple(only) or tuple(CHECKS),
-        lambda left, secs: s.screen.progress(f"looking at: {', '.join(left)}", secs),
+        lambda left, secs: s.screen.progress(f"checking: {', '.join(left)}", secs),
     )
 
 
-def _given(s: Session, file: str | None, sets: tuple[str, ...]) -> dict[str, Any]:
+def _parameters(s: Session, file: str | None, sets: tuple[str, ...]) -> dict[str, Any]:
     return {
         "root": _root(s, file, sets),
         "rootOption": s.options.get("root"),
@@ -87,8 +89,8 @@ def _given(s: Session, file: str | None, sets: tuple[str, ...]) -> dict[str, Any
 
 
 def _root(s: Session, file: str | None, sets: tuple[str, ...]) -> str:
-    """As the configuration says where it can be read; what is wrong with it is a finding, not an
-    end.
+    """Return the configured root, or the default if the configuration is invalid: its problems are
+    findings, not errors.
     """
     from ...protocol.errors import Refusal
     from ...service.settings import loader
@@ -108,15 +110,26 @@ def _print(s: Session, found: "list[Finding]") -> None:
     last = ""
     for f in found:
         s.screen.line(
-            f"{_WORDS[f.state]:4}  {f.check if f.check != last else '':<{width}}  {f.sentence}"
+            f"{_LABELS[f.state]:4}  {f.check if f.check != last else '':<{width}}  {f.sentence}"
         )
         last = f.check
         indent = " " * (width + 8)
         if f.state in ("warn", "fail"):
-            s.screen.line(f"{indent}for jobs: {f.means}")
+            s.screen.line(f"{indent}effect: {f.means}")
         if f.advice and f.state != "ok":
-            s.screen.line(f"{indent}do: {f.advice}")
-    counts = {state: sum(f.state == state for f in found) for state in _WORDS}
-    s.screen.say(
-        f"{counts['ok']} in order, {counts['warn']} to know, {counts['fail']} wrong, {counts['skip']} not looked at"
+            s.screen.line(f"{indent}action: {f.advice}")
+    counts = {state: sum(f.state == state for f in found) for state in _LABELS}
+    s.screen.message(
+        ", ".join(
+            [
+                f"{counts['ok']} ok",
+                _plural(counts["warn"], "warning"),
+                _plural(counts["fail"], "error"),
+                f"{counts['skip']} skipped",
+            ]
+        )
     )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

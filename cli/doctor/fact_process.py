@@ -1,5 +1,5 @@
-"""Has the facts read in another process, and waits for each no longer than its time: what hangs
-there cannot hang us.
+"""Starts the child process that reads facts, and waits for each check up to its time limit, so that
+a hanging check cannot block the command.
 """
 
 import contextlib
@@ -12,25 +12,25 @@ import time
 from collections.abc import Callable, Sequence
 
 from .check_table import CHECKS
-from .findings import Facts, Finding, unread
+from .findings import Facts, Finding, unreadable
 
-_EVERY_SECS, _LAST_SECS = 0.5, 1.0
+_REPORT_SECS, _EXIT_SECS = 0.5, 1.0
 
 
 def findings(
     given: Facts, names: Sequence[str], waiting: Callable[[list[str], float], None]
 ) -> list[Finding]:
-    """What each check finds, in order. waiting: told again and again which ones have not answered,
-    and for how long.
+    """Return the findings of the checks, in order. waiting: called repeatedly with the unfinished
+    checks and the seconds so far.
     """
     facts = _facts(given, names, waiting)
     return [finding for name in names for finding in judged(name, facts[name])]
 
 
 def judged(name: str, answer: Facts) -> list[Finding]:
-    """answer: as a line of the other process says, or {"error"}."""
+    """Return the findings of one check. answer: a JSON line of the child process, or {"error"}."""
     if "error" in answer:
-        return [unread(name, str(answer["error"]))]
+        return [unreadable(name, str(answer["error"]))]
     return [
         Finding(name, f.state, f.sentence, f.means, f.advice)
         for f in CHECKS[name].judge(answer["facts"])
@@ -49,12 +49,14 @@ def _facts(
         )
     except OSError as e:
         return {
-            name: {"error": f"no process can be started to look: {sys.executable}: {e.strerror}"}
+            name: {
+                "error": f"cannot start a process for the checks: {sys.executable}: {e.strerror}"
+            }
             for name in names
         }
     assert child.stdin is not None and child.stdout is not None
     try:
-        with contextlib.suppress(BrokenPipeError):  # it ended before it had read
+        with contextlib.suppress(BrokenPipeError):  # the child ended before it read
             child.stdin.write(json.dumps({**given, "checks": list(names)}).encode())
             child.stdin.close()
         _gather(child.stdout.fileno(), names, facts, begun, waiting)
@@ -62,15 +64,12 @@ def _facts(
         child.kill()
         child.stdout.close()
         try:
-            child.wait(_LAST_SECS)
+            child.wait(_EXIT_SECS)
         except subprocess.TimeoutExpired:
-            child.returncode = (
-                -9
-            )  # what hangs in the kernel cannot be ended, and is not ours to wait for
+            # A process that hangs in the kernel cannot be killed: do not wait for it.
+            child.returncode = -9
     for name in names:
-        facts.setdefault(
-            name, {"error": f"this could not be looked at within {CHECKS[name].secs:g} s"}
-        )
+        facts.setdefault(name, {"error": f"no result within {CHECKS[name].secs:g} s"})
     return facts
 
 
@@ -90,7 +89,7 @@ def _gather(
             if not left:
                 return
             waiting(left, secs)
-            if not selector.select(_EVERY_SECS):
+            if not selector.select(_REPORT_SECS):
                 continue
             data = os.read(fd, 65536)
             if not data:
@@ -102,15 +101,15 @@ def _gather(
 
 
 def _env() -> dict[str, str]:
-    """This process's own, and where the package is to be found, wherever this one found it."""
-    place = os.path.dirname(
+    """Return this environment with a PYTHONPATH that finds this package."""
+    folder = os.path.dirname(
         os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     )
     package = sys.modules[__package__.partition(".")[0]].__path__[0]
     found = (
         os.path.dirname(os.path.abspath(package))
         if os.path.basename(package) == "jobscribe"
-        else place
+        else folder
     )
     return {
         **os.environ,

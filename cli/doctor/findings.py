@@ -1,4 +1,4 @@
-"""One finding of the doctor, and how it is made."""
+"""A finding of the doctor, with its constructors."""
 
 from typing import Any, Literal
 
@@ -9,8 +9,8 @@ Facts = dict[str, Any]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """check: which one found it. sentence: how it is. means: for jobs. advice: what to do; both
-    empty where all is well.
+    """Result of a check. check: its name. sentence: the fact. means: the effect on jobs. advice: the
+    action. The last two may be empty for `ok` and `skip`.
     """
 
     check: str
@@ -36,17 +36,17 @@ def skip(sentence: str, means: str = "", advice: str = "") -> Finding:
     return Finding("", "skip", sentence, means, advice)
 
 
-def unread(check: str, why: str) -> Finding:
-    """For a check whose facts could not be had."""
+def unreadable(check: str, reason: str) -> Finding:
+    """Return the finding for a check whose facts could not be read."""
     return Finding(
         check,
         "fail",
-        why,
-        "what it would have looked at may hang supervisor and jobs as well",
-        "look at that part of the machine first",
+        reason,
+        "the same part of the machine may block supervisor and jobs",
+        "examine this part of the machine first",
     )
 
 
 def mb(size: float) -> str:
-    """Bytes for a person."""
+    """Format a size in bytes."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,15 +1,13 @@
-"""Judgements about the machine: what facts mean for jobs, and what to do. Pure: the same facts give
-the same findings.
-"""
+"""Judgement of facts about the machine: effect on jobs and action. Pure functions."""
 
 from .findings import Facts, Finding, fail, ok, skip, warn
 
 _INFINITE = -1
 MIN_PYTHON = (3, 11)
-#: Streams of news, agents' connections and uploads take a descriptor or two each.
+#: Event streams, agent connections and uploads use one or two descriptors each.
 FEW_FILES, FEW_PROCESSES = 4096, 1024
-#: Seconds by which two clocks may differ before times in a story look odd; a jump that is no drift.
-APART_SECS, JUMP_SECS = 2.0, 0.05
+#: Tolerated difference between two clocks, and smallest jump of a clock, in seconds.
+MAX_OFFSET_SECS, JUMP_SECS = 2.0, 0.05
 _YEAR_2025 = 1_735_689_600
 
 
@@ -23,7 +21,7 @@ def environment(f: Facts) -> list[Finding]:
             fail(
                 f"Python is {f['python']}",
                 "jobscribe does not run with it",
-                "take Python 3.11 or newer",
+                "install Python 3.11 or newer",
             )
         )
     else:
@@ -36,8 +34,8 @@ def environment(f: Facts) -> list[Finding]:
         found.append(
             fail(
                 f"packages are missing: {', '.join(missing)}",
-                "a part of jobscribe cannot be loaded, and fails where it is needed",
-                "install jobscribe by pip, with its dependencies",
+                "the parts of jobscribe that need them fail",
+                "install jobscribe with pip, including its dependencies",
             )
         )
     else:
@@ -46,9 +44,9 @@ def environment(f: Facts) -> list[Finding]:
     if f["umask"] & 0o022 != 0o022:
         found.append(
             warn(
-                f"the umask is {f['umask']:04o}: what is made can be written by others",
-                "a supervisor started so would let others change files",
-                "umask 077 before it is started (units that ship say UMask=0077)",
+                f"the umask is {f['umask']:04o}: other users can write to new files",
+                "other users could change files of a supervisor started with it",
+                "run 'umask 077' before the start (the shipped units set UMask=0077)",
             )
         )
     return found
@@ -60,25 +58,23 @@ def _path(f: Facts) -> list[Finding]:
     if odd:
         found.append(
             warn(
-                f"PATH names folders that depend on where one stands: {', '.join(odd)}",
-                "a job could start another program than you think",
-                "take them out of PATH",
+                f"PATH contains relative folders: {', '.join(odd)}",
+                "a job could start the wrong program",
+                "remove them from PATH",
             )
         )
     absent = [p for p in ("sh", "env") if not f["programs"].get(p)]
     if absent:
-        found.append(
-            fail(f"not in PATH: {', '.join(absent)}", "no job can be started without", "set PATH")
-        )
+        found.append(fail(f"not in PATH: {', '.join(absent)}", "no job can start", "set PATH"))
     return found
 
 
 def _encoding(f: Facts) -> Finding:
     if f["encoding"].lower().replace("-", "") in ("utf8", "utf8sig"):
-        return ok("text is UTF-8")
+        return ok("the locale's encoding is UTF-8")
     return warn(
-        f"the locale's text is {f['encoding']}",
-        "names and output beyond ASCII may break in programs that ask the locale",
+        f"the locale's encoding is {f['encoding']}",
+        "programs that use the locale may fail on non-ASCII names and output",
         "set LANG=C.UTF-8 (or another UTF-8 locale)",
     )
 
@@ -90,12 +86,12 @@ def limits(f: Facts) -> list[Finding]:
         found.append(
             warn(
                 f"open files: at most {hard}",
-                "with many agents and readers of news a supervisor refuses connections",
+                "a supervisor with many agents and event streams refuses connections",
                 "raise the hard limit (LimitNOFILE=1024:524288 in the unit; limits.conf for a login)",
             )
         )
     else:
-        found.append(ok(f"open files: {_shown(soft)}, up to {_shown(hard)}"))
+        found.append(ok(f"open files: {_limit_text(soft)}, up to {_limit_text(hard)}"))
     processes = [
         n
         for n in (f["nproc"][0] if f["uid"] != 0 else _INFINITE, f["pids"] or _INFINITE)
@@ -104,7 +100,7 @@ def limits(f: Facts) -> list[Finding]:
     if processes and min(processes) < FEW_PROCESSES:
         found.append(
             warn(
-                f"processes and threads: at most {min(processes)} for all jobs together",
+                f"processes and threads: at most {min(processes)} for all jobs",
                 "jobs fail to fork ('Resource temporarily unavailable')",
                 "raise nproc (ulimit -u, limits.conf) or the cgroup's pids.max (TasksMax=infinity in the unit)",
             )
@@ -116,9 +112,9 @@ def limits(f: Facts) -> list[Finding]:
     if f["fsize"][0] != _INFINITE:
         found.append(
             warn(
-                f"files may grow to {f['fsize'][0]} bytes only",
-                "jobs that write more are ended by SIGXFSZ",
-                "ulimit -f unlimited",
+                f"maximum file size: {f['fsize'][0]} bytes",
+                "SIGXFSZ ends jobs that write more",
+                "run 'ulimit -f unlimited' before the start",
             )
         )
     return found
@@ -128,7 +124,7 @@ def _less(limit: int, than: int) -> bool:
     return limit != _INFINITE and limit < than
 
 
-def _shown(limit: int) -> str:
+def _limit_text(limit: int) -> str:
     return "unlimited" if limit == _INFINITE else str(limit)
 
 
@@ -136,21 +132,23 @@ def cores(f: Facts) -> list[Finding]:
     pattern = f["pattern"]
     if pattern is None:
         return [
-            skip("the kernel's core_pattern cannot be read", "where a core would go is not known")
+            skip(
+                "the kernel's core_pattern cannot be read", "the location of core dumps is unknown"
+            )
         ]
     if f["limit"][1] == 0:
         return [
             warn(
-                "cores: the hard limit is 0",
-                "no job started from here can leave a core, whatever it asks for",
-                "ulimit -H -c unlimited before the start",
+                "core dumps: the hard limit is 0",
+                "jobs started from here cannot write core dumps",
+                "run 'ulimit -H -c unlimited' before the start",
             )
         ]
-    wanted = "a job leaves one only if it asked for it (coreBytes)"
+    condition = "a job writes a core dump only if it sets coreBytes"
     if not pattern:
         return [
             warn(
-                "cores: core_pattern is empty",
+                "core dumps: core_pattern is empty",
                 "the kernel writes none",
                 "sysctl kernel.core_pattern=core",
             )
@@ -159,23 +157,26 @@ def cores(f: Facts) -> list[Finding]:
         place = (
             "in the run directory"
             if not pattern.startswith("/")
-            else "there, on the host, whichever container or job it was"
+            else "on the host, for all containers and jobs"
         )
-        return [ok(f"cores go to the file {pattern!r}: {place}", wanted)]
+        return [ok(f"core dumps go to the file {pattern!r}: {place}", condition)]
     program = pattern[1:].split()[0] if pattern[1:].split() else ""
     if program.endswith("systemd-coredump"):
         how = (
-            "'coredumpctl dump PID' gets them"
+            "'coredumpctl dump PID' extracts them"
             if f["coredumpctl"]
             else "coredumpctl is not installed here: install systemd-coredump"
         )
         return [
-            ok(f"cores go to systemd-coredump; {how}", f"{wanted}; none lies in the run directory")
+            ok(
+                f"core dumps go to systemd-coredump; {how}",
+                f"{condition}; the run directory contains none",
+            )
         ]
     return [
         warn(
-            f"cores are piped to {program or 'nothing'}",
-            "they are lost for jobs: that program decides, and commonly drops those of unpackaged programs",
+            f"core dumps are piped to {program or 'nothing'}",
+            "they are usually lost: such programs drop core dumps of unpackaged programs",
             "sysctl kernel.core_pattern=core (a file in the run directory), or use systemd-coredump",
         )
     ]
@@ -186,23 +187,23 @@ def ptrace(f: Facts) -> list[Finding]:
     if error is not None:
         return [
             warn(
-                f"ptrace is refused even for an own child ({error})",
-                "py-spy, gdb and strace cannot look into jobs from here",
+                f"ptrace is refused, also for a child process ({error})",
+                "py-spy, gdb and strace cannot inspect jobs from here",
                 "allow it (in a container: --cap-add SYS_PTRACE; kernel.yama.ptrace_scope below 3)",
             )
         ]
     if scope in (1, 2) and not f["capability"]:
         return [
             warn(
-                f"ptrace works for own children only (kernel.yama.ptrace_scope is {scope})",
-                "py-spy, gdb and strace cannot attach to a job that runs already",
+                f"ptrace works for child processes only (kernel.yama.ptrace_scope is {scope})",
+                "py-spy, gdb and strace cannot attach to a running job",
                 "attach as root, or sysctl kernel.yama.ptrace_scope=0",
             )
         ]
     return [
         ok(
             "ptrace works" + (" (CAP_SYS_PTRACE)" if f["capability"] else ""),
-            "py-spy, gdb and strace can look into jobs of this user",
+            "py-spy, gdb and strace can inspect jobs of this user",
         )
     ]
 
@@ -212,17 +213,17 @@ def kernel_log(f: Facts) -> list[Finding]:
         return [
             ok(
                 "the kernel log can be read",
-                "'job why' can show what the kernel said of a process that it killed",
+                "'jobscribe job why' can show kernel messages about killed processes",
             )
         ]
     restricted = f["restrict"] == "1"
     return [
         warn(
-            f"the kernel log cannot be read by this user ({f['kmsg']}; dmesg_restrict is {f['restrict'] or 'not known'})",
-            "'job why' says of a kill for memory what cgroups counted, and that the kernel log could not be read",
+            f"the kernel log cannot be read by this user ({f['kmsg']}; dmesg_restrict is {f['restrict'] or 'unknown'})",
+            "for an out-of-memory kill 'jobscribe job why' shows cgroup counts, but no kernel messages",
             "sysctl kernel.dmesg_restrict=0, or give the supervisor CAP_SYSLOG"
             if restricted
-            else "look at the rights of /dev/kmsg",
+            else "check the permissions of /dev/kmsg",
         )
     ]
 
@@ -231,8 +232,8 @@ def cgroups(f: Facts) -> list[Finding]:
     if not f["found"]:
         return [
             warn(
-                f"no cgroups can be seen ({f.get('unread') or 'none is mounted'})",
-                "memory limits of tasks are not enforced, and what jobs leave behind is found by process tree alone",
+                f"no cgroups found ({f.get('unread') or 'none is mounted'})",
+                "memory limits of tasks are not enforced, and leftover processes are found by the process tree alone",
                 "mount cgroup2 at /sys/fs/cgroup",
             )
         ]
@@ -242,28 +243,28 @@ def cgroups(f: Facts) -> list[Finding]:
     if any(m["writable"] for m in memory):
         return [
             ok(
-                f"{name}; memory can be limited and counted for each task",
-                "a kill for memory is told from any other, by task",
+                f"{name}; memory can be limited and counted per task",
+                "out-of-memory kills are attributed to tasks",
             )
         ]
     if any(m["writable"] for m in f["found"]):
-        known = "what a job's processes are is known; memory is not counted for each task"
+        known = "a job's processes are known, but memory is not counted per task"
         return [
             warn(
                 f"{name}: writable, but without the memory controller",
                 known,
-                "as a service: Delegate=yes and systemd 254 (DelegateSubgroup), or root",
+                "run the supervisor as a service with Delegate=yes and systemd 254 (DelegateSubgroup), or as root",
             )
         ]
     seen = (
-        "kills for memory are counted for all jobs together only"
+        "out-of-memory kills are counted for all jobs together"
         if any(m["memoryRead"] for m in f["found"])
-        else "kills for memory are not counted"
+        else "out-of-memory kills are not counted"
     )
     return [
         warn(
             f"{name}, none of them writable by this user",
-            f"jobs get no cgroup of their own; {seen}: 'job why' may say 'likely' where it could be certain",
+            f"jobs get no cgroup of their own; {seen}: causes from 'jobscribe job why' may be 'likely' instead of certain",
             "run the supervisor as a service with Delegate=yes ('jobscribe install-units'), or as root",
         )
     ]
@@ -274,24 +275,24 @@ def clock(f: Facts) -> list[Finding]:
     if f["now"] < _YEAR_2025:
         found.append(
             fail(
-                "the clock stands before 2025",
-                "times of all events are wrong, TLS and sign-ins fail",
+                "the clock shows a time before 2025",
+                "times of all events are wrong, and TLS and sign-ins fail",
                 "set the clock; run chrony or systemd-timesyncd",
             )
         )
     if abs(f["jumped"]) > JUMP_SECS:
         found.append(
             warn(
-                f"the clock moved by {f['jumped']:+.2f} s against the time since boot while we looked",
-                "times in stories jump",
-                "look at who sets it (chrony, VM tools)",
+                f"the clock moved by {f['jumped']:+.2f} s against the time since boot during the check",
+                "times in job histories jump",
+                "find the program that sets it (chrony, VM tools)",
             )
         )
-    if f["newest"] is not None and f["newest"] > f["now"] + APART_SECS:
+    if f["newest"] is not None and f["newest"] > f["now"] + MAX_OFFSET_SECS:
         found.append(
             warn(
-                f"the newest log was written {f['newest'] - f['now']:.0f} s in the future: the clock has been set back",
-                "events keep their order, but times in stories go backwards there",
+                f"the newest log is dated {f['newest'] - f['now']:.0f} s in the future: the clock was set back",
+                "events keep their order, but their times go backwards there",
                 "run chrony or systemd-timesyncd",
             )
         )
@@ -299,23 +300,23 @@ def clock(f: Facts) -> list[Finding]:
         found.append(
             warn(
                 "the clock is not synchronised (adjtimex)",
-                "times from different machines cannot be compared to the second; Slurm's munge needs it within minutes",
-                "run chrony or systemd-timesyncd; in a virtual machine the host may do it, and this is harmless",
+                "times of different machines differ; Slurm's munge tolerates only minutes",
+                "run chrony or systemd-timesyncd; harmless in a virtual machine whose host sets the clock",
             )
         )
-    if f["suspended"] > APART_SECS:
+    if f["suspended"] > MAX_OFFSET_SECS:
         found.append(
             warn(
-                f"the machine has slept for {f['suspended']:.0f} s since boot",
-                "time limits count that time; connections were cut",
-                "do not let it sleep",
+                f"the machine was suspended for {f['suspended']:.0f} s since boot",
+                "time limits include this time, and connections were cut",
+                "disable suspend",
             )
         )
     return found or [
         ok(
             "the clock is synchronised"
             if f["synchronised"]
-            else "the clock runs steadily; whether it is synchronised is not told"
+            else "the clock runs steadily; its synchronisation state is unknown"
         )
     ]
 
@@ -324,29 +325,29 @@ def journal(f: Facts) -> list[Finding]:
     if f["error"] is not None:
         return [
             skip(
-                f"no journal listens here ({f['error']})",
-                "logs are in <root>/log and on standard error only",
+                f"no journal is available ({f['error']})",
+                "logs go to <root>/log and standard error only",
             )
         ]
     if not f["journalctl"]:
         return [
             warn(
-                "the journal listens, but journalctl is not installed",
-                "its fields cannot be asked for",
+                "the journal is available, but journalctl is not installed",
+                "its records cannot be queried",
                 "install systemd's tools",
             )
         ]
     if not f["readable"]:
         return [
             warn(
-                "the journal takes records, but this user cannot read it",
-                "'journalctl JOBSCRIBE_JID=...' shows nothing to you, which is not the same as nothing there",
-                "put the user into the group systemd-journal (usermod -aG systemd-journal NAME), and sign in again",
+                "the journal accepts records, but this user cannot read it",
+                "'journalctl JOBSCRIBE_JID=...' shows no lines to this user, also if there are some",
+                "add the user to the group systemd-journal (usermod -aG systemd-journal NAME), and sign in again",
             )
         ]
     return [
         ok(
-            "the journal takes records and can be read",
+            "the journal accepts records and can be read",
             "'journalctl JOBSCRIBE_JID=...' shows a job's lines",
         )
     ]
@@ -356,66 +357,68 @@ def systemd(f: Facts) -> list[Finding]:
     if not f["running"] or not f["systemctl"]:
         return [
             skip(
-                "systemd is not what runs this machine",
-                "nothing starts the supervisor again by itself",
+                "this machine does not run systemd",
+                "the supervisor is not restarted automatically",
                 "see docs/operations.md for services",
             )
         ]
     if not f["units"] and f.get("silent"):
         return [
             skip(
-                f"{f['version']}; it does not answer this user (no D-Bus?)",
-                "how its units stand is not known",
-                "ask as root",
+                f"{f['version']} does not answer this user (no D-Bus?)",
+                "the state of its units is unknown",
+                "run the command as root",
             )
         ]
     if not f["units"]:
         return [
             skip(
                 f"{f['version']}; no unit of jobscribe is installed",
-                "a supervisor that ends is not started again",
-                "jobscribe install-units --dry-run shows them",
+                "a supervisor that exits is not restarted",
+                "'jobscribe install-units --dry-run' shows them",
             )
         ]
     found = []
-    for unit, shown in f["units"].items():
-        whose = " (of this user)" if shown["user"] else ""
-        restarts = int(shown.get("NRestarts") or 0)
-        if shown.get("NeedDaemonReload") == "yes":
+    for unit, properties in f["units"].items():
+        scope = " (of this user)" if properties["user"] else ""
+        restarts = int(properties.get("NRestarts") or 0)
+        if properties.get("NeedDaemonReload") == "yes":
             found.append(
                 warn(
-                    f"{unit}{whose} was changed since systemd read it",
-                    "what runs is the old one",
+                    f"{unit}{scope} was changed after systemd read it",
+                    "the old version is active",
                     "systemctl daemon-reload",
                 )
             )
-        if shown["ActiveState"] == "failed":
+        if properties["ActiveState"] == "failed":
             found.append(
                 fail(
-                    f"{unit}{whose} has failed ({shown.get('Result')})",
-                    "jobs that ran run on; nothing is begun",
+                    f"{unit}{scope} has failed ({properties.get('Result')})",
+                    "running jobs continue; no job starts",
                     f"journalctl -u {unit} -n 50",
                 )
             )
-        elif shown["ActiveState"] == "active":
-            again = f", started again {restarts} times since it was begun" if restarts else ""
-            found.append((ok if restarts < 3 else _often)(f"{unit}{whose} is active{again}"))
+        elif properties["ActiveState"] == "active":
+            again = f", restarted {restarts} times" if restarts else ""
+            found.append(
+                (ok if restarts < 3 else _restarts_often)(f"{unit}{scope} is active{again}")
+            )
         else:
             found.append(
                 warn(
-                    f"{unit}{whose} is {shown['ActiveState']}",
-                    "nothing is begun while it is not active",
+                    f"{unit}{scope} is {properties['ActiveState']}",
+                    "no job starts while it is not active",
                     f"systemctl start {unit}",
                 )
             )
     return found
 
 
-def _often(sentence: str) -> Finding:
+def _restarts_often(sentence: str) -> Finding:
     return warn(
         sentence,
-        "something ends it again and again; jobs run on",
-        "journalctl -u jobscribe-supervisor -p 4 says why",
+        "the supervisor fails repeatedly; jobs continue",
+        "'journalctl -u jobscribe-supervisor -p 4' shows the reason",
     )
 
 
@@ -424,15 +427,15 @@ def gpus(f: Facts) -> list[Finding]:
         if f["devices"]:
             return [
                 warn(
-                    "there is an NVIDIA driver, but no library for it",
-                    "GPUs are neither given to tasks nor measured",
+                    "an NVIDIA driver is installed, but no library for it",
+                    "GPUs are neither allocated to tasks nor measured",
                     "pip install 'jobscribe[gpu]'",
                 )
             ]
         return [
             skip(
-                "no GPUs: neither NVIDIA's library nor its driver is here",
-                "runs that ask for GPUs are refused on this machine",
+                "no GPUs: NVIDIA's library and driver are not installed",
+                "runs that request GPUs are refused on this machine",
             )
         ]
     if f.get("error"):
@@ -440,14 +443,14 @@ def gpus(f: Facts) -> list[Finding]:
         return [
             state(
                 f"NVIDIA's library finds no driver: {f['error']}",
-                "runs that ask for GPUs are refused on this machine",
-                "nvidia-smi tells more",
+                "runs that request GPUs are refused on this machine",
+                "run nvidia-smi for details",
             )
         ]
     return [
         ok(
             f"{len(f['cards'])} GPUs: {', '.join(f['cards'])}"
             if f["cards"]
-            else "NVIDIA's driver is here, without a card"
+            else "NVIDIA's driver is installed, without a GPU"
         )
     ]

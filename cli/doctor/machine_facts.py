@@ -1,5 +1,5 @@
-"""Facts about this machine and this user, as plain data. What cannot be read is said in its place;
-nothing is judged here.
+"""Facts about this machine and this user, as plain data. Unreadable facts contain the error; no
+judgement happens here.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 from ...runtime.log.journald import SOCKET
 from .findings import Facts
 
-#: Programs that drivers, jobs and an operator at night use.
+#: Programs that drivers, jobs and operators use.
 PROGRAMS = (
     "sh",
     "bash",
@@ -56,7 +56,7 @@ _BOTTOM_UMASK = 0o077
 
 
 def _text(path: str, limit: int = 65536) -> str | None:
-    """The beginning of a small file; None where it cannot be read."""
+    """Return the beginning of a small file. None if it cannot be read."""
     try:
         with open(path, "rb") as f:
             return f.read(limit).decode("utf-8", "replace").strip()
@@ -113,7 +113,7 @@ def limits(given: Facts) -> Facts:
 
 
 def _pids_limit() -> int | None:
-    """Of the cgroup that this process is in; None where there is none, or it is not to be seen."""
+    """Return the process limit of this process's cgroup. None if there is none or it is unreadable."""
     from ...agent.keeper.linux import cgroup_mounts
 
     with contextlib.suppress(OSError, ValueError):
@@ -148,14 +148,12 @@ def ptrace(given: Facts) -> Facts:
     return {
         "scope": int(scope) if scope and scope.isdigit() else None,
         "capability": bool(caps >> _CAP_SYS_PTRACE & 1),
-        "error": _attached(),
+        "error": _ptrace_error(),
     }
 
 
-def _attached() -> str | None:
-    """Attach to a child of our own, and let it go: None where that went well, else the error's
-    name.
-    """
+def _ptrace_error() -> str | None:
+    """Attach to a child process and detach. Return None on success, else the error's name."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long
@@ -165,7 +163,7 @@ def _attached() -> str | None:
     try:
         if libc.ptrace(_ATTACH, child.pid, None, None) != 0:
             return errno.errorcode.get(ctypes.get_errno(), str(ctypes.get_errno()))
-        os.waitpid(child.pid, 0)  # it stops
+        os.waitpid(child.pid, 0)  # wait until it stops
         libc.ptrace(_DETACH, child.pid, None, None)
         return None
     finally:
@@ -184,7 +182,7 @@ def kernel_log(given: Facts) -> Facts:
 
 
 def _kmsg() -> str | None:
-    """None where the kernel log can be read from its device, else the error's name."""
+    """Return None if the kernel log's device can be read, else the error's name."""
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
@@ -192,7 +190,7 @@ def _kmsg() -> str | None:
     try:
         os.read(fd, 8192)
     except (BlockingIOError, BrokenPipeError):
-        pass  # empty; or overwritten while we read
+        pass  # empty, or overwritten during the read
     except OSError as e:
         return errno.errorcode.get(e.errno or 0, str(e.errno))
     finally:
@@ -201,7 +199,7 @@ def _kmsg() -> str | None:
 
 
 def _syslog() -> str | None:
-    """The same by the call that dmesg(1) falls back to."""
+    """Return the same for the system call that dmesg(1) falls back to."""
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(256)
     if libc.klogctl(_DMESG, buffer, len(buffer)) < 0:
@@ -247,7 +245,7 @@ def cgroups(given: Facts) -> Facts:
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of `struct timex`; what follows is room."""
+    """The beginning of `struct timex`, padded to its full size."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -256,7 +254,7 @@ class _Timex(ctypes.Structure):
         ("maxerror", ctypes.c_long),
         ("esterror", ctypes.c_long),
         ("status", ctypes.c_int),
-        ("room", ctypes.c_char * 256),
+        ("padding", ctypes.c_char * 256),
     ]
 
 
@@ -282,7 +280,7 @@ def clock(given: Facts) -> Facts:
 
 
 def _newest(folder: str) -> float | None:
-    """When something was written there last, by the clock as it was then."""
+    """Return the newest modification time in a folder (unix seconds)."""
     try:
         return max(
             (e.stat(follow_symlinks=False).st_mtime for e in os.scandir(folder)), default=None
@@ -292,26 +290,26 @@ def _newest(folder: str) -> float | None:
 
 
 def journal(given: Facts) -> Facts:
-    there = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     try:
-        there.connect(SOCKET)
+        connection.connect(SOCKET)
         error = None
     except OSError as e:
         error = errno.errorcode.get(e.errno or 0, str(e.errno))
     finally:
-        there.close()
+        connection.close()
     folders = [f for f in ("/var/log/journal", "/run/log/journal") if os.path.isdir(f)]
     return {
         "error": error,
         "journalctl": shutil.which("journalctl") is not None,
         "uid": os.geteuid(),
         "folders": folders,
-        "readable": any(_opens(f) for f in folders),
+        "readable": any(_is_readable(f) for f in folders),
     }
 
 
-def _opens(folder: str) -> bool:
-    """Can a journal file of the system be read below it?"""
+def _is_readable(folder: str) -> bool:
+    """Return whether a system journal file below the folder can be read."""
     return any(os.access(path, os.R_OK) for path in Path(folder).glob("*/system.journal"))
 
 
@@ -323,10 +321,10 @@ def systemd(given: Facts) -> Facts:
     }
     if not facts["running"] or not facts["systemctl"]:
         return facts
-    facts["version"] = (_said(["systemctl", "--version"]).splitlines() or [""])[0]
+    facts["version"] = (_output(["systemctl", "--version"]).splitlines() or [""])[0]
     for unit in UNITS:
         for scope in ((), ("--user",)):
-            said = _said(
+            text = _output(
                 [
                     "systemctl",
                     *scope,
@@ -336,16 +334,16 @@ def systemd(given: Facts) -> Facts:
                     unit,
                 ]
             )
-            shown = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-            if "LoadState" not in shown and not scope:
+            properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+            if "LoadState" not in properties and not scope:
                 facts["silent"] = True
-            if shown.get("LoadState") == "loaded":
-                facts["units"][unit] = {**shown, "user": bool(scope)}
+            if properties.get("LoadState") == "loaded":
+                facts["units"][unit] = {**properties, "user": bool(scope)}
                 break
     return facts
 
 
-def _said(command: list[str], secs: float = 5.0) -> str:
+def _output(command: list[str], secs: float = 5.0) -> str:
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=secs, stdin=subprocess.DEVNULL
@@ -383,7 +381,7 @@ def gpus(given: Facts) -> Facts:
 
 
 def folder(path: str) -> Facts:
-    """What there is to know about a folder that the supervisor keeps, or is to keep, things in."""
+    """Return facts about an existing or future folder of the supervisor."""
     from ...runtime.filesystems import file_system, network_file_system, user_name
 
     nearest = path
@@ -421,7 +419,7 @@ def folder(path: str) -> Facts:
 
 
 def _sync_secs(place: str) -> float | None:
-    """The longest of a few writes that were brought to the disk; nothing is left behind."""
+    """Return the longest time (seconds) of a few synchronous writes to a temporary file."""
     try:
         with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as f:
             took = []
@@ -436,7 +434,7 @@ def _sync_secs(place: str) -> float | None:
 
 
 def held(path: str) -> bool | None:
-    """Does a supervisor hold the lock of this root? None: not to be seen."""
+    """Return whether a supervisor holds the lock of this root. None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Who listens on a port of this machine: this root, somebody else, or nobody that this user can
-see. Facts only; Linux's /proc.
+"""The process that listens on a port, from Linux's /proc, as far as this user can see it. Facts
+only.
 """
 
 import contextlib
@@ -14,31 +14,31 @@ from .findings import Facts
 
 _LISTENS = "0A"
 _INODE = re.compile(r"socket:\[(\d+)\]")
-#: Titles that processes of ours give themselves: a name, then their root.
+#: Process titles of jobscribe: a name, then the root.
 _TITLE = re.compile(r"jobscribe (?:supervisor|server) (/.*)", re.DOTALL)
 
 
 def published(root: str) -> list[str]:
-    """Addresses, `host:port`, at which the supervisor of this root said that it listens."""
+    """Return the addresses (`host:port`) that the supervisor of this root has published."""
     found: list[str] = []
     for name, keys in (("client.json", ("url", "front")), ("agents.json", ("agentsUrl",))):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             with open(os.path.join(root, name), encoding="utf-8") as file:
-                said = json.load(file)
-            found += [urlsplit(said[key]).netloc for key in keys if isinstance(said.get(key), str)]
+                data = json.load(file)
+            found += [urlsplit(data[key]).netloc for key in keys if isinstance(data.get(key), str)]
     return found
 
 
 def holder(ip: str, port: int, root: str) -> Facts:
-    """{"pid", "what", "ours"}: the process that listens there, and whether it is of this root; each
-    None where that cannot be seen.
+    """Return {"pid", "what", "ours"}: the listening process, its title, and whether it belongs to
+    this root. A value is None if unknown.
     """
-    inodes = {inode for address, inode in _listening(port) if _meet(ip, address)}
+    inodes = {inode for address, inode in _listening(port) if _conflict(ip, address)}
     for pid in _pids():
         if inodes & _sockets(pid):
             title = _title(pid)
             named = _TITLE.fullmatch(title)
-            # a title that did not fit is cut off at its end, and says nothing then
+            # A long title is cut off at its end and then does not identify its root.
             cut = named is not None and named[1] != root and root.startswith(named[1])
             return {
                 "pid": pid,
@@ -49,7 +49,7 @@ def holder(ip: str, port: int, root: str) -> Facts:
 
 
 def _listening(port: int) -> list[tuple[str, str]]:
-    """(address, inode) of each socket that listens on the port."""
+    """Return (address, inode) of each socket that listens on the port."""
     found = []
     for path, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
@@ -63,10 +63,10 @@ def _listening(port: int) -> list[tuple[str, str]]:
     return found
 
 
-def _meet(wanted: str, there: str) -> bool:
-    """Would both not be listened on at once?"""
+def _conflict(wanted: str, used: str) -> bool:
+    """Return whether both addresses cannot be listened on at the same time."""
     try:
-        a, b = ipaddress.ip_address(wanted), ipaddress.ip_address(there)
+        a, b = ipaddress.ip_address(wanted), ipaddress.ip_address(used)
     except ValueError:
         return True
     return a == b or a.is_unspecified or b.is_unspecified
@@ -77,7 +77,7 @@ def _pids() -> list[int]:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Inodes of the sockets that it has; none where this user may not look."""
+    """Return the inodes of its sockets; empty if this user has no permission."""
     found = set()
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):

@@ -1,39 +1,39 @@
-"""Judgements about one installation: root, configuration, supervisor, ports, drivers. Pure: the
-same facts give the same findings.
+"""Judgement of facts about one installation: root, configuration, supervisor, ports, drivers. Pure
+functions.
 """
 
 from .findings import Facts, Finding, fail, mb, ok, skip, warn
-from .machine_checks import APART_SECS
+from .machine_checks import MAX_OFFSET_SECS
 
-LITTLE_BYTES, NO_BYTES, LITTLE_INODES = 2 * 2**30, 128 * 2**20, 10_000
+LOW_BYTES, NO_BYTES, LOW_INODES = 2 * 2**30, 128 * 2**20, 10_000
 SLOW_SYNC_SECS, STALLED_SYNC_SECS = 0.1, 2.0
 
 
 def config(f: Facts) -> list[Finding]:
     problems = f["problems"]
     if f.get("development"):
-        secretless = [p for p in problems if "there is no server secret" in p["error"]]
+        secretless = [p for p in problems if "no server secret" in p["error"]]
         problems = [p for p in problems if p not in secretless]
     found = [
         fail(
             f"{p['code']}: {p['error']}",
             "a supervisor does not start with this configuration",
-            p.get("advice") or "correct it",
+            p.get("advice") or "correct the configuration",
         )
         for p in problems
     ]
     found += [
-        warn(w, "a supervisor starts with it", "decide whether it is meant so")
+        warn(w, "a supervisor starts with it", "check whether this is intended")
         for w in f["warnings"]
     ]
     if found:
         return found
     start = (
-        "'jobscribe up' may start; 'jobscribe supervisor' needs supervisor.server_secret_file"
+        "'jobscribe up' can start; 'jobscribe supervisor' needs supervisor.server_secret_file"
         if f.get("development")
-        else "a supervisor may start with it"
+        else "a supervisor can start with it"
     )
-    return [ok(f"the configuration is in order: {start}")]
+    return [ok(f"the configuration is valid: {start}")]
 
 
 def root(f: Facts) -> list[Finding]:
@@ -42,29 +42,29 @@ def root(f: Facts) -> list[Finding]:
         found.insert(
             0,
             fail(
-                f"the root {f['path']} lies on {f['network']}",
-                "a supervisor refuses to start: locks and memory maps of the store cannot be relied on there",
-                "put the root on a local disk; only user_root may lie on a network file system",
+                f"the root {f['path']} is on {f['network']}",
+                "a supervisor refuses to start: locks and memory maps of the store are not reliable there",
+                "move the root to a local disk; only user_root may be on a network file system",
             ),
         )
     if f["exists"]:
         if f["owner"] != f["uid"]:
             found.append(
                 fail(
-                    f"the root belongs to {f['ownerName']}, and this is {f['user']}",
+                    f"the root belongs to {f['ownerName']}, and you are {f['user']}",
                     "a supervisor of this user does not start there",
-                    f"runuser -u {f['ownerName']} -- jobscribe doctor --root {f['path']}, or take another root",
+                    f"runuser -u {f['ownerName']} -- jobscribe doctor --root {f['path']}, or use another root",
                 )
             )
         if f["mode"] & 0o077:
             found.append(
                 fail(
                     f"the root's mode is {f['mode']:04o}",
-                    "others can reach what is in it, and perhaps its secrets",
+                    "other users can access its files, and perhaps its secrets",
                     f"chmod 700 {f['path']}",
                 )
             )
-    means = "a supervisor does not start with parts of different roots; one that runs leaves alone what is not its own"
+    means = "a supervisor does not start with parts of different roots; a running one ignores foreign parts"
     found += [
         fail(sentence, means, "see 'A root whose parts do not belong together' in docs/store.md")
         for sentence in f.get("parts", ())
@@ -74,54 +74,56 @@ def root(f: Facts) -> list[Finding]:
 
 def user_root(f: Facts) -> list[Finding]:
     if f["inRoot"] and not f["exists"]:
-        return [ok("users' run directories will be made in the root")]
-    found = _folder(f, "place of run directories")
+        return [ok("run directories will be created in the root")]
+    found = _folder(f, "folder for run directories")
     if f["network"]:
         found.append(
-            ok(f"run directories lie on {f['network']}, which is allowed", "its pauses are theirs")
+            ok(f"run directories are on {f['network']}, which is allowed", "its delays affect jobs")
         )
     return found
 
 
 def _folder(f: Facts, name: str) -> list[Finding]:
     found = []
-    path, room = f["path"], f"{mb(f['freeBytes'])} of {mb(f['bytes'])} free"
+    path, space = f["path"], f"{mb(f['freeBytes'])} of {mb(f['bytes'])} free"
     if not f["isFolder"]:
         return [
             fail(
-                f"{f['nearest']} is no folder, so the {name} {path} cannot be",
-                "nothing can be kept there",
-                "name another place",
+                f"{f['nearest']} is not a folder, so the {name} {path} cannot exist",
+                "no files can be stored there",
+                "use another folder",
             )
         ]
     if not f["writable"] or f["readOnly"]:
         state = fail if f["readOnly"] or (f["exists"] and f["owner"] == f["uid"]) else warn
         found.append(
             state(
-                f"{f['nearest']} cannot be written to by {f['user']}",
-                f"the {name} cannot be used by this user",
-                "run it as its owner, or name another place",
+                f"{f['user']} cannot write to {f['nearest']}",
+                f"this user cannot use the {name}",
+                "run the command as the owner, or use another folder",
             )
         )
     if f["freeBytes"] < NO_BYTES:
         found.append(
             fail(
-                f"{path}: {room}",
-                "runs are refused or fail as soon as it is full ('storageUnavailable')",
-                "make room now",
+                f"{path}: {space}",
+                "runs are refused or fail when the disk is full ('storageUnavailable')",
+                "free disk space now",
             )
         )
-    elif f["freeBytes"] < LITTLE_BYTES:
+    elif f["freeBytes"] < LOW_BYTES:
         found.append(
             warn(
-                f"{path}: {room}", "jobs' output may fill it", "make room, or set purge.after_secs"
+                f"{path}: {space}",
+                "output of jobs may fill the disk",
+                "free disk space, or set purge.after_secs",
             )
         )
-    if f["inodes"] and f["freeInodes"] < LITTLE_INODES:
+    if f["inodes"] and f["freeInodes"] < LOW_INODES:
         found.append(
             warn(
                 f"{path}: {f['freeInodes']} inodes free",
-                "no new files although there are bytes",
+                "no new files can be created, despite free space",
                 "remove small files",
             )
         )
@@ -131,15 +133,15 @@ def _folder(f: Facts, name: str) -> list[Finding]:
         found.append(
             state(
                 f"{path}: a write takes {sync * 1000:.0f} ms to reach the disk",
-                "each submission and each end waits for one: everything is slow",
-                "take a faster disk for the root, or look at who else uses it (iostat -x)",
+                "each submission and each end of a run waits for a write",
+                "use a faster disk for the root, or find other users of the disk (iostat -x)",
             )
         )
     if found:
         return found
-    where = path if f["exists"] else f"{path} (not made yet)"
-    kept = "" if sync is None else f", a write reaches it in {sync * 1000:.1f} ms"
-    return [ok(f"{where}: {f['kind'] or 'file system not told'}, {room}{kept}")]
+    where = path if f["exists"] else f"{path} (does not exist yet)"
+    latency = "" if sync is None else f", write latency {sync * 1000:.1f} ms"
+    return [ok(f"{where}: {f['kind'] or 'unknown file system'}, {space}{latency}")]
 
 
 def supervisor(f: Facts) -> list[Finding]:
@@ -147,23 +149,23 @@ def supervisor(f: Facts) -> list[Finding]:
         if f["held"]:
             return [
                 fail(
-                    f"a supervisor holds the root, but cannot be asked: {f['error']}",
-                    "jobs run on; nothing can be submitted or looked at",
-                    "give it a minute after a start; then look at the end of log/supervisor.log",
+                    f"a supervisor uses the root, but does not answer: {f['error']}",
+                    "running jobs continue; submissions and queries fail",
+                    "wait a minute after a start, then read the end of log/supervisor.log",
                 )
             ]
         if f["held"] is None:
             return [
                 skip(
-                    f"whether a supervisor runs here is not known: {f['error']}",
-                    "it cannot be asked by this user",
-                    "run it as the user who owns the root (sudo -u)",
+                    f"unknown whether a supervisor runs here: {f['error']}",
+                    "this user cannot query it",
+                    "run the command as the owner of the root (sudo -u)",
                 )
             ]
         return [
             skip(
                 f"no supervisor runs here: {f['error']}",
-                "jobs that run go on; nothing is begun",
+                "running jobs continue; no job starts",
                 "jobscribe up (or systemctl start jobscribe-supervisor)",
             )
         ]
@@ -180,15 +182,15 @@ def supervisor(f: Facts) -> list[Finding]:
         found.append(
             warn(
                 f"the supervisor is version {f['version']}, this command line {f['own']}",
-                "commands and replies may not fit together",
-                "restart it after an upgrade (jobs run on), or use its own command line",
+                "commands and replies may be incompatible",
+                "restart it after an upgrade (jobs continue), or use its own command line",
             )
         )
-    if f["apart"] is not None and abs(f["apart"]) > APART_SECS:
+    if f["apart"] is not None and abs(f["apart"]) > MAX_OFFSET_SECS:
         found.append(
             warn(
-                f"the supervisor's clock is {f['apart']:+.0f} s from this machine's",
-                "times that it tells seem wrong here",
+                f"the supervisor's clock differs by {f['apart']:+.0f} s from this machine's",
+                "its times seem wrong here",
                 "synchronise both clocks",
             )
         )
@@ -203,21 +205,21 @@ def _ready(f: Facts) -> list[Finding]:
     return [
         fail(
             f"the supervisor at {f['url']} is not ready: {ready['body'].get('error') or ready['code']}",
-            "requests are refused for now",
-            ready["body"].get("advice") or "wait, then look at log/supervisor.log",
+            "requests are refused temporarily",
+            ready["body"].get("advice") or "wait, then read log/supervisor.log",
         )
     ]
 
 
 def _health(f: Facts) -> list[Finding]:
-    """Its own words, in its own order: what fails comes first."""
+    """Return the supervisor's own health reasons in its order: failing ones first."""
     body = f["health"]["body"]
     if f["health"]["code"] != 200 or not isinstance(body, dict):
         return []
     return [
         (fail if r["state"] == "failing" else warn)(
-            f"the supervisor says: {r['sentence']}",
-            "see what it names",
+            f"the supervisor reports: {r['sentence']}",
+            "as reported",
             r["try"] or "docs/monitoring.md",
         )
         for r in body.get("reasons") or []
@@ -226,47 +228,47 @@ def _health(f: Facts) -> list[Finding]:
 
 def ports(f: Facts) -> list[Finding]:
     if f.get("error"):
-        return [skip(f"the ports are not known: {f['error']}", "", "see config")]
+        return [skip(f"the ports are unknown: {f['error']}", "", "see the check config")]
     found = []
     for p in f["ports"]:
         where = f"port {p['port']} of {p['ip']} ({p['name']})"
         if p["error"] is None:
             found.append(
-                ok(f"{where} is free" if not f["held"] else f"{where} is not listened on now")
+                ok(f"{where} is free" if not f["held"] else f"nothing listens on {where} now")
             )
         elif p["error"] == "Address already in use":
             found.append(_taken(f, p, where))
         else:
             found.append(
                 fail(
-                    f"{where} cannot be listened on: {p['error']}",
+                    f"cannot listen on {where}: {p['error']}",
                     "a supervisor with this setting does not start",
-                    "take another address or port",
+                    "use another address or port",
                 )
             )
-    return found or [ok("every port is taken as it comes (0)")]
+    return found or [ok("all ports are chosen automatically (0)")]
 
 
 def _taken(f: Facts, p: Facts, where: str) -> Finding:
-    """Of a port in use: it is well only where this root is known to hold it."""
+    """Return the finding for a port in use: `ok` only if this root is known to use it."""
     holder = p.get("holder") or {}
     listens = f.get("listens") or []
     if holder.get("ours") or (
         holder.get("ours") is None and any(_same(place, p) for place in listens)
     ):
         by = f" (pid {holder['pid']})" if holder.get("pid") else ""
-        return ok(f"{where} is in use by this root{by}, as it should be while it runs")
+        return ok(f"this root uses {where}{by}, as expected while it runs")
     if holder.get("pid") is not None:
-        by = f"{where} is taken by pid {holder['pid']} ({holder['what'][:100] or 'its name is not to be seen'}), which is not of this root"
-        advice = f"'ps -fp {holder['pid']}' says more; stop it, or set another port"
+        by = f"pid {holder['pid']} ({holder['what'][:100] or 'unknown name'}) uses {where}, and does not belong to this root"
+        advice = f"'ps -fp {holder['pid']}' shows the process; stop it, or set another port"
     else:
-        by = f"{where} is taken; by whom is not to be seen by this user, and this root is not known to listen there"
-        advice = f"as root, 'ss -ltnp | grep :{p['port']}' says by whom; or set another port"
+        by = f"{where} is in use by a process that this user cannot see, and this root is not known to use it"
+        advice = f"as root, 'ss -ltnp | grep :{p['port']}' shows the process; or set another port"
     here = "; no supervisor runs in this root" if f["held"] is False else ""
     if listens:
         here = f"; the supervisor of this root listens at {', '.join(listens)}"
     return warn(
-        by + here, "a supervisor with this setting does not start while it is taken", advice
+        by + here, "a supervisor with this setting does not start while the port is in use", advice
     )
 
 
@@ -276,7 +278,7 @@ def _same(place: str, p: Facts) -> bool:
 
 def engines(f: Facts) -> list[Finding]:
     if f.get("error"):
-        return [skip(f"the drivers are not known: {f['error']}", "", "see config")]
+        return [skip(f"the drivers are unknown: {f['error']}", "", "see the check config")]
     found: list[Finding] = (
         [ok("driver local: jobs run on this machine")] if "local" in f["use"] else []
     )
@@ -291,27 +293,26 @@ def _docker(f: Facts) -> list[Finding]:
     if f.get("error"):
         return [
             skip(
-                f"driver docker: its hosts are asked through the supervisor, and {f['error']}",
+                f"driver docker: its hosts can only be checked through the supervisor: {f['error']}",
                 "",
-                "start it, then 'jobscribe pool check'",
+                "start the supervisor, then run 'jobscribe pool check'",
             )
         ]
     found = [
         fail(
             f"driver docker: host {h['host']} is {h['state']}: {h['detail']}",
-            "no runs go there",
-            "jobscribe pool check",
+            "no runs start there",
+            "run 'jobscribe pool check'",
         )
         for h in f["hosts"]
         if h["state"] != "up"
     ]
     found += [
-        fail(f"driver docker: {p}", "runs that go there fail", "docs/docker.md")
-        for p in f["problems"]
+        fail(f"driver docker: {p}", "runs there fail", "docs/docker.md") for p in f["problems"]
     ]
     return found or [
         ok(
-            f"driver docker: {len(f['hosts'])} hosts can be used: "
+            f"driver docker: {len(f['hosts'])} hosts are usable: "
             + ", ".join(f"{h['host']} ({h['version']})" for h in f["hosts"])
         )
     ]
@@ -320,22 +321,22 @@ def _docker(f: Facts) -> list[Finding]:
 def _cluster(f: Facts) -> list[Finding]:
     name = f"driver sbatch, {f['name']}"
     if f.get("error"):
-        return [fail(f"{name}: {f['error']}", "no runs go there", "docs/sbatch.md")]
+        return [fail(f"{name}: {f['error']}", "no runs start there", "docs/sbatch.md")]
     if f.get("signIn"):
         return [
             skip(
-                f"{name}: a user has to sign in to it",
+                f"{name}: a user must sign in",
                 "",
-                f"jobscribe driver check sbatch --cluster {f['name']}",
+                f"run 'jobscribe driver check sbatch --cluster {f['name']}'",
             )
         ]
     wrong = [
         (fail if line["ok"] is False else warn)(
             f"{name}: {line['what']}: {line['said']}",
-            "runs that go there may fail",
+            "runs there may fail",
             line["advice"] or "docs/sbatch.md",
         )
         for line in f["lines"]
         if line["ok"] is not True
     ]
-    return wrong or [ok(f"{name}: each step of a run works ({len(f['lines'])} looked at)")]
+    return wrong or [ok(f"{name}: each step of a run works ({len(f['lines'])} checked)")]

@@ -1,5 +1,5 @@
-"""Facts about one installation: its configuration, root, supervisor, ports and drivers. Plain data;
-no secret is among it.
+"""Facts about one installation: configuration, root, supervisor, ports and drivers. Plain data
+without secrets.
 """
 
 import http.client
@@ -17,13 +17,13 @@ from .findings import Facts
 if TYPE_CHECKING:
     from ...service.settings.settings import Settings
 
-_ASK_SECS = 3.0
+_REQUEST_SECS = 3.0
 _BUILD = re.compile(r'build_info\{version="([^"]*)"\}')
 _UNREACHED = (OSError, http.client.HTTPException, ValueError)
 
 
 def _settings(given: Facts) -> "Settings":
-    """Raises Refusal."""
+    """Load the settings. Raises Refusal."""
     from ...service.settings import loader
 
     return loader.load({"root": given["rootOption"], **given["sets"]}, file=given["file"])
@@ -39,7 +39,7 @@ def config(given: Facts) -> Facts:
         warnings = [] if problems else list(startup_checks.warnings(settings))
     except Refusal as e:
         return {"problems": [e.body()], "warnings": [], "file": given["file"]}
-    # a supervisor of a person's own is started by `up`, which brings the secret
+    # A supervisor without a configured secret is started by `up`, which creates one.
     development = (
         settings.supervisor.server_secret_file is None and not settings.supervisor.development
     )
@@ -77,7 +77,7 @@ def user_root(given: Facts) -> Facts:
 
 
 def supervisor(given: Facts) -> Facts:
-    """Asked as a probe would, without a word of its secret unless it is ours to know."""
+    """Query the supervisor like a probe. The secret is only sent if this user can read it."""
     from ...client.api.errors import ClientError
     from ...protocol.version import VERSION
 
@@ -93,7 +93,7 @@ def supervisor(given: Facts) -> Facts:
     facts["url"] = address.url
     began = time.time()
     try:
-        code, headers, _ = _asked(address.url, "/livez")
+        code, headers, _ = _get(address.url, "/livez")
     except _UNREACHED as e:
         return {**facts, "error": f"{address.url} does not answer: {e}"}
     date = headers.get("Date")
@@ -105,7 +105,7 @@ def supervisor(given: Facts) -> Facts:
     facts["live"] = code == 200
     for key, path in (("ready", "/readyz"), ("health", "/health")):
         try:
-            code, _, body = _asked(address.url, path, address.token)
+            code, _, body = _get(address.url, path, address.token)
             facts[key] = {"code": code, "body": json.loads(body)}
         except _UNREACHED as e:
             facts[key] = {"code": 0, "body": {"error": str(e)}}
@@ -114,9 +114,9 @@ def supervisor(given: Facts) -> Facts:
 
 
 def _version(url: str, token: str) -> str | None:
-    """Among the supervisor's metrics."""
+    """Return the version from the supervisor's metrics."""
     try:
-        found = _BUILD.search(_asked(url, "/metrics", token)[2].decode("utf-8", "replace"))
+        found = _BUILD.search(_get(url, "/metrics", token)[2].decode("utf-8", "replace"))
     except _UNREACHED:
         return None
     return found[1] if found else None
@@ -132,19 +132,19 @@ def _address(given: Facts) -> Any:
     )
 
 
-def _asked(url: str, path: str, token: str | None = None) -> tuple[int, Any, bytes]:
+def _get(url: str, path: str, token: str | None = None) -> tuple[int, Any, bytes]:
     kind, _, rest = url.partition("://")
-    place, _, before = rest.partition("/")
-    made = (http.client.HTTPSConnection if kind == "https" else http.client.HTTPConnection)(
-        place, timeout=_ASK_SECS
+    host, _, prefix = rest.partition("/")
+    connection = (http.client.HTTPSConnection if kind == "https" else http.client.HTTPConnection)(
+        host, timeout=_REQUEST_SECS
     )
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        made.request("GET", (f"/{before}" if before else "") + path, headers=headers)
-        reply = made.getresponse()
+        connection.request("GET", (f"/{prefix}" if prefix else "") + path, headers=headers)
+        reply = connection.getresponse()
         return reply.status, reply.headers, reply.read(1 << 20)
     finally:
-        made.close()
+        connection.close()
 
 
 def ports(given: Facts) -> Facts:
@@ -170,13 +170,13 @@ def ports(given: Facts) -> Facts:
 
 
 def _port(root: str, name: str, ip: str, port: int) -> Facts:
-    error = _taken(ip, port)
+    error = _listen_error(ip, port)
     held = port_facts.holder(ip, port, root) if error is not None else None
     return {"name": name, "ip": ip, "port": port, "error": error, "holder": held}
 
 
-def _taken(ip: str, port: int) -> str | None:
-    """None where it could be listened on now. What is bound is given back at once."""
+def _listen_error(ip: str, port: int) -> str | None:
+    """Return None if the address is free, else the error. Binds it for a moment."""
     try:
         with socket.create_server(
             (ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -187,7 +187,7 @@ def _taken(ip: str, port: int) -> str | None:
 
 
 def engines(given: Facts) -> Facts:
-    """What starts runs, each used as a run would use it."""
+    """Return facts about the drivers, each used as a run would."""
     from ...protocol.errors import Refusal
 
     try:
@@ -221,7 +221,7 @@ def _pool(given: Facts) -> Facts:
 
 
 def _clusters(settings: "Settings") -> list[Facts]:
-    """Those that no person has to sign in to."""
+    """Check the clusters without sign-in; mark the others."""
     import asyncio
 
     from ...protocol.errors import Refusal

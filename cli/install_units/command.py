@@ -99,13 +99,13 @@ def install_units(
             {"items": items, "written": not dry_run, "next": _next(i, own, prefix, settings)},
         )
     elif not dry_run:
-        s.screen.say("written" if any(f.changes for f in files) else "nothing has changed")
+        s.screen.message("written" if any(f.changes for f in files) else "nothing has changed")
     if now:
         _start(own)
     elif not s.screen.json:
-        s.screen.say("Next:")
+        s.screen.message("Next:")
         for line in _next(i, own, prefix, settings):
-            s.screen.say(f"  {line}")
+            s.screen.message(f"  {line}")
 
 
 def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str | None]":

@@ -1,1 +1,1 @@
-"""Job: one sentence to be written."""
+"""`jobscribe job`: commands to submit, inspect and control jobs, one module per command."""

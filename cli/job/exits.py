@@ -1,5 +1,5 @@
-"""`job exits`: all that exits can mean, by the table that ships; of one of them the same as
-`explain-exit`. Needs no supervisor.
+"""`jobscribe job exits`: the table of exits, without a supervisor. With a code, the same as
+`explain-exit`.
 """
 
 from typing import TYPE_CHECKING
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     "--table",
     metavar="FILE",
     type=click.Path(),
-    help="With the rows of this file, which is checked (the setting exits.table).",
+    help="Add the rows of this file (the setting exits.table); it is checked.",
 )
 def exits(code: str | None, table: str | None) -> None:
-    """List what exits can mean; or explain one, as `jobscribe explain-exit CODE` does."""
+    """List the meanings of exits. With CODE, explain it like `jobscribe explain-exit CODE`."""
     if code is not None:
         explain(code, table)
         return

@@ -1,4 +1,4 @@
-"""`job files` and `job get`: what lies in the run directory of a job, and copies of it here."""
+"""`jobscribe job files` and `jobscribe job get`: files of a job's run directory, and local copies."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.errors import Refusal
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import moment
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from ...client.transport.file_transfer import FileReader
 
 _GLOBS = click.argument("globs", nargs=-1, metavar="[GLOB...]")
-#: Codes with which one file cannot be had, although the others can.
-_OF_ONE_FILE = frozenset({"notFound", "forbidden", "conflict", "badRequest", "tooLarge"})
+#: Error codes that concern one file; the other files can still be copied.
+_FILE_ERRORS = frozenset({"notFound", "forbidden", "conflict", "badRequest", "tooLarge"})
 
 
 @command()
 @click.argument("name", metavar="JOB")
 @_GLOBS
 def files(name: str, globs: tuple[str, ...]) -> None:
-    """List the files in the run directory of JOB, on whatever machine it is: size, time of the last
-    change, name.
+    """List the files in the run directory of JOB, on any machine: size, time of the last change,
+    name.
 
-    GLOB chooses: * and ? stand for anything but a slash, ** for any folders, the name of a folder
-    for all that is in it.
+    GLOB selects files: * and ? match anything except a slash, ** matches any folders, and the name
+    of a folder matches everything in it.
     """
     s = session()
-    jid = whole(s, name)
-    found = list(_chosen(s, s.client_for(jid), jid, globs))
+    jid = resolve_job(s, name)
+    found = list(_matching_files(s, s.client_for(jid), jid, globs))
     if s.screen.json:
         s.screen.value("jobscribe.job.files/1", {"computeJid": jid, "items": found})
     elif found:
@@ -43,7 +43,7 @@ def files(name: str, globs: tuple[str, ...]) -> None:
             [[str(f["size"]), moment(f["mtime"]), f["name"]] for f in found],
         )
     else:
-        s.screen.say(
+        s.screen.message(
             f"no file in the run directory of {jid}"
             + (f" matches {' or '.join(globs)}" if globs else "")
         )
@@ -59,28 +59,28 @@ def files(name: str, globs: tuple[str, ...]) -> None:
     default=".",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Put them into this folder, which is made if need be (default: the current one).",
+    help="Target folder; created if missing (default: the current one).",
 )
-@click.option("--force", is_flag=True, help="Replace files that are there already.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
-    """Copy files from the run directory of JOB into a folder here, with the same relative names,
-    and print where they are.
+    """Copy files from the run directory of JOB to a local folder, with the same relative names, and
+    print their paths.
 
-    Without GLOB all files are copied; GLOB chooses as in `job files`. Exits with 125 if a file
-    could not be copied.
+    Without GLOB all files are copied; GLOB selects files as in `job files`. Exits with 125 if a
+    file could not be copied.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     client = s.client_for(jid)
-    found = list(_chosen(s, client, jid, globs))
+    found = list(_matching_files(s, client, jid, globs))
     if not found:
-        what = f" matches {' or '.join(globs)}" if globs else ""
+        condition = f" matches {' or '.join(globs)}" if globs else ""
         raise Refusal(
             "notFound",
-            f"no file in the run directory of {jid}{what}",
-            {"advice": f"jobscribe job files {jid}{s.here()}"},
+            f"no file in the run directory of {jid}{condition}",
+            {"advice": f"jobscribe job files {jid}{s.supervisor_options()}"},
         )
-    copied, failed = _Copying(s, client, jid, folder, force).all(found)
+    copied, failed = _Copier(s, client, jid, folder, force).copy_all(found)
     if s.screen.json:
         s.screen.value(
             "jobscribe.job.get/1", {"computeJid": jid, "items": copied, "failed": failed}
@@ -89,10 +89,10 @@ def get(name: str, globs: tuple[str, ...], folder: str, force: bool) -> None:
         raise SystemExit(125)
 
 
-def _chosen(
+def _matching_files(
     s: Session, client: "Client", jid: str, globs: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    wanted = [_compiled(glob) for glob in globs]
+    wanted = [_compile(glob) for glob in globs]
     begun, count = time.monotonic(), 0
     for count, file in enumerate(client.files(jid), 1):
         s.screen.progress(f"{count} files listed", time.monotonic() - begun)
@@ -100,25 +100,25 @@ def _chosen(
             yield file
 
 
-def _compiled(glob: str) -> "re.Pattern[str]":
+def _compile(glob: str) -> "re.Pattern[str]":
     try:
         return re.compile(_pattern(glob))
     except re.error as e:
         raise click.BadParameter(
-            f"{glob!r} is no pattern of names: {e}", param_hint="GLOB"
+            f"{glob!r} is not a pattern of file names: {e}", param_hint="GLOB"
         ) from None
 
 
 def _pattern(glob: str) -> str:
-    """As a regular expression of names of files."""
+    """Return the glob as a regular expression for file names."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^/\]]+\])", glob.removeprefix("./").rstrip("/"))
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     out = []
     for n, part in enumerate(parts):
         if n % 2 == 0:
             out.append(re.escape(part))
-        elif part in words:
-            out.append(words[part])
+        elif part in wildcards:
+            out.append(wildcards[part])
         else:
             inside = part[1:-1].replace("\\", "\\\\")
             out.append(
@@ -129,18 +129,18 @@ def _pattern(glob: str) -> str:
     return "(?s:" + "".join(out) + ")(?:/.*)?"
 
 
-class _Copying:
-    """Copies files one after another. Each is whole at its place, or not there."""
+class _Copier:
+    """Copies files one after another. Each file is copied completely or not at all."""
 
     def __init__(self, s: Session, client: "Client", jid: str, folder: str, force: bool) -> None:
         self._s, self._client, self._jid, self._folder, self._force = s, client, jid, folder, force
         self._begun, self._bytes = time.monotonic(), 0
 
-    def all(
+    def copy_all(
         self, files: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What was copied, and what was not and why. Raises ClientError where the supervisor is
-        gone.
+        """Return the copied files, and the failed ones with errors. Raises ClientError if the
+        supervisor is unavailable.
         """
         from ...client.api.errors import ClientError
 
@@ -148,11 +148,11 @@ class _Copying:
         for n, file in enumerate(files, 1):
             path = os.path.join(self._folder, file["name"])
             try:
-                size = self._one(file["name"], path, f"file {n} of {len(files)}, {file['name']}")
+                size = self._copy(file["name"], path, f"file {n} of {len(files)}, {file['name']}")
             except (Refusal, ClientError) as e:
-                if isinstance(e, ClientError) and e.code not in _OF_ONE_FILE:
+                if isinstance(e, ClientError) and e.code not in _FILE_ERRORS:
                     raise
-                self._s.screen.say(f"{file['name']}: {e.sentence}")
+                self._s.screen.message(f"{file['name']}: {e.sentence}")
                 failed.append({"name": file["name"], "code": e.code, "error": e.sentence})
                 continue
             copied.append({"name": file["name"], "path": path, "size": size})
@@ -160,14 +160,14 @@ class _Copying:
                 self._s.screen.line(path)
         return copied, failed
 
-    def _one(self, name: str, path: str, what: str) -> int:
-        """Its size. Raises Refusal, ClientError."""
+    def _copy(self, name: str, path: str, label: str) -> int:
+        """Copy one file and return its size. Raises Refusal, ClientError."""
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
             raise Refusal(
-                "badRequest", "this is no plain name of a file, and nothing is written there"
+                "badRequest", "the file name is not a plain relative path; nothing was written"
             )
         if not self._force and os.path.lexists(path):
-            raise Refusal("conflict", f"{path} is there already; --force replaces it")
+            raise Refusal("conflict", f"{path} exists; --force replaces it")
         part = f"{path}.{os.getpid()}.part"
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -176,7 +176,7 @@ class _Copying:
                     out.write(piece)
                     self._bytes += len(piece)
                     self._s.screen.progress(
-                        f"{what}: {self._bytes / 1e6:.1f} MB copied in all",
+                        f"{label}: {self._bytes / 1e6:.1f} MB copied in total",
                         time.monotonic() - self._begun,
                     )
             os.replace(part, path)
@@ -188,8 +188,8 @@ class _Copying:
                 os.unlink(part)
 
     def _pieces(self, file: "FileReader") -> Iterator[bytes]:
-        """Raises Refusal where the file ends too early: the next file shows whether the supervisor
-        is gone.
+        """Yield the content. Raises Refusal if the file ends early: the next file shows whether the
+        supervisor is unavailable.
         """
         from ...client.api.errors import ClientError
 
@@ -198,5 +198,5 @@ class _Copying:
         except ClientError as e:
             raise Refusal(
                 "conflict",
-                f"it could not be read to its end, and nothing is kept of it: {e.sentence}",
+                f"the file could not be read completely, and nothing was stored: {e.sentence}",
             ) from None

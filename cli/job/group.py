@@ -1,5 +1,5 @@
-"""Many runs as one: `job submit --array`, `job group`, and the parts of `job wait` and `job cancel`
-that take a group.
+"""Groups of runs: `jobscribe job group`, and the group forms of `job submit`, `job wait` and `job
+cancel`.
 """
 
 import time
@@ -11,8 +11,8 @@ import click
 from ...protocol.api.job_arrays import Indices, parse_indices, text_of
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
-from ..session.job_names import group_named
-from ..session.request_progress import ticking
+from ..session.job_names import resolve_group
+from ..session.request_progress import show_progress
 from ..session.session import Session, command, session
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMED_OUT = 124
 _COUNTED = ("pending", "running", "completed", "canceled", "error")
 _STATUSES = [*_COUNTED, "failed"]
-#: So much of a list of indices fits into a table.
+#: Maximum width of a list of indices in a table.
 _WIDTH = 60
 
 
@@ -34,25 +34,27 @@ def submit_array(
     fields: dict[str, Any],
     quiet: bool,
 ) -> None:
-    """One run for each index, in one request; prints the group."""
+    """Submit one run per index in one request, and print the group."""
     count = len(parse_indices(indices).numbers)
-    uid, sid = group_named(s, group) if group is not None else (None, None)
+    uid, sid = resolve_group(s, group) if group is not None else (None, None)
     client = s.client() if uid is None else s.client_for(uid)
     spec = client.spec(words, simulation_id=sid, **fields)
 
-    def said(asker: "Client") -> str:
-        return f"{min(count, asker.group(spec.simulation_id, limit=0).total)} of {count} submitted"
+    def describe(observer: "Client") -> str:
+        return (
+            f"{min(count, observer.group(spec.simulation_id, limit=0).total)} of {count} submitted"
+        )
 
-    with ticking(s, client, said):
+    with show_progress(s, client, describe):
         answer = client.submit_array(spec, indices)
     if s.screen.json:
         s.screen.value("jobscribe.job.submit-array/1", answer)
     else:
         s.screen.line(answer["group"])
     for refused in answer["refused"]:
-        s.screen.say(f"index {refused['index']}: {refused['error']}")
+        s.screen.message(f"index {refused['index']}: {refused['error']}")
     if answer["refusedCount"] > len(answer["refused"]):
-        s.screen.say(f"and {answer['refusedCount'] - len(answer['refused'])} more")
+        s.screen.message(f"and {answer['refusedCount'] - len(answer['refused'])} more")
     if not quiet and not s.screen.json:
         _hints(s, answer)
     if answer["refusedCount"]:
@@ -61,13 +63,15 @@ def submit_array(
 
 def _hints(s: Session, answer: dict[str, Any]) -> None:
     states = ", ".join(f"{n} {state}" for state, n in answer["states"].items())
-    s.screen.say(f"{answer['accepted']} of {answer['count']} submitted ({states})")
+    s.screen.message(f"{answer['accepted']} of {answer['count']} submitted ({states})")
     for verb, about in (
-        ("group", "how they stand"),
+        ("group", "show their status"),
         ("wait --group", "wait for all of them"),
         ("cancel --group", "cancel them"),
     ):
-        s.screen.say(f"  jobscribe job {verb} {answer['group']}{s.here()}   # {about}")
+        s.screen.message(
+            f"  jobscribe job {verb} {answer['group']}{s.supervisor_options()}   # {about}"
+        )
 
 
 # ---- job group
@@ -75,25 +79,25 @@ def _hints(s: Session, answer: dict[str, Any]) -> None:
 
 @command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@click.option("--failed", is_flag=True, help="List the runs that are over and did not complete.")
+@click.option("--failed", is_flag=True, help="List the runs that ended without completing.")
 @click.option("--status", type=click.Choice(_STATUSES), help="List the runs with this status.")
 @click.option(
     "-q",
     "quiet",
     is_flag=True,
-    help="Print computeJids, one a line, and nothing else: of those that are listed, else of all.",
+    help="Print only computeJids, one per line: of the listed runs, or of all runs.",
 )
 def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool) -> None:
-    """Show how all runs of an array or simulation stand. GROUP is its simulation id, the name that
-    was printed, or one of its jobs.
+    """Show the status of all runs of an array or simulation. GROUP is its simulation id, the name
+    printed by `job submit`, or one of its jobs.
     """
     if failed and status is not None:
-        raise click.UsageError("--failed is --status failed; give one of the two")
+        raise click.UsageError("--failed means --status failed; give only one of them")
     wanted = "failed" if failed else status
     s = session()
     items = []
     for name in names:
-        uid, sid = group_named(s, name)
+        uid, sid = resolve_group(s, name)
         client = s.client_for(uid)
         if quiet and not s.screen.json:
             for run in client.group_runs(sid, status=wanted):
@@ -103,7 +107,7 @@ def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool)
         if s.screen.json:
             items.append({**state.raw, "runs": runs})
         else:
-            _shown(s, state, runs, wanted)
+            _print(s, state, runs, wanted)
     if s.screen.json:
         s.screen.value("jobscribe.job.group/1", {"items": items})
 
@@ -111,7 +115,7 @@ def group(names: tuple[str, ...], failed: bool, status: str | None, quiet: bool)
 def _read(
     s: Session, client: "Client", sid: str, status: str
 ) -> "tuple[GroupState, list[GroupRun]]":
-    """The group, and all of its runs with this status."""
+    """Return the group and all its runs with this status."""
     begun = time.monotonic()
     first = page = client.group(sid, status=status, limit=1000)
     runs = list(page.runs)
@@ -122,7 +126,7 @@ def _read(
     return first, runs
 
 
-def _shown(s: Session, state: "GroupState", runs: "list[GroupRun]", wanted: str | None) -> None:
+def _print(s: Session, state: "GroupState", runs: "list[GroupRun]", wanted: str | None) -> None:
     counts = [str(state.counts.get(status, 0)) for status in _COUNTED]
     s.screen.table(
         ("GROUP", "TOTAL", *(c.upper() for c in _COUNTED)),
@@ -144,11 +148,11 @@ def _shown(s: Session, state: "GroupState", runs: "list[GroupRun]", wanted: str 
             ]
             for r in runs
         ]
-        s.screen.table(("JOB", "INDEX", "STATUS", "EXIT", "SAID"), rows)
+        s.screen.table(("JOB", "INDEX", "STATUS", "EXIT", "ERROR"), rows)
 
 
 def _summary(runs: "Iterable[GroupRun]") -> list[list[str]]:
-    """Those that ended alike on one line, the most frequent first."""
+    """Return one row per kind of end, the most frequent first."""
     alike: dict[tuple[str, str], list[GroupRun]] = {}
     for run in runs:
         alike.setdefault((run.state, _exit(run)), []).append(run)
@@ -177,11 +181,11 @@ def _exit(run: "GroupRun") -> str:
 
 
 def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> None:
-    """Returns never: exits with the code of the first run that did not complete, 0, or 124."""
+    """Wait, then exit with the code of the first run that did not complete, 0, or 124."""
     begun = time.monotonic()
     states = [
-        (uid, _over(s, s.client_for(uid), sid, begun, timeout))
-        for uid, sid in [group_named(s, name) for name in names]
+        (uid, _wait_for(s, s.client_for(uid), sid, begun, timeout))
+        for uid, sid in [resolve_group(s, name) for name in names]
     ]
     codes = [_code(s.client_for(uid), state) for uid, state in states]
     if s.screen.json:
@@ -193,15 +197,15 @@ def wait_for_groups(s: Session, names: Sequence[str], timeout: float | None) -> 
     else:
         for (_, state), code in zip(states, codes, strict=True):
             if code:
-                s.screen.say(_sentence(state))
+                s.screen.message(_sentence(state))
     late = any(not state.over for _, state in states)
     raise SystemExit(TIMED_OUT if late else next((c for c in codes if c), 0))
 
 
-def _over(
+def _wait_for(
     s: Session, client: "Client", sid: str, begun: float, timeout: float | None
 ) -> "GroupState":
-    """The group when nothing is left of it, or when the time is up."""
+    """Return the group when its runs are over, or when the timeout has passed."""
     step = 2.0
     while True:
         left = (
@@ -225,7 +229,7 @@ def _sentence(state: "GroupState") -> str:
     running = state.counts.get("running", 0)
     ending = state.busy - running - state.counts.get("pending", 0)
     now = ", ".join(
-        f"{n} {what}" for n, what in ((running, "running"), (ending, "being ended")) if n > 0
+        f"{n} {state_}" for n, state_ in ((running, "running"), (ending, "stopping")) if n > 0
     )
     return (
         f"{state.group}: {state.ended} of {state.total} over, {state.failed} of them not completed"
@@ -236,29 +240,30 @@ def _sentence(state: "GroupState") -> str:
 def cancel_groups(
     s: Session, names: Sequence[str], indices: str | None, status: str | None, reason: str
 ) -> None:
-    """Cancel all runs of the groups, or those that are named."""
+    """Cancel the runs of the groups, limited to `indices` and `status` if given."""
     if indices is not None and parse_indices(indices).at_once is not None:
         raise Refusal(
-            "badRequest", "the indices of a cancel have no % behind them: that is for a submission"
+            "badRequest",
+            "--indices of a cancel cannot have a % limit: it only applies to submissions",
         )
     answers = []
-    for uid, sid in [group_named(s, name) for name in names]:
+    for uid, sid in [resolve_group(s, name) for name in names]:
         client = s.client_for(uid)
-        with ticking(
+        with show_progress(
             s,
             client,
-            lambda asker, sid=sid: f"canceling: {_sentence(asker.group(sid, limit=0))}",  # type: ignore[misc]
+            lambda observer, sid=sid: f"canceling: {_sentence(observer.group(sid, limit=0))}",  # type: ignore[misc]
         ):
             answer = client.cancel_group(sid, indices=indices, status=status, reason=reason)
         answers.append(answer)
         if not s.screen.json:
-            s.screen.say(_canceled(answer))
+            s.screen.message(_canceled(answer))
     if s.screen.json:
         s.screen.value("jobscribe.job.cancel-group/1", {"items": answers})
 
 
 def _canceled(answer: dict[str, Any]) -> str:
-    said = f"{answer['group']}: {answer['canceled']} canceled"
+    text = f"{answer['group']}: {answer['canceled']} canceled"
     if answer["over"]:
-        said += f", {answer['over']} were over before that"
-    return said + (f", {answer['missing']} are not there" if answer["missing"] else "")
+        text += f", {answer['over']} were over before"
+    return text + (f", {answer['missing']} do not exist" if answer["missing"] else "")

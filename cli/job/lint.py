@@ -1,4 +1,4 @@
-"""`job lint`: what is wrong with job files. Needs no supervisor."""
+"""`jobscribe job lint`: validation of job files, without a supervisor."""
 
 import click
 
@@ -8,20 +8,20 @@ from ..session.session import command, session
 @command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def lint(files: tuple[str, ...]) -> None:
-    """Check job files (YAML or JSON; - for standard input): all that is wrong, each with its line,
-    and what would be right.
+    """Check job files (YAML or JSON; - for standard input). Lists all errors with their lines and
+    corrections.
 
-    Exits with 1 when anything is wrong; warnings alone do no harm. Needs no supervisor: whether its
-    machines have enough for the jobs is said by `job submit -f FILE --dry-run`.
+    Exits with 1 if there is an error; warnings do not count. Needs no supervisor: `job submit -f
+    FILE --dry-run` also checks whether its machines have the resources.
     """
     from ..submission.job_files import checked
 
     s = session()
     items = []
-    wrong = 0
+    errors = 0
     for path in files:
         _, problems, warnings = checked(path)
-        wrong += len(problems)
+        errors += len(problems)
         items.append({"file": path, "problems": problems, "warnings": warnings})
         for kind, found in (
             (("error", problems), ("warning", warnings)) if not s.screen.json else ()
@@ -31,8 +31,8 @@ def lint(files: tuple[str, ...]) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.job.lint/1", {"items": items})
     else:
-        s.screen.say(
-            f"{wrong} problem{'' if wrong == 1 else 's'} in {len(files)} file{'' if len(files) == 1 else 's'}"
+        s.screen.message(
+            f"{errors} problem{'' if errors == 1 else 's'} in {len(files)} file{'' if len(files) == 1 else 's'}"
         )
-    if wrong:
+    if errors:
         raise SystemExit(1)

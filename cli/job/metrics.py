@@ -1,6 +1,4 @@
-"""`job metrics`: what the tasks of a job take, each for itself, and together for each role and the
-whole job.
-"""
+"""`jobscribe job metrics`: resource usage of a job's tasks, and their totals per role and job."""
 
 import sys
 import time
@@ -9,13 +7,13 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import duration
 
-#: Agents look at their jobs every few seconds; to ask more often shows nothing new.
-EVERY_SECS = 5.0
-#: What stands for what is not known, which is not 0.
+#: Interval of --watch. Agents sample their jobs every few seconds.
+INTERVAL_SECS = 5.0
+#: Shown for an unknown value, which is not 0.
 UNKNOWN = "n/a"
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -27,32 +25,32 @@ _CLEAR = "\x1b[H\x1b[2J"
     "-w",
     "--watch",
     is_flag=True,
-    help=f"Show it anew every {EVERY_SECS:g} s until nothing of it runs, or until Ctrl-C.",
+    help=f"Repeat every {INTERVAL_SECS:g} s until no task runs, or until Ctrl-C.",
 )
-@click.option("--sums", is_flag=True, help="Only what tasks take together, not each of them.")
-@click.option("--series", is_flag=True, help="With what each task took over time (in JSON).")
+@click.option("--sums", is_flag=True, help="Only totals, without the single tasks.")
+@click.option("--series", is_flag=True, help="With the time series of each task (requires --json).")
 def metrics(name: str, watch: bool, sums: bool, series: bool) -> None:
-    """Show what the tasks of a job take, and their means and sums for each role and the whole job.
+    """Show the resource usage of a job's tasks, with means and sums per role and for the job.
 
-    100 % of CPU is one core. `n/a` is not known, which is not 0; (2/3) is known of two of three
-    tasks.
+    100 % of CPU is one core. `n/a` means unknown, which is not 0; (2/3) means that two of three
+    tasks have a known value.
     """
     s = session()
-    jid = whole(s, name)
+    jid = resolve_job(s, name)
     if series and not s.screen.json:
-        raise click.UsageError("--series goes with --json")
+        raise click.UsageError("--series requires --json")
     if not watch:
-        _show(s, _asked(s, jid, series), sums)
+        _show(s, _fetch(s, jid, series), sums)
         return
     try:
         _watch(s, jid, sums, series)
     except KeyboardInterrupt:
-        return  # that is how one stops watching
+        return  # the usual end of --watch
 
 
 def _watch(s: Session, jid: str, sums: bool, series: bool) -> None:
     while True:
-        answer = _asked(s, jid, series)
+        answer = _fetch(s, jid, series)
         if s.screen.json:
             s.screen.record({"schema": "jobscribe.job.metrics/1", **answer})
         else:
@@ -61,10 +59,10 @@ def _watch(s: Session, jid: str, sums: bool, series: bool) -> None:
             _show(s, answer, sums)
         if answer["state"] not in ("pending", "running") and not answer["job"]["running"]:
             return
-        time.sleep(EVERY_SECS)
+        time.sleep(INTERVAL_SECS)
 
 
-def _asked(s: Session, jid: str, series: bool) -> dict[str, Any]:
+def _fetch(s: Session, jid: str, series: bool) -> dict[str, Any]:
     return s.client_for(jid).metrics(jid, series=series)
 
 
@@ -77,7 +75,7 @@ def _show(s: Session, answer: dict[str, Any], sums: bool) -> None:
     s.screen.line(
         f"{answer['computeJid']} {answer['state']}{again}: {job['running']} of {job['tasks']} tasks running"
     )
-    rows = [*([] if sums else _tasks(answer)), *_together(answer)]
+    rows = [*([] if sums else _tasks(answer)), *_totals(answer)]
     if rows:
         s.screen.table(("TASK", *(column.head for column in _COLUMNS)), rows)
 
@@ -108,7 +106,7 @@ def _count(value: float) -> str:
 class _Column(NamedTuple):
     head: str
     name: str
-    told: Callable[[float], str]
+    format: Callable[[float], str]
 
 
 _COLUMNS = (
@@ -128,14 +126,14 @@ def _tasks(answer: dict[str, Any]) -> list[list[str]]:
     return [
         [
             f"{task['role']}/{task['index']}",
-            *(UNKNOWN if task[c.name] is None else c.told(task[c.name]) for c in _COLUMNS),
+            *(UNKNOWN if task[c.name] is None else c.format(task[c.name]) for c in _COLUMNS),
         ]
         for task in answer["tasks"]
     ]
 
 
-def _together(answer: dict[str, Any]) -> list[list[str]]:
-    """Mean and sum of every role and of the job; of one task alone they would say nothing new."""
+def _totals(answer: dict[str, Any]) -> list[list[str]]:
+    """Return rows with mean and sum of each role and of the job, if it has several tasks."""
     levels = (
         [(level["role"], level) for level in answer["roles"] if level["tasks"] > 1]
         if len(answer["roles"]) > 1
@@ -143,15 +141,15 @@ def _together(answer: dict[str, Any]) -> list[list[str]]:
     )
     levels += [("job", answer["job"])] if answer["job"]["tasks"] > 1 else []
     return [
-        [f"{name} ({which})", *(_total(level[c.name], which, c.told) for c in _COLUMNS)]
+        [f"{name} ({which})", *(_total(level[c.name], which, c.format) for c in _COLUMNS)]
         for name, level in levels
         for which in ("mean", "sum")
     ]
 
 
-def _total(total: dict[str, Any], which: str, told: Callable[[float], str]) -> str:
+def _total(total: dict[str, Any], which: str, format_: Callable[[float], str]) -> str:
     if total[which] is None:
         return UNKNOWN
-    return told(total[which]) + (
+    return format_(total[which]) + (
         f" ({total['known']}/{total['of']})" if total["known"] < total["of"] else ""
     )

@@ -1,9 +1,8 @@
-"""`job shell`: enter a task, that is: a shell of one's own with the environment and in the
-directory of its command.
+"""`jobscribe job shell`: a shell in the directory and environment of a task.
 
-The keeper leaves the script of each task beside its output (its *evidence*); that script can start
-a shell instead of the command. This works where the script lies, for the unix user whose it is.
-Elsewhere it is said what to do instead.
+The keeper keeps the script of each task beside its output (its *evidence*). The script can start a
+shell instead of the command, on the machine with the script, for its unix user. In all other cases
+the command prints the next step.
 """
 
 import os
@@ -17,90 +16,90 @@ import click
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse_agent_key
-from ..session.job_names import whole
+from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from .tasks import task_name
 
 _SCRIPT = "script.sh"
-#: Tasks that are named to somebody who has to choose one.
-_NAMED = 8
+#: Number of tasks listed if the user must choose one.
+_LISTED_TASKS = 8
 
 
 @command()
 @click.argument("name", metavar="JOB")
-@click.option("--role", metavar="ROLE", help="A task of this role.")
-@click.option("--index", type=click.IntRange(0), metavar="I", help="With --role: this one.")
+@click.option("--role", metavar="ROLE", help="Task of this role.")
+@click.option(
+    "--index", type=click.IntRange(0), metavar="I", help="With --role: index of the task."
+)
 @click.option(
     "--attempt",
     type=click.IntRange(1),
     metavar="N",
-    help="As it was in this attempt (default: the latest).",
+    help="Attempt number (default: the latest).",
 )
 @click.option(
     "--print",
     "only_print",
     is_flag=True,
-    help="Print the command line that enters it, and do nothing.",
+    help="Print the command line, and do nothing.",
 )
 def shell(
     name: str, role: str | None, index: int | None, attempt: int | None, only_print: bool
 ) -> None:
-    """Enter a task that runs, is kept for debugging, or has ended: a shell with its environment, in
-    its directory.
+    """Open a shell in the directory and with the environment of a task. The task may be running,
+    held for debugging, or over.
 
-    Without --role, the task that is kept for debugging, or the only one there is. What you do there
-    is done as the task's unix user, beside it; to leave it changes nothing of it.
+    Without --role, the command selects the held task, or the only failed task, or the only task.
+    The shell runs as the task's unix user, beside the task; leaving it does not affect the task.
     """
     if index is not None and role is None:
-        raise click.UsageError("--index goes with --role")
+        raise click.UsageError("--index requires --role")
     s = session()
     if s.screen.json and not only_print:
-        raise click.UsageError("--json goes with --print: a shell is for a person")
-    jid = whole(s, name)
+        raise click.UsageError("--json requires --print: a shell is interactive")
+    jid = resolve_job(s, name)
     answer = s.client_for(jid).tasks(jid, attempt or 0)
-    task = chosen(answer, role, index)
-    words = [*_into_batch_job(task), "/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
+    task = select_task(answer, role, index)
+    words = [*_srun_prefix(task), "/bin/sh", f"{task['evidence']}/{_SCRIPT}", "--shell"]
     if only_print:
         _print(s, task, words)
         return
     _check(task, words)
-    s.screen.say(f"[{_about(task, answer)}; 'exit' leaves it]")
+    s.screen.message(f"[{_about(task, answer)}; 'exit' closes the shell]")
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(words[0], words)
 
 
-def chosen(answer: dict[str, Any], role: str | None, index: int | None) -> dict[str, Any]:
-    """The task that is meant. Raises Refusal(notHere, badRequest)."""
+def select_task(answer: dict[str, Any], role: str | None, index: int | None) -> dict[str, Any]:
+    """Return the task that the options select. Raises Refusal(notHere, badRequest)."""
     tasks: list[dict[str, Any]] = answer["tasks"]
     if not tasks:
-        gone = f"the tasks of attempt {answer['attempt']} are not kept any more"
-        raise Refusal(
-            "notHere", gone if answer["attempt"] else "none of its tasks has been placed yet"
-        )
-    meant = [t for t in tasks if role in (None, t["role"]) and index in (None, t["index"])]
-    if not meant:
+        gone = f"the tasks of attempt {answer['attempt']} are no longer stored"
+        raise Refusal("notHere", gone if answer["attempt"] else "no task of the job is placed yet")
+    matching = [t for t in tasks if role in (None, t["role"]) and index in (None, t["index"])]
+    if not matching:
         raise Refusal(
             "badRequest",
             f"the run has no task {role}"
             + ("" if index is None else f"/{index}")
-            + f"; there are {_names(tasks)}",
+            + f"; its tasks: {_names(tasks)}",
         )
-    held = [t for t in meant if t["state"] == "held"]
-    failed = [t for t in meant if t["state"] == "failed"]
+    held = [t for t in matching if t["state"] == "held"]
+    failed = [t for t in matching if t["state"] == "failed"]
     if held:
         return held[0]
-    if len(meant) == 1 or len(failed) == 1:
-        return meant[0] if len(meant) == 1 else failed[0]
+    if len(matching) == 1 or len(failed) == 1:
+        return matching[0] if len(matching) == 1 else failed[0]
     raise Refusal(
         "badRequest",
-        f"there are {len(meant)} tasks; choose one with --role and --index: {_names(meant)}",
+        f"there are {len(matching)} tasks; choose one with --role and --index: {_names(matching)}",
     )
 
 
 def _names(tasks: Sequence[dict[str, Any]]) -> str:
-    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
-    return ", ".join(map(task_name, tasks[:_NAMED])) + more
+    more = f" and {len(tasks) - _LISTED_TASKS} more" if len(tasks) > _LISTED_TASKS else ""
+    return ", ".join(map(task_name, tasks[:_LISTED_TASKS])) + more
 
 
 def _print(s: Session, task: dict[str, Any], words: list[str]) -> None:
@@ -120,59 +119,59 @@ def _print(s: Session, task: dict[str, Any], words: list[str]) -> None:
 
 
 def _about(task: dict[str, Any], answer: dict[str, Any]) -> str:
-    state = {"held": "kept for debugging", "placed": "about to start", "running": "running"}.get(
+    state = {"held": "held for debugging", "placed": "about to start", "running": "running"}.get(
         task["state"], task["state"]
     )
     return f"task {task_name(task)} of {answer['computeJid']}, attempt {answer['attempt']}, {state}"
 
 
 def _check(task: dict[str, Any], words: list[str]) -> None:
-    """Can we enter it from here? Raises Refusal("notHere") with what to do instead."""
+    """Check that the task can be entered from here. Raises Refusal("notHere") with the next step."""
     path, host, here = words[-2], task["host"], socket.gethostname()
     line = shlex.join(words)
-    there = _nearest(path)
+    info = _nearest_stat(path)
     if task.get("agentKey", "").startswith("docker."):
         raise Refusal("notHere", _in_container(task, line))
-    if _of_batch(task) and (
-        not _over(task) or there is None or not os.path.exists(path) or there.st_uid != os.geteuid()
+    if _is_batch(task) and (
+        not _is_over(task)
+        or info is None
+        or not os.path.exists(path)
+        or info.st_uid != os.geteuid()
     ):
         raise Refusal("notHere", _on_cluster(task, line))
     if host is not None and host != here and not os.path.exists(path):
         raise Refusal(
             "notHere",
-            f"task {task_name(task)} is on {host}, and this is {here}; log in there as its unix user and run: {line}",
+            f"task {task_name(task)} is on {host}, and this machine is {here}; log in there as its unix user and run: {line}",
         )
-    if there is not None and there.st_uid != os.geteuid():
-        who = _user(there.st_uid)
-        how = f"runuser -u {who} -- {line}" if os.geteuid() == 0 else f"sudo -u {who} {line}"
-        alone = f"task {task_name(task)} runs as unix user {who}, who alone can enter it"
-        raise Refusal("notHere", f"{alone}; this is {_user(os.geteuid())}: {how}")
+    if info is not None and info.st_uid != os.geteuid():
+        owner = _user(info.st_uid)
+        how = f"runuser -u {owner} -- {line}" if os.geteuid() == 0 else f"sudo -u {owner} {line}"
+        reason = f"only unix user {owner} can enter task {task_name(task)}"
+        raise Refusal("notHere", f"{reason}; you are {_user(os.geteuid())}; run: {how}")
     if not os.path.exists(path):
         why = (
-            "it has not started yet"
+            "the task has not started yet"
             if task["state"] == "placed"
-            else "its files have been removed, or lie on another machine"
+            else "its files were removed or lie on another machine"
         )
-        raise Refusal(
-            "notHere", f"there is nothing of task {task_name(task)} to enter here: {why} ({path})"
-        )
+        raise Refusal("notHere", f"task {task_name(task)} cannot be entered here: {why} ({path})")
 
 
-def _of_batch(task: dict[str, Any]) -> bool:
+def _is_batch(task: dict[str, Any]) -> bool:
     return str(task.get("agentKey", "")).startswith("sbatch.")
 
 
-def _over(task: dict[str, Any]) -> bool:
+def _is_over(task: dict[str, Any]) -> bool:
     return task["state"] not in ("placed", "running")
 
 
-def _into_batch_job(task: dict[str, Any]) -> list[str]:
-    """Before the command line: Slurm brings us to the node where it runs, beside it."""
+def _srun_prefix(task: dict[str, Any]) -> list[str]:
+    """Return the srun command that enters the node of a running batch task. Empty for other tasks."""
     batch = task.get("batch") or {}
-    if not _of_batch(task) or task["state"] != "running" or not batch.get("jobId"):
+    if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
         return []
-    # one of several has an address, and a host of its own; of any other it is the list of all its
-    # nodes
+    # One of several tasks has an address and a single host; a lone task's host is its list of nodes.
     node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
     return [
         "srun",
@@ -186,40 +185,42 @@ def _into_batch_job(task: dict[str, Any]) -> list[str]:
 
 
 def _on_cluster(task: dict[str, Any], line: str) -> str:
-    """How a task of a batch job is entered: nobody but Slurm leads to its node, and its files
+    """Return how to enter a task of a batch job: only Slurm gives access to its node, and its files
     belong to its unix user.
     """
     cluster = parse_agent_key(task["agentKey"]).host
     match task["state"]:
         case "placed":
-            return f"there is nothing of task {task_name(task)} to enter yet: it waits for Slurm on {cluster} ('job why' says for what)"
+            return f"task {task_name(task)} cannot be entered yet: it waits for Slurm on {cluster} ('jobscribe job why' gives the reason)"
         case "running":
-            return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, on a login node of {cluster}: {line}"
+            return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, run on a login node of {cluster}: {line}"
         case _:
-            return f"the files of task {task_name(task)} lie on {cluster}; as its unix user, on a login node of {cluster}: {line}"
+            return f"the files of task {task_name(task)} are on {cluster}; as its unix user, run on a login node of {cluster}: {line}"
 
 
 def _in_container(task: dict[str, Any], line: str) -> str:
-    """How a task is entered that runs in a container: what to type where its host's daemon can be
-    reached.
+    """Return the command that enters a task in a container, for a machine with access to the Docker
+    daemon of its host.
     """
     key = parse_agent_key(task["agentKey"])
     if key.kind != "container":
-        there = f"docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
-        if _over(task):
-            # the container ends some time after its last run, and the next run starts it again
+        enter = f"docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
+        if _is_over(task):
+            # An agent's container stops some time after its last run; the next run starts it again.
             about = f"task {task_name(task)} was in the container of its agent"
-            return f"{about}; while that runs ('jobscribe agent list' shows it), on {key.host}: {there}"
-        return f"task {task_name(task)} is in the container of its agent; on {key.host}: {there}"
+            return f"{about}; while the agent is up (see 'jobscribe agent list'), run on {key.host}: {enter}"
+        return (
+            f"task {task_name(task)} is in the container of its agent; run on {key.host}: {enter}"
+        )
     container = task.get("container") or "srj-t-..."
     if task["state"] in ("placed", "running"):
-        return f"task {task_name(task)} is in a container of its own; on {key.host}: docker exec -it {container} {line}"
-    again = "make one like it from the `docker run` in the supervisor's log (docs/docker.md, 'Investigate a dead container'), and in it"
-    return f"the container of task {task_name(task)}, {container} on {key.host}, runs no more; {again}: {line}"
+        return f"task {task_name(task)} is in its own container; run on {key.host}: docker exec -it {container} {line}"
+    again = "create a similar one from its `docker run` line (docs/docker.md, 'Investigate a dead container'), and run in it"
+    return f"the container of task {task_name(task)}, {container} on {key.host}, has stopped; {again}: {line}"
 
 
-def _nearest(path: str) -> os.stat_result | None:
-    """Of the path, or of the folder that keeps us from seeing it; None where it is not there."""
+def _nearest_stat(path: str) -> os.stat_result | None:
+    """Return the stat of the path, or of the folder that denies access to it. None if it is missing."""
     while path != "/":
         try:
             return os.stat(path)

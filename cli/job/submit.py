@@ -1,5 +1,5 @@
-"""`job submit`: one command, or one a line from a file, sent in bulk. (What a job file describes is
-`describe`'s.)
+"""`jobscribe job submit`: a command, an array, a file of commands, or a job file (see
+`submission.job_files`).
 """
 
 import time
@@ -10,7 +10,7 @@ import click
 
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
-from ..session.last_refusal import noting
+from ..session.last_refusal import record_refusal
 from ..session.session import Session, command, session
 from ..submission.run_options import run_options, spec_options
 
@@ -18,45 +18,44 @@ if TYPE_CHECKING:
     from ...client.sync_client import Job
     from ...protocol.api.requests import RunSpec
 
-#: Lines in one request, and how long they may be together: an answer comes when all of a request
-#: are durable.
-SLICE = 1000
-SLICE_BYTES = 1024 * 1024
+#: Maximum number of lines and of bytes in one request. The reply comes when all its runs are durable.
+BATCH_LINES = 1000
+BATCH_BYTES = 1024 * 1024
 
 
 @command(context_settings={"allow_interspersed_args": False})
 @run_options
-@click.option("-q", "quiet", is_flag=True, help="Print the computeJid and nothing else.")
+@click.option("-q", "quiet", is_flag=True, help="Print the computeJid only.")
 @click.option(
     "--from",
     "source",
     type=click.File("rb"),
     metavar="FILE",
-    help="One command a line, each for /bin/sh -c; - for standard input.",
+    help="File with one command per line, each for /bin/sh -c; - for standard input.",
 )
 @click.option(
     "--array",
     "indices",
     metavar="0-99%10",
-    help="One run for each index, ten at once; see ARRAY_INDEX in their environment.",
+    help="One run per index, here at most ten at once; runs get ARRAY_INDEX in their environment.",
 )
 @click.option(
     "--group",
     metavar="GROUP",
-    help="With --array: in this group; what completed there, and is unchanged, is not run again.",
+    help="With --array: submit to this group; unchanged runs that completed there do not run again.",
 )
 @click.option(
     "-f",
     "--file",
     "path",
     metavar="FILE",
-    help="The jobs that this file describes (YAML or JSON); - for standard input.",
+    help="Job file (YAML or JSON); - for standard input.",
 )
 @click.option(
     "--dry-run",
     "dry",
     is_flag=True,
-    help="With -f: show every task, its command and environment, and submit nothing.",
+    help="With -f: show every task with command and environment, and submit nothing.",
 )
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
 def submit(
@@ -69,49 +68,49 @@ def submit(
     dry: bool,
     **options: Any,
 ) -> None:
-    """Submit a command and return as soon as it is on file; prints its computeJid.
+    """Submit a command, print its computeJid, and return as soon as the run is stored.
 
-    It runs in a run directory of its own, in your login environment plus --env, without standard
-    input. With --from empty lines and lines that begin with # are skipped. With -f all is said by
-    the file (see `job lint`).
+    The command runs in a new run directory, with your login environment plus --env, without
+    standard input. --from skips empty lines and lines that begin with #. With -f the file contains
+    all options (see `job lint`).
     """
     if bool(words) + (source is not None) + (path is not None) != 1:
         raise click.UsageError("give either a COMMAND, --from FILE or -f FILE")
     if dry and path is None:
-        raise click.UsageError("--dry-run goes with -f FILE")
+        raise click.UsageError("--dry-run requires -f FILE")
     if indices is not None and not words:
-        raise click.UsageError("--array takes a COMMAND, and no file: a job file says it itself")
+        raise click.UsageError("--array requires a COMMAND; a job file describes its arrays itself")
     if group is not None and indices is None:
-        raise click.UsageError("--group goes with --array")
+        raise click.UsageError("--group requires --array")
     fields = spec_options(**options)
     s = session()
     if path is not None and dry:
-        _described(s, path, fields, quiet, dry)
+        _submit_job_file(s, path, fields, quiet, dry)
         return
-    with noting(s):
+    with record_refusal(s):
         if path is not None:
-            _described(s, path, fields, quiet, dry)
+            _submit_job_file(s, path, fields, quiet, dry)
         elif indices is not None:
             from .group import submit_array
 
             submit_array(s, words, indices, group, fields, quiet)
         elif source is None:
-            _one(s, words, fields, quiet)
+            _submit_one(s, words, fields, quiet)
         else:
-            _many(s, source, fields, quiet)
+            _submit_many(s, source, fields, quiet)
 
 
-def _described(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
+def _submit_job_file(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
     if any(value is not None for value in fields.values()):
         raise click.UsageError(
-            "with -f the file says everything: time limits, variables and the like belong into it"
+            "run options cannot be combined with -f: put time limits, variables and so on into the file"
         )
     from ..submission.job_files import dry_run, submit_file
 
     (dry_run if dry else submit_file)(s, path, quiet)
 
 
-def _one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool) -> None:
+def _submit_one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool) -> None:
     job = s.client().run(words, **fields)
     assert job.submitted is not None
     if s.screen.json:
@@ -119,35 +118,35 @@ def _one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool
         return
     s.screen.line(job.jid)
     if not quiet:
-        here = s.here()
-        s.screen.say(f"submitted ({job.submitted.sentence()})")
+        here = s.supervisor_options()
+        s.screen.message(f"submitted ({job.submitted.sentence()})")
         for verb, about in (
             ("logs -f", "follow its output"),
             ("wait", "wait for its end"),
-            ("why", "why it is as it is"),
+            ("why", "explain its state"),
         ):
-            s.screen.say(f"  jobscribe job {verb} {job.jid}{here}   # {about}")
+            s.screen.message(f"  jobscribe job {verb} {job.jid}{here}   # {about}")
 
 
-def _many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) -> None:
-    """Request by request. Whatever was taken is printed; whatever was not is said with its line,
-    and makes the exit code 125.
+def _submit_many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) -> None:
+    """Submit the commands of a file in batches. Print accepted runs, report refused lines, and exit
+    with 125 if there are any.
     """
     items: list[dict[str, Any]] = []
     counts = {True: 0, False: 0}
     begun = time.monotonic()
     try:
-        for slice_ in _slices(_specs(s, source, fields)):
-            answers = s.client().run_many([spec for _, spec in slice_])
-            for (number, _), answer in zip(slice_, answers, strict=True):
-                taken, item = _told(s, number, answer)
-                counts[taken] += 1
+        for batch in _batches(_specs(s, source, fields)):
+            answers = s.client().run_many([spec for _, spec in batch])
+            for (number, _), answer in zip(batch, answers, strict=True):
+                accepted, item = _report(s, number, answer)
+                counts[accepted] += 1
                 if s.screen.json:
                     items.append(item)
             s.screen.progress(f"{counts[True]} submitted", time.monotonic() - begun)
     except (Refusal, ClientError):
-        s.screen.say(
-            f"{counts[True]} runs were submitted before this"
+        s.screen.message(
+            f"{counts[True]} runs were submitted before the error"
             if counts[True]
             else "nothing was submitted"
         )
@@ -157,17 +156,17 @@ def _many(s: Session, source: IO[bytes], fields: dict[str, Any], quiet: bool) ->
     if s.screen.json:
         s.screen.value("jobscribe.job.submit-many/1", {"items": items})
     elif not quiet:
-        s.screen.say(
+        s.screen.message(
             f"{counts[True]} submitted" + (f", {counts[False]} refused" if counts[False] else "")
         )
     if counts[False]:
         raise SystemExit(125)
 
 
-def _told(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool, dict[str, Any]]:
-    """Was the run of this line taken? And the item that says so in JSON."""
+def _report(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool, dict[str, Any]]:
+    """Print the result for one line. Return whether its run was accepted, and its JSON item."""
     if isinstance(answer, ClientError):
-        s.screen.say(f"line {number}: {answer.sentence}")
+        s.screen.message(f"line {number}: {answer.sentence}")
         return False, {"line": number, **answer.body()}
     if not s.screen.json:
         s.screen.line(answer.jid)
@@ -178,9 +177,7 @@ def _told(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool, d
 def _specs(
     s: Session, source: IO[bytes], fields: dict[str, Any]
 ) -> "Iterator[tuple[int, RunSpec]]":
-    """(line number, spec) of each command in the file. Raises Refusal for a line that cannot be
-    one.
-    """
+    """Yield (line number, spec) for each command in the file. Raises Refusal for an invalid line."""
     for number, raw in enumerate(source, 1):
         try:
             line = raw.decode("utf-8").strip()
@@ -194,8 +191,8 @@ def _specs(
             raise Refusal("badRequest", f"line {number}: {e.sentence}") from None
 
 
-def _slices(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int, RunSpec]]]":
-    slice_: list[tuple[int, RunSpec]] = []
+def _batches(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int, RunSpec]]]":
+    batch: list[tuple[int, RunSpec]] = []
     size = 0
     for number, spec in specs:
         length = sum(
@@ -203,13 +200,13 @@ def _slices(specs: "Iterator[tuple[int, RunSpec]]") -> "Iterator[list[tuple[int,
             for command in (spec.command, *(r.command for r in spec.roles))
             for word in command
         )
-        if slice_ and size + length > SLICE_BYTES:
-            yield slice_
-            slice_, size = [], 0
-        slice_.append((number, spec))
+        if batch and size + length > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((number, spec))
         size += length
-        if len(slice_) == SLICE:
-            yield slice_
-            slice_, size = [], 0
-    if slice_:
-        yield slice_
+        if len(batch) == BATCH_LINES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

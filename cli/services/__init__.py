@@ -1,1 +1,1 @@
-"""Services: one sentence to be written."""
+"""Commands that start long-running processes: `up`, `supervisor` and `server`."""

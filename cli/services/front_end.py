@@ -1,8 +1,7 @@
-"""The front end beside the supervisor of `jobscribe up`: a process of its own, started again when
-it dies, gone when `up` is.
+"""The front end process of `jobscribe up`: restarted when it dies, stopped when `up` ends.
 
-The listening socket lives here, so that the address stays and browsers only wait while the process
-is started again.
+The listening socket lives in this process, so that the address stays and browsers only wait during
+a restart of the front end.
 """
 
 import logging
@@ -27,17 +26,19 @@ from ...web.server.child_process import MODULE, Start, bound, url_of
 
 FIRST_PAUSE_SECS = 0.5
 LONGEST_PAUSE_SECS = 10.0
-#: Who lived so long has earned a quick restart.
-LIVED_SECS = 60.0
+#: A process that ran this long restarts without backoff.
+STABLE_SECS = 60.0
 STOP_SECS = 5.0
-#: The front end of a supervisor that was killed leaves its port within this time.
-LEAVES_SECS = 2.0
+#: The front end of a killed supervisor releases its port within this time.
+PORT_RELEASE_SECS = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class FrontEndProcess:
-    """options, file: what the settings were loaded from, so that the child loads the same. Raises
+    """Runs the front end as a child process.
+
+    options, file: the sources of the settings, so that the child loads the same ones. Raises
     Refusal.
     """
 
@@ -46,41 +47,41 @@ class FrontEndProcess:
         if not is_loopback(ip):
             raise Refusal(
                 "unsafe",
-                f"server.ip is {ip}: 'jobscribe up' lets everybody sign in, and so stays on loopback",
+                f"server.ip is {ip}: 'jobscribe up' lets every visitor sign in, so it requires a loopback address",
             )
         self._root, self._options, self._file = settings.root, options, file
         self._listening: socket.socket = (
             bound(ip, settings.server.port)
             if settings.server.port
-            else _same_or_free(settings.root, ip)
+            else _previous_or_free_port(settings.root, ip)
         )
         self.url = url_of(ip, self._listening)
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
-        self._minder: threading.Thread | None = None
+        self._monitor: threading.Thread | None = None
 
     def start(self, ready: Callable[[], None], failed: Callable[[], None]) -> None:
-        """Calls `ready` once, from a thread, when it serves; `failed` if the first start comes to
-        nothing.
+        """Start the child. A thread calls `ready` once when it serves, or `failed` if the first
+        start fails.
         """
-        self._minder = threading.Thread(
-            target=self._mind, args=(ready, failed), name="front", daemon=True
+        self._monitor = threading.Thread(
+            target=self._run, args=(ready, failed), name="front", daemon=True
         )
-        self._minder.start()
+        self._monitor.start()
 
     def stop(self) -> None:
-        """Returns when it is gone."""
+        """Stop the child and wait for its end."""
         self._stopping.set()
         if self._child is not None:
             self._child.terminate()
-        if self._minder is not None:
-            self._minder.join(STOP_SECS)
+        if self._monitor is not None:
+            self._monitor.join(STOP_SECS)
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
             self._child.wait()
         self._listening.close()
 
-    def _mind(self, ready: Callable[[], None], failed: Callable[[], None]) -> None:
+    def _run(self, ready: Callable[[], None], failed: Callable[[], None]) -> None:
         pause, served = FIRST_PAUSE_SECS, False
         while not self._stopping.is_set():
             begun = time.monotonic()
@@ -97,21 +98,19 @@ class FrontEndProcess:
                 return
             pause = (
                 FIRST_PAUSE_SECS
-                if time.monotonic() - begun > LIVED_SECS
+                if time.monotonic() - begun > STABLE_SECS
                 else min(2 * pause, LONGEST_PAUSE_SECS)
             )
-            _log.error(
-                "the front end ended (exit code %s); it is started again in %.1f s", code, pause
-            )
+            _log.error("the front end ended (exit code %s); restarting it in %.1f s", code, pause)
             self._stopping.wait(pause)
 
     def _spawn(self) -> tuple["subprocess.Popen[bytes]", bool]:
-        """A child, and whether it serves."""
+        """Start a child. Return it, and whether it serves."""
         reader, writer = os.pipe()
         start = Start(
             options=self._options, file=self._file, listen=self._listening.fileno(), ready=writer
         )
-        # the root is there for the title that the process gives itself
+        # The root argument is for the title of the process.
         child = self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, self._root],
             stdin=subprocess.PIPE,
@@ -123,18 +122,18 @@ class FrontEndProcess:
         if self._stopping.is_set():
             child.terminate()
         assert child.stdin is not None
-        with open(reader, "rb", buffering=0) as said:
+        with open(reader, "rb", buffering=0) as ready_pipe:
             try:
                 child.stdin.write(msgspec.json.encode(start) + b"\n")
                 child.stdin.flush()
             except BrokenPipeError:
                 return child, False
-            return child, said.read(1) == b"1"
+            return child, ready_pipe.read(1) == b"1"
 
 
-def _same_or_free(root: str, ip: str) -> socket.socket:
-    """A listening socket on the port of the previous start, so that open pages reach the site
-    again; on any free port if it is taken.
+def _previous_or_free_port(root: str, ip: str) -> socket.socket:
+    """Return a listening socket on the port of the previous start, so that open pages reach the
+    site again. If that port is in use, any free port.
     """
     try:
         before = in_root(root)()
@@ -145,7 +144,7 @@ def _same_or_free(root: str, ip: str) -> socket.socket:
     if not port:
         return bound(ip, 0)
     until = time.monotonic() + (
-        0.0 if before.pid and os.path.exists(f"/proc/{before.pid}") else LEAVES_SECS
+        0.0 if before.pid and os.path.exists(f"/proc/{before.pid}") else PORT_RELEASE_SECS
     )
     while True:
         try:

@@ -1,1 +1,1 @@
-"""Session: one sentence to be written."""
+"""State of one command line: common options, supervisor connection, job names and crash reports."""

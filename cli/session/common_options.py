@@ -1,7 +1,6 @@
-"""The options that every command takes, before or after the subcommand: which supervisor, and in
-which form to answer.
+"""The options of every command, before or after the subcommand: supervisor, user and output format.
 
-They are collected in the click context and read by `session`; the innermost one given wins.
+The click context collects them, and `session` reads them. The last one given wins.
 """
 
 from typing import Any, TypeVar
@@ -16,7 +15,7 @@ Command = TypeVar("Command", bound=click.Command)
 
 
 def common_options(command: Command) -> Command:
-    """The same command with the common options."""
+    """Add the common options to a command and return it."""
     command.params.extend(
         [
             _option(
@@ -24,7 +23,7 @@ def common_options(command: Command) -> Command:
                 "--root",
                 metavar="DIR",
                 type=click.Path(readable=False),
-                help="Root of the supervisor (or JOBSCRIBE_ROOT; else ~/.jobscribe).",
+                help="Root of the supervisor (default: JOBSCRIBE_ROOT, else ~/.jobscribe).",
             ),
             _option(
                 "url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."
@@ -34,22 +33,22 @@ def common_options(command: Command) -> Command:
                 "--token-file",
                 metavar="FILE",
                 type=click.Path(),
-                help="File with the secret that goes with --url.",
+                help="File with the secret for --url.",
             ),
-            _option("uid", "--uid", metavar="UID", help="Act as this user (needed with --url)."),
+            _option("uid", "--uid", metavar="UID", help="Act as this user (required with --url)."),
             _option(
                 "patience",
                 "--patience",
                 metavar="TIME",
                 type=Secs(86400),
-                help="Go on trying for so long while the supervisor is away (or JOBSCRIBE_PATIENCE; else 60 s). 0: fail at once.",
+                help="Retry for this time while the supervisor is unavailable (default: JOBSCRIBE_PATIENCE, else 60 s). 0: fail at once.",
             ),
             _option(
                 "json",
                 "--json",
                 is_flag=True,
                 default=None,
-                help="Answer in JSON: one value, streams as JSON lines.",
+                help="Print JSON: one value, or a stream of JSON lines.",
             ),
         ]
     )
@@ -57,7 +56,7 @@ def common_options(command: Command) -> Command:
 
 
 def given(ctx: click.Context) -> dict[str, Any]:
-    """What was given of the common options, by name."""
+    """Return the common options that were given, by name."""
     options: dict[str, Any] = ctx.meta.setdefault(_KEY, {})
     return options
 

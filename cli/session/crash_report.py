@@ -1,5 +1,5 @@
-"""Where the trace of an unexpected exception goes: a file that only its owner can read, without the
-secrets in use.
+"""Crash reports: the traceback of an unexpected exception in a file for its owner alone, with
+secrets masked.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from .session import Session
 MAX_BYTES = 1024 * 1024
 
 
-def written(error: BaseException, session: Session) -> str | None:
-    """The file that the trace was added to, or None where there was no place for it."""
+def write_crash_report(error: BaseException, session: Session) -> str | None:
+    """Append the traceback to a file and return its path. None if no folder is writable."""
     from ...protocol.redaction import Redactor
 
     redactor = Redactor(session.secrets())
@@ -26,12 +26,12 @@ def written(error: BaseException, session: Session) -> str | None:
     )
     for folder in folders(session):
         with contextlib.suppress(OSError):
-            return _appended(os.path.join(folder, "cli-crash.log"), text.encode("utf-8", "replace"))
+            return _append(os.path.join(folder, "cli-crash.log"), text.encode("utf-8", "replace"))
     return None
 
 
 def folders(session: Session) -> list[str]:
-    """`<root>/log` where the root exists; otherwise a folder of our own among the temporary ones."""
+    """Return the folders to try: `<root>/log` if the root exists, then a folder for temporary files."""
     out = []
     with contextlib.suppress(Exception):
         if os.path.isdir(session.root):
@@ -39,11 +39,11 @@ def folders(session: Session) -> list[str]:
     return [*out, os.path.join(tempfile.gettempdir(), f"jobscribe-{os.getuid()}")]
 
 
-def _appended(path: str, text: bytes) -> str:
+def _append(path: str, text: bytes) -> str:
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.stat(folder).st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else")
+        raise PermissionError(f"{folder} belongs to another user")
     if os.path.exists(path) and os.path.getsize(path) > MAX_BYTES:
         os.replace(path, path + ".1")
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

@@ -1,5 +1,5 @@
-"""How a person names a job: the whole computeJid, a unique beginning of it or of its simulation id,
-or `last`.
+"""Resolves job names: the complete computeJid, a unique beginning of it or of its simulation id, or
+`last`.
 """
 
 import re
@@ -8,77 +8,77 @@ from typing import Any
 from ...protocol.errors import Refusal
 from .session import Session
 
-_WHOLE = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z", re.ASCII)
+_FULL_JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z", re.ASCII)
 _GROUP = re.compile(
     r"(?:([A-Za-z0-9]{8})-)?([A-Za-z0-9]{8})(?:-[A-Za-z][A-Za-z0-9_]{0,63})?\Z", re.ASCII
 )
-_BEGINNING = re.compile(r"[A-Za-z0-9_-]{1,80}\Z", re.ASCII)
-#: `last` is looked for among so many jobs that changed last.
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}\Z", re.ASCII)
+#: `last` is searched among this number of most recently changed jobs.
 LAST_AMONG = 1000
-#: So many are named where several are meant.
-NAMED = 5
+#: Number of jobs listed if a name is ambiguous.
+LISTED_JOBS = 5
 
 
-def is_whole(name: str) -> bool:
-    """Is this a computeJid in full?"""
-    return _WHOLE.match(name) is not None
+def is_full_jid(name: str) -> bool:
+    """Return whether this is a complete computeJid."""
+    return _FULL_JID.match(name) is not None
 
 
-def whole(session: Session, name: str) -> str:
-    """The computeJid that this name stands for. Raises Refusal (badRequest, notFound) or
-    ClientError.
-    """
-    if is_whole(name):
+def resolve_job(session: Session, name: str) -> str:
+    """Return the computeJid for a name. Raises Refusal (badRequest, notFound) or ClientError."""
+    if is_full_jid(name):
         return name
     if name == "last":
         return _last(session)
-    if not _BEGINNING.match(name):
+    if not _PREFIX.match(name):
         raise Refusal(
             "badRequest",
-            f"a job is named by its computeJid, a beginning of it, or 'last'; got {ascii(name)[:60]}",
+            f"not a job name: {ascii(name)[:60]}; give the computeJid, a beginning of it, or 'last'",
         )
-    return _beginning(session, name)
+    return _resolve_prefix(session, name)
 
 
-def group_named(session: Session, name: str) -> tuple[str, str]:
-    """(uid, simulation id) of a group: its simulation id, `<uid>-<simulation id>`, a computeJid of
-    it, or `last`.
+def resolve_group(session: Session, name: str) -> tuple[str, str]:
+    """Return (uid, simulation id) of a group. Its name is the simulation id, `<uid>-<simulation
+    id>`, a computeJid of the group, or `last`.
 
     Raises Refusal (badRequest, notFound) or ClientError.
     """
     match = _GROUP.match(_last(session) if name == "last" else name)
     if match is None:
-        what = "a group is named by its simulation id (8 letters or digits), as it was printed, by one of its jobs, or by 'last'"
-        raise Refusal("badRequest", f"{what}; got {ascii(name)[:60]}")
+        raise Refusal(
+            "badRequest",
+            f"not a group name: {ascii(name)[:60]}; give a simulation id (8 letters or digits), a job of the group, or 'last'",
+        )
     return match[1] or session.client().uid, match[2]
 
 
 def _last(session: Session) -> str:
     from ..terminal.quantities import moment
-    from .last_refusal import since
+    from .last_refusal import refusal_since
 
     rows = session.client().jobs(limit=LAST_AMONG).jobs
     newest = max(rows, key=lambda r: (r["queuedAt"], r["serial"]), default=None)
-    refused = since(session, newest["queuedAt"] if newest is not None else 0.0)
-    told = (
+    refused = refusal_since(session, newest["queuedAt"] if newest is not None else 0.0)
+    refusal_text = (
         ""
         if refused is None
-        else f"your last submission ({moment(refused[0])}) was refused, so there is no job of it: {refused[1]}"
+        else f"your last submission ({moment(refused[0])}) was refused and created no job: {refused[1]}"
     )
     if newest is None:
         raise Refusal(
             "notFound",
-            told or "there is no job yet",
-            {"advice": "those of others: 'jobscribe job list --all-users'"},
+            refusal_text or "you have no jobs yet",
+            {"advice": "'jobscribe job list --all-users' lists the jobs of other users"},
         )
-    if told:
-        session.screen.say(f"{told}\n'last' is the job before it: {newest['jid']}")
+    if refusal_text:
+        session.screen.message(f"{refusal_text}\n'last' is the previous job: {newest['jid']}")
     return str(newest["jid"])
 
 
-def _beginning(session: Session, name: str) -> str:
-    """The supervisor finds jobs by the beginning of their computeJid; people know jobs by the
-    simulation id, after their own uid.
+def _resolve_prefix(session: Session, name: str) -> str:
+    """Return the job that begins with `name`. The supervisor finds jobs by the beginning of their
+    computeJid; users also know the simulation id in it, so their own uid is tried first.
     """
     from ...client.api.errors import ClientError
 
@@ -87,7 +87,7 @@ def _beginning(session: Session, name: str) -> str:
         try:
             found = _jid(text, client.trace(text))
         except ClientError as e:
-            # Less than four characters cannot be asked for; that is no answer but "no".
+            # The supervisor refuses names of fewer than four characters: treat this as not found.
             if e.code != "notFound" and len(text) >= 4:
                 raise
             found, near = None, near or e.sentence.partition("; near it: ")[2]
@@ -97,15 +97,16 @@ def _beginning(session: Session, name: str) -> str:
 
 
 def _jid(name: str, answer: dict[str, Any]) -> str | None:
-    """The job that is meant. Raises Refusal where it may be one of several."""
+    """Return the matching job, or None. Raises Refusal if several match."""
     jids = [str(m["jid"]) for m in answer.get("matches") or [] if m.get("jid")]
     if len(jids) > 1:
         more = (
-            f" and {len(jids) - NAMED} more" + (" at least" if answer.get("moreMatches") else "")
-            if len(jids) > NAMED
+            f" and {len(jids) - LISTED_JOBS} more"
+            + (" at least" if answer.get("moreMatches") else "")
+            if len(jids) > LISTED_JOBS
             else ""
         )
-        several = f"{name} is the beginning of several jobs: {', '.join(jids[:NAMED])}{more}"
-        raise Refusal("badRequest", several, {"advice": "give more of the one that is meant"})
+        several = f"several jobs begin with {name}: {', '.join(jids[:LISTED_JOBS])}{more}"
+        raise Refusal("badRequest", several, {"advice": "give more characters of the job's name"})
     job = answer.get("job")
     return str(job["jid"]) if isinstance(job, dict) else None

@@ -1,7 +1,7 @@
-"""The last submission of this command line that was refused: noted when it happens, told when
-somebody asks for the job `last`.
+"""The last refused submission of this user: stored in a file, reported when the user names the job
+`last`.
 
-One small file, beside the traces of crashes. Where it cannot be written or read, nothing is said.
+The file lies beside the crash reports. Errors on writing or reading it are ignored.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from typing import Any
 from .crash_report import folders
 from .session import Session
 
-_FILE, _MOST_BYTES, _SENTENCE = "cli-refused.json", 8192, 500
+_FILE, _MAX_BYTES, _MAX_SENTENCE = "cli-refused.json", 8192, 500
 
 
 @contextlib.contextmanager
-def noting(session: Session) -> Iterator[None]:
-    """Note what is refused in here, and let it go on."""
+def record_refusal(session: Session) -> Iterator[None]:
+    """Store a refusal raised in the block, and raise it again."""
     from ...client.api.errors import ClientError
     from ...protocol.errors import Refusal
 
@@ -31,35 +31,35 @@ def noting(session: Session) -> Iterator[None]:
                 session,
                 {
                     "at": time.time(),
-                    "where": _where(session),
+                    "where": _supervisor(session),
                     "uid": session.client().uid,
-                    "error": e.sentence[:_SENTENCE],
+                    "error": e.sentence[:_MAX_SENTENCE],
                 },
             )
         raise
 
 
-def since(session: Session, moment: float) -> tuple[float, str] | None:
-    """(unix seconds, sentence) of the last refusal of the same user and supervisor, if it came
-    after this moment.
+def refusal_since(session: Session, moment: float) -> tuple[float, str] | None:
+    """Return (unix seconds, sentence) of the last refusal for the same user and supervisor, or None
+    if there is none after `moment` (unix seconds).
     """
     found = [_read(os.path.join(folder, _FILE)) for folder in folders(session)]
     mine = [
         f
         for f in found
         if f is not None
-        and (f.get("where"), f.get("uid")) == (_where(session), session.client().uid)
+        and (f.get("where"), f.get("uid")) == (_supervisor(session), session.client().uid)
     ]
-    told = max(((float(f["at"]), str(f["error"])) for f in mine), default=None)
-    return told if told is not None and told[0] > moment else None
+    latest = max(((float(f["at"]), str(f["error"])) for f in mine), default=None)
+    return latest if latest is not None and latest[0] > moment else None
 
 
-def _where(session: Session) -> str:
+def _supervisor(session: Session) -> str:
     return session.url or session.root
 
 
 def _write(session: Session, note: dict[str, Any]) -> None:
-    """Into the first folder that is this user's own."""
+    """Write the note into the first folder that belongs to this user."""
     for folder in folders(session):
         with contextlib.suppress(OSError):
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -76,16 +76,16 @@ def _write(session: Session, note: dict[str, Any]) -> None:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """Nobody else's file is believed."""
+    """Return the note, or None if it is missing, invalid or belongs to another user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as f:
-            found = json.loads(f.read(_MOST_BYTES)) if os.fstat(fd).st_uid == os.getuid() else None
+            found = json.loads(f.read(_MAX_BYTES)) if os.fstat(fd).st_uid == os.getuid() else None
     except (OSError, ValueError):
         return None
-    whole = (
+    valid = (
         isinstance(found, dict)
         and isinstance(found.get("at"), int | float)
         and isinstance(found.get("error"), str)
     )
-    return found if whole else None
+    return found if valid else None

@@ -1,6 +1,4 @@
-"""What is said while one request takes long: how far it has come, asked for beside it, on a
-connection of its own.
-"""
+"""Progress messages during one long request, read over a second connection."""
 
 import contextlib
 import threading
@@ -14,30 +12,31 @@ from .session import Session
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: Between two questions, and how long the end of one is waited for when nobody needs its answer any
-#: more.
-EVERY_SECS, LAST_SECS = 1.0, 1.0
+#: Interval between progress requests, and limit for the last one to finish.
+INTERVAL_SECS, JOIN_SECS = 1.0, 1.0
 
 
 @contextlib.contextmanager
-def ticking(session: Session, client: "Client", said: "Callable[[Client], str]") -> Iterator[None]:
-    """Shows what `said` says of a copy of the client, from QUIET_SECS on, until the block is left."""
+def show_progress(
+    session: Session, client: "Client", describe: "Callable[[Client], str]"
+) -> Iterator[None]:
+    """Show the text that `describe` returns for a copy of the client, from QUIET_SECS on, until the block ends."""
     over = threading.Event()
     begun = time.monotonic()
-    # a question is asked once: the request beside it is what says that the supervisor is away
-    asker = client.copy(budget_secs=0.0)
+    # No retries: the main request reports an unavailable supervisor.
+    observer = client.copy(budget_secs=0.0)
 
     def run() -> None:
         from ...client.api.errors import ClientError
 
         pause = QUIET_SECS
-        with asker:
+        with observer:
             while not over.wait(pause):
-                pause = EVERY_SECS
+                pause = INTERVAL_SECS
                 try:
-                    text = said(asker)
+                    text = describe(observer)
                 except ClientError:
-                    continue  # not there yet, or away for a moment
+                    continue  # not started yet, or temporarily unavailable
                 if not over.is_set():
                     session.screen.progress(text, time.monotonic() - begun)
 
@@ -47,4 +46,4 @@ def ticking(session: Session, client: "Client", said: "Callable[[Client], str]")
         yield
     finally:
         over.set()
-        thread.join(LAST_SECS)
+        thread.join(JOIN_SECS)

@@ -1,6 +1,4 @@
-"""What one command line works with: the supervisor it talks to, the root it looks into, and the
-screen it answers on.
-"""
+"""The session of one command line: supervisor clients, root and screen."""
 
 import os
 import re
@@ -16,11 +14,10 @@ from .common_options import common_options, given
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: For how long requests are repeated while the supervisor is away, unless --patience or
-#: JOBSCRIBE_PATIENCE says otherwise.
+#: How long (seconds) requests are retried while the supervisor is unavailable, unless --patience or
+#: JOBSCRIBE_PATIENCE is given.
 PATIENCE_SECS = 60.0
-#: The same where no supervisor was ever started in the root, and for commands that ask how the
-#: supervisor is.
+#: The same for a root without an earlier supervisor, and for commands that report its health.
 NEVER_SECS, BRIEF_SECS = 10.0, 3.0
 
 _UID = re.compile(r"[A-Za-z0-9]{8}\Z", re.ASCII)
@@ -29,20 +26,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Session:
-    """One per process. Nothing is opened before it is needed."""
+    """State of one command line. Opens connections on first use."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.screen = Screen(json=bool(options.get("json")))
         self._clients: dict[str, Client] = {}
         self._secret: str | None = None
-        self._brief = ""
-        #: what was typed, as long as it is needed
+        self._limit_reason = ""
+        #: Secrets typed by the user, until `close`.
         self.typed: list[str] = []
 
     @property
     def root(self) -> str:
-        """Where the supervisor of this user keeps everything."""
+        """The supervisor's data directory."""
         root = self.options.get("root") or os.environ.get("JOBSCRIBE_ROOT")
         if not root and os.environ.get("JOBSCRIBE_CONFIG"):
             from ...service.settings.loader import load
@@ -52,26 +49,26 @@ class Session:
 
     @property
     def url(self) -> str | None:
-        """The address that was given in place of a root, if one was."""
+        """The supervisor's address if the user gave one instead of a root."""
         return self.options.get("url") or (
             None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL")
         )
 
-    def answer_at_once(self, why: str) -> None:
-        """Wait for an absent supervisor briefly only, because of `why` (a sentence); --patience and
-        JOBSCRIBE_PATIENCE still count.
+    def limit_wait(self, reason: str) -> None:
+        """Retry for BRIEF_SECS only if the supervisor is unavailable. --patience and
+        JOBSCRIBE_PATIENCE take precedence. `reason` is shown to the user.
         """
-        self._brief = why
+        self._limit_reason = reason
 
     def client(self) -> "Client":
-        """A client as the user of this command line."""
+        """Return the client for the user of this command line."""
         if "" not in self._clients:
-            self._clients[""] = self._made()
+            self._clients[""] = self._create_client()
         return self._clients[""]
 
     def client_for(self, jid: str) -> "Client":
-        """A client as the owner of this job: who holds the secret may act for everybody, and says
-        so by naming the job in full.
+        """Return a client that acts as the owner of this job. The holder of the secret may act for
+        all users.
         """
         uid = jid.split("-", 1)[0]
         own = self.client()
@@ -82,17 +79,17 @@ class Session:
         return self._clients[uid]
 
     def close(self) -> None:
-        """Give connections back, and forget what was typed."""
+        """Close all connections and drop typed secrets."""
         self.typed.clear()
         for client in self._clients.values():
             client.close()
 
     def secrets(self) -> list[str]:
-        """What must not be written anywhere."""
+        """Return the secrets to mask in files."""
         return [*([self._secret] if self._secret else []), *self.typed]
 
-    def here(self) -> str:
-        """The options that name this supervisor again, for commands that are shown to a person."""
+    def supervisor_options(self) -> str:
+        """Return the options that select this supervisor, for commands in messages."""
         if self.url:
             parts = ["--url", self.url, "--uid", str(self.options.get("uid"))]
             parts += (
@@ -103,23 +100,23 @@ class Session:
             return " " + " ".join(parts)
         return f" --root {self.root}" if self.options.get("root") else ""
 
-    def _made(self) -> "Client":
+    def _create_client(self) -> "Client":
         from ...client.sync_client import Client
         from ...client.transport.address import fixed, in_root
 
         if self.url:
             uid = self.options.get("uid")
             if not uid:
-                raise click.UsageError("--url needs --uid, the user to act as")
+                raise click.UsageError("--url requires --uid, the user to act as")
             source = fixed(self.url, self.token(), uid)
         else:
             if self.options.get("token_file"):
                 raise click.UsageError(
-                    "--token-file goes with --url; with a root the secret is read from <root>/client.json"
+                    "--token-file requires --url; with a root the secret is read from <root>/client.json"
                 )
             source = in_root(self.root)
 
-        def remembered() -> Any:
+        def remember_secret() -> Any:
             address = source()
             self._secret = address.token
             return address
@@ -127,18 +124,20 @@ class Session:
         uid = self.options.get("uid")
         if uid is not None and not _UID.match(uid):
             raise click.UsageError(
-                f"--uid is eight letters or digits, as computeJids begin, not the name of a unix user; got {ascii(uid)[:60]}. "
-                "Leave it out to act as yourself"
+                f"--uid must be eight letters or digits, the beginning of a computeJid, not a unix user name; got {ascii(uid)[:60]}. "
+                "Omit it to act as yourself"
             )
-        secs, why = self._patience()
+        secs, note = self._patience()
 
-        def trouble(error: Any, lasts: float) -> None:
-            self.screen.progress(f"{error.sentence}; trying again for up to {secs:g} s{why}", lasts)
+        def report_trouble(error: Any, lasts: float) -> None:
+            self.screen.progress(f"{error.sentence}; retrying for up to {secs:g} s{note}", lasts)
 
-        return Client.from_source(remembered, uid=uid, budget_secs=secs, on_trouble=trouble)
+        return Client.from_source(
+            remember_secret, uid=uid, budget_secs=secs, on_trouble=report_trouble
+        )
 
     def _patience(self) -> tuple[float, str]:
-        """For how many seconds an absent supervisor is waited for, and why no longer."""
+        """Return how long to retry (seconds), and a note on the duration for the user."""
         from ...client.transport.address import CLIENT_FILE
         from ...client.transport.retry_time import budget
 
@@ -146,8 +145,8 @@ class Session:
         secs = budget(given, -1.0)
         if secs >= 0:
             return secs, ""
-        if self._brief:
-            return BRIEF_SECS, f" ({self._brief}; --patience waits longer)"
+        if self._limit_reason:
+            return BRIEF_SECS, f" ({self._limit_reason}; --patience waits longer)"
         if not self.url and not any(
             os.path.lexists(os.path.join(self.root, name)) for name in (CLIENT_FILE, "db")
         ):
@@ -155,7 +154,7 @@ class Session:
         return PATIENCE_SECS, " (--patience 0 does not wait)"
 
     def token(self) -> str:
-        """The secret that goes with --url."""
+        """Return the secret for --url."""
         path = self.options.get("token_file")
         token = os.environ.get("JOBSCRIBE_SECRET", "")
         if path:
@@ -165,13 +164,13 @@ class Session:
                 raise click.UsageError(f"the token file {path} cannot be read: {e}") from None
         if not token.strip():
             raise click.UsageError(
-                "--url needs --token-file FILE (or JOBSCRIBE_SECRET in the environment)"
+                "--url requires --token-file FILE (or JOBSCRIBE_SECRET in the environment)"
             )
         return token.strip()
 
 
 def session() -> Session:
-    """The session of the command that runs."""
+    """Return the session of the current command."""
     ctx = click.get_current_context()
     return session_of(ctx)
 
@@ -184,10 +183,10 @@ def session_of(ctx: click.Context) -> Session:
 
 
 def command(**attributes: Any) -> Callable[[F], click.Command]:
-    """A click command with the common options."""
+    """Decorate a function as a click command with the common options."""
 
     def decorate(function: F) -> click.Command:
-        made: click.Command = click.command(**attributes)(function)
-        return common_options(made)
+        decorated: click.Command = click.command(**attributes)(function)
+        return common_options(decorated)
 
     return decorate

@@ -1,1 +1,1 @@
-"""Submission: one sentence to be written."""
+"""Descriptions of runs on the command line: options, job files and plans."""

@@ -1,6 +1,4 @@
-"""`job submit -f FILE`: the jobs of a description, submitted or (`--dry-run`) shown as they would
-be.
-"""
+"""Job files of `job submit -f FILE`: submission, dry run and validation."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,48 +17,50 @@ if TYPE_CHECKING:
     from ...client.sync_client import Job
     from ...schema.text.document import Tree
 
-#: Of an array, so many runs are named to a person.
-NAMED = 3
+#: Number of an array's runs that a message lists.
+LISTED_RUNS = 3
 
 
 def submit_file(s: Session, path: str, quiet: bool) -> None:
-    """Submit all that the file describes; prints the computeJids, each job after those that it
-    waits for.
-    """
+    """Submit all jobs of the file and print the computeJids, each job after those it waits for."""
     tree, warnings = _checked(s, path, quiet)
     try:
         jobs = s.client().submit_description(tree.data)
     except ClientError as e:
         raise _located(s, tree, e) from None
-    refused = [(name, r) for name, made in jobs.items() for r in made if isinstance(r, ClientError)]
+    refused = [
+        (name, r) for name, runs_ in jobs.items() for r in runs_ if isinstance(r, ClientError)
+    ]
     if s.screen.json:
-        items = [{"name": name, "runs": [_told(r) for r in made]} for name, made in jobs.items()]
+        items = [
+            {"name": name, "runs": [_as_data(r) for r in runs_]} for name, runs_ in jobs.items()
+        ]
         s.screen.value("jobscribe.job.submit-file/1", {"items": items, "warnings": warnings})
-    for name, made in jobs.items() if not s.screen.json else ():
-        jids = [r.jid for r in made if not isinstance(r, ClientError)]
+    for name, runs_ in jobs.items() if not s.screen.json else ():
+        jids = [r.jid for r in runs_ if not isinstance(r, ClientError)]
         for jid in jids:
             s.screen.line(jid)
         if not quiet:
-            more = f" and {len(jids) - NAMED} more" if len(jids) > NAMED else ""
-            s.screen.say(f"submitted {name}: {', '.join(jids[:NAMED])}{more}")
+            more = f" and {len(jids) - LISTED_RUNS} more" if len(jids) > LISTED_RUNS else ""
+            s.screen.message(f"submitted {name}: {', '.join(jids[:LISTED_RUNS])}{more}")
     for name, error in refused:
-        s.screen.say(f"{name}: {error.sentence}")
+        s.screen.message(f"{name}: {error.sentence}")
     if refused:
         raise SystemExit(125)
 
 
 def dry_run(s: Session, path: str, quiet: bool) -> None:
-    """Ask for each job what it would be, and show it. Nothing is submitted."""
+    """Show the plan of each job, as the supervisor would run it. Submits nothing."""
     tree, warnings = _checked(s, path, quiet)
     client = s.client()
     try:
-        made = runs(described(tree.data), client.uid, random_ids.simulation_id)
+        planned = runs(described(tree.data), client.uid, random_ids.simulation_id)
     except InvalidDocument as e:
         raise _refused(s, tree.located(e.problems), tree.name) from None
     items, problems = [], []
-    for job in made:
+    for job in planned:
         try:
-            # who waits for whom is said by name: none of them has its computeJid yet
+            # The plan shows dependencies by job name: computeJids do not exist yet.
             items.append(_item(job, client.plan(msgspec.structs.replace(job.specs[0], after=()))))
         except ClientError as e:
             if e.code not in (
@@ -84,7 +84,7 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
 
 
 def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
-    """What the file says, what is wrong with it and what is doubtful, each with its place."""
+    """Read a job file; return its document, its problems and its warnings, each with its line."""
     tree = None
     try:
         tree = job_text.read(path, lenient=True)
@@ -103,14 +103,14 @@ def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]
     tree, problems, warnings = checked(path)
     if not quiet and not s.screen.json:
         for warning in warnings:
-            s.screen.say(warning.sentence("warning"))
+            s.screen.message(warning.sentence("warning"))
     if problems or tree is None:
         raise _refused(s, problems, path)
     return tree, warnings
 
 
 def _located(s: Session, tree: "Tree", error: ClientError) -> Refusal | ClientError:
-    """What the supervisor says is wrong, with its places in the file."""
+    """Convert an error of the supervisor to a refusal with lines of the file, if it has problems."""
     try:
         problems = msgspec.convert(error.more.get("problems"), list[Problem])
     except msgspec.ValidationError:
@@ -121,7 +121,7 @@ def _located(s: Session, tree: "Tree", error: ClientError) -> Refusal | ClientEr
 def _refused(s: Session, problems: list[Problem], name: str) -> Refusal:
     if not s.screen.json:
         for problem in problems:
-            s.screen.say(problem.sentence())
+            s.screen.message(problem.sentence())
     many = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return Refusal("badRequest", f"nothing was submitted: {many} in {name}", {"problems": problems})
 
@@ -134,7 +134,7 @@ def _after(job: JobDescription) -> list[dict[str, str]]:
     return [{"job": wait.job, "on": wait.on} for wait in job.after]
 
 
-def _told(run: "Job | ClientError") -> dict[str, Any]:
+def _as_data(run: "Job | ClientError") -> dict[str, Any]:
     if isinstance(run, ClientError):
         return run.body()
     assert run.submitted is not None

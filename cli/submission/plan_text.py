@@ -1,4 +1,4 @@
-"""What a job would be, for a person: its rules, what all of its tasks have, and each of its tasks."""
+"""Text form of a job's plan: its policies, common environment, roles and tasks."""
 
 import shlex
 from typing import Any
@@ -9,7 +9,7 @@ _ENDS = {"ok": "completed", "any": "ended", "failed": "ended without success"}
 
 
 def show(screen: Screen, item: dict[str, Any]) -> None:
-    """item: {"name", "runs", "after", "plan"}, the plan as the supervisor answers it."""
+    """Print a plan. item: {"name", "runs", "after", "plan"}, the plan as the supervisor returns it."""
     plan, tasks = item["plan"], item["plan"]["tasks"]
     count = item["runs"]
     many = f", an array of {count} runs; this is the first" if count > 1 else ""
@@ -53,7 +53,7 @@ def _resources(role: dict[str, Any]) -> str:
 
 def _command(screen: Screen, command: list[str] | None) -> None:
     if command is None:
-        screen.line("    command: its app makes it")
+        screen.line("    command: from its app")
     elif len(command) == 3 and command[:2] == ["/bin/bash", "-c"]:
         screen.line("    command, by /bin/bash -c:")
         for line in command[2].splitlines():
@@ -62,8 +62,8 @@ def _command(screen: Screen, command: list[str] | None) -> None:
         screen.line(f"    command: {shlex.join(command)}")
 
 
-def _environment(screen: Screen, what: str, env: dict[str, str], indent: str) -> None:
+def _environment(screen: Screen, title: str, env: dict[str, str], indent: str) -> None:
     if env:
-        screen.line(f"{indent}{what}:")
+        screen.line(f"{indent}{title}:")
     for name, value in env.items():
         screen.line(f"{indent}  {name}={shlex.quote(value)}")

@@ -1,6 +1,4 @@
-"""What describes a run on the command line: the options that `run` and `job submit` share, and the
-specs made of them.
-"""
+"""The options that `run` and `job submit` share, and their conversion to the fields of a run spec."""
 
 import os
 import shlex
@@ -17,130 +15,134 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(1)
-#: What is asked of a cluster: options as sbatch has them, named as in job files.
+#: Options for a cluster, as in sbatch, with the names of job files.
 _BATCH = [
     click.option(
         "--cluster",
         metavar="NAME",
-        help="Submit it to this cluster (driver sbatch; `jobscribe cluster list` shows all).",
+        help="Submit to this cluster (driver sbatch; `jobscribe cluster list` shows all).",
     ),
     click.option("--partition", metavar="NAME", help="Partition of the cluster."),
-    click.option("--account", metavar="NAME", help="Account there that it is charged to."),
+    click.option("--account", metavar="NAME", help="Account there to charge."),
     click.option("--qos", metavar="NAME", help="Quality of service."),
-    click.option("--constraint", metavar="FEATURES", help="Features that its nodes must have."),
-    click.option("--licenses", metavar="LICENSES", help="Licences that it takes (matlab:2)."),
-    click.option("--nodes", type=_COUNT, metavar="N", help="Nodes."),
-    click.option("--tasks", type=_COUNT, metavar="N", help="Processes that srun starts (ranks)."),
-    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Of them, on each node."),
-    click.option("--cores", type=_COUNT, metavar="N", help="Cores of each of them."),
-    click.option("--gpus", type=click.IntRange(0), metavar="N", help="GPUs of each node."),
+    click.option("--constraint", metavar="FEATURES", help="Features that the nodes must have."),
+    click.option("--licenses", metavar="LICENSES", help="Licences to use (matlab:2)."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
+    click.option(
+        "--tasks", type=_COUNT, metavar="N", help="Number of processes that srun starts (ranks)."
+    ),
+    click.option(
+        "--tasks-per-node", type=_COUNT, metavar="N", help="Number of these processes per node."
+    ),
+    click.option("--cores", type=_COUNT, metavar="N", help="Cores per process."),
+    click.option("--gpus", type=click.IntRange(0), metavar="N", help="GPUs per node."),
     click.option(
         "--module",
         "modules",
         multiple=True,
         metavar="NAME",
-        help="Load this environment module before.",
+        help="Load this environment module first.",
     ),
     click.option(
-        "--setup", metavar="SH", help="Lines of sh that come before the command, on the node."
+        "--setup", metavar="SH", help="Shell lines to run before the command, on the node."
     ),
     click.option(
         "--directive",
         "directives",
         multiple=True,
         metavar="OPTION",
-        help="One more option of sbatch, if the cluster allows it.",
+        help="A further sbatch option, if the cluster allows it.",
     ),
     click.option(
         "--signal-secs",
         type=_COUNT,
         metavar="SECS",
-        help="So long before its time limit it gets SIGUSR1.",
+        help="Send SIGUSR1 this long before the time limit.",
     ),
 ]
-#: The driver that has clusters.
+#: Driver of clusters.
 SBATCH = "sbatch"
 
 
 def run_options(function: F) -> F:
-    """The options of a run; the function gets them as one dictionary, see `spec_options`."""
+    """Add the options of a run to a click command function. `spec_options` converts their values."""
     for option in reversed(
         [
             click.option(
                 "--kind",
                 type=click.Choice(["sequential", "parallel"]),
-                help="Kind of slot it takes (default: sequential).",
+                help="Kind of concurrency slot to use (default: sequential).",
             ),
             click.option(
                 "--time-limit",
                 type=SECS,
                 metavar="TIME",
-                help="End it so long after its start (30, 10m, 2h, 10:00, 1-00:00:00).",
+                help="Maximum run time (30, 10m, 2h, 10:00, 1-00:00:00).",
             ),
             click.option(
                 "--queue-limit",
                 type=SECS,
                 metavar="TIME",
-                help="Give up when it has waited so long.",
+                help="Maximum time in the queue.",
             ),
             click.option(
                 "--grace",
                 type=SECS,
                 metavar="TIME",
-                help="Between SIGTERM and SIGKILL when it is stopped (default: 3).",
+                help="Time between SIGTERM and SIGKILL on a stop (default: 3).",
             ),
             click.option(
                 "--core",
                 type=BYTES,
                 metavar="BYTES",
-                help="Largest core dump (default: 0, none). Containers write none.",
+                help="Maximum size of core dumps (default: 0, none). Containers write none.",
             ),
             click.option(
                 "--wrap",
                 metavar="CMD",
-                help="Put this in front of the command, split as a shell would (a profiler, mpirun).",
+                help="Prefix for the command, split like in a shell (a profiler, mpirun).",
             ),
             click.option(
                 "--env",
                 "-e",
                 multiple=True,
                 metavar="K=V",
-                help="Set a variable in its environment; K alone passes it on.",
+                help="Set an environment variable; K alone passes on the local value.",
             ),
-            click.option("--name", metavar="TEXT", help="A name for people."),
+            click.option("--name", metavar="TEXT", help="Display name."),
             click.option(
                 "--driver",
                 metavar="DRIVER",
-                help="What starts it: local, docker, sbatch (default: the site's).",
+                help="Driver that starts the run: local, docker, sbatch (default: the site's).",
             ),
             click.option(
                 "--image",
                 metavar="IMAGE",
-                help="Run it as one task in a container of its own, of this image.",
+                help="Run as one task in its own container of this image.",
             ),
             click.option(
                 "--cpu",
                 type=click.IntRange(1),
                 metavar="N",
-                help="Cores that are held for it as one task.",
+                help="Run as one task with this number of cores.",
             ),
             click.option(
                 "--memory",
                 metavar="MB",
-                help="Memory for it as one task (512, 2GB); on a cluster, of each node.",
+                help="Run as one task with this memory (512, 2GB); on a cluster: memory per node.",
             ),
             click.option(
-                "--gpu", type=click.IntRange(0), metavar="N", help="GPUs for it as one task."
+                "--gpu", type=click.IntRange(0), metavar="N", help="Run as one task with GPUs."
             ),
             click.option(
-                "--shm", metavar="MB", help="Shared memory for it as one task (default: 64)."
+                "--shm", metavar="MB", help="Run as one task with this shared memory (default: 64)."
             ),
             click.option(
                 "--volume",
                 "volumes",
                 multiple=True,
                 metavar="NAME",
-                help="What its container sees besides: a volume.",
+                help="Mount this volume in its container.",
             ),
             *_BATCH,
         ]
@@ -167,10 +169,10 @@ def spec_options(
     volumes: tuple[str, ...],
     **batch: Any,
 ) -> dict[str, Any]:
-    """The fields of a RunSpec that these options set, and `task`: what it asks for as one task,
-    where it asks for any such thing.
+    """Return the RunSpec fields of these options, and `task`: the resources of a single task, or
+    None. Raises click.BadParameter.
 
-    --memory is that of its node, where a cluster is asked for anything and no container.
+    --memory is the memory of a node for runs on a cluster without a container.
     """
     on_cluster = driver == SBATCH or any(value not in (None, ()) for value in batch.values())
     of_node = on_cluster and all(value is None for value in (image, cpu, gpu, shm)) and not volumes
@@ -193,7 +195,7 @@ def spec_options(
         "sim_name": name,
         "driver": driver or (SBATCH if on_cluster else None),
         "task": _task(image, cpu, None if of_node else memory, gpu, shm, volumes),
-        "batch": _wishes(batch) if on_cluster else None,
+        "batch": _batch_request(batch) if on_cluster else None,
     }
 
 
@@ -205,10 +207,10 @@ def _task(
     shm: str | None,
     volumes: tuple[str, ...],
 ) -> dict[str, Any] | None:
-    """Fields of the role that the command is then: what is said of it, as a job file would say it
-    (see protocol.described_roles).
+    """Return the role fields of a run with a single task, validated like a job file. None if no
+    such option is given.
     """
-    said = {
+    given = {
         "image": image,
         "cpu": cpu,
         "memory": memory,
@@ -216,14 +218,14 @@ def _task(
         "shm": shm,
         "volumes": list(volumes) or None,
     }
-    if all(value is None for value in said.values()):
+    if all(value is None for value in given.values()):
         return None
     from ...schema.fields import Findings, Table
     from ...schema.jobs.role_fields import roles
 
     found = Findings()
-    table = Table({"roles": {"main": {**said, "command": ["true"]}}}, "", found, {"roles": ()}, "")
-    made = roles(table)
+    table = Table({"roles": {"main": {**given, "command": ["true"]}}}, "", found, {"roles": ()}, "")
+    parsed = roles(table)
     for problem in found.problems:
         option = (
             problem.path.removeprefix("roles.main.").partition("[")[0].replace("volumes", "volume")
@@ -231,26 +233,26 @@ def _task(
         raise click.BadParameter(
             f"{problem.problem}; right: {problem.right}", param_hint=f"--{option}"
         )
-    role = made[0]
+    role = parsed[0]
     return {
         name: getattr(role, name)
         for name in ("image", "cpu", "memory_mb", "gpu", "shm_mb", "volumes")
     }
 
 
-def _wishes(said: dict[str, Any]) -> "BatchRequest | None":
-    """What they ask of a cluster; nothing where they ask for nothing."""
+def _batch_request(values: dict[str, Any]) -> "BatchRequest | None":
+    """Return the batch request of these options. None if none is given."""
     keys = {"tasks_per_node": "tasksPerNode", "signal_secs": "signalSecs"}
     given = {
         keys.get(name, name): list(v) if isinstance(v, tuple) else v
-        for name, v in said.items()
+        for name, v in values.items()
         if v not in (None, ())
     }
     if not given:
         return None
     from ...schema.jobs.batch_fields import lone
 
-    wishes, found = lone(given)
+    request, found = lone(given)
     names = {
         "modules": "module",
         "directives": "directive",
@@ -261,7 +263,7 @@ def _wishes(said: dict[str, Any]) -> "BatchRequest | None":
         key = problem.path.removeprefix("batch").removeprefix(".").partition("[")[0]
         hint = f"--{names.get(key, key)}" if key else None
         raise click.BadParameter(f"{problem.problem}; right: {problem.right}", param_hint=hint)
-    return wishes
+    return request
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""Terminal: one sentence to be written."""
+"""Terminal input and output: messages, tables, progress, amounts and streams of job output."""

@@ -1,5 +1,5 @@
-"""A job's output on its way to where ours goes: bytes as they come, one thread for each stream, so
-that neither waits for the other.
+"""Passes on a job's output as it arrives, with one thread per stream, so that streams do not wait
+for each other.
 """
 
 import os
@@ -18,8 +18,8 @@ Sink = Callable[["LogPart"], None]
 
 
 class OutputStreamer:
-    """Reads one stream in a thread of its own, with a client of its own. `failure` is what ended it
-    early, if anything did.
+    """Reads one stream in its own thread and with its own client. `failure` is the exception that
+    ended it early, if any.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class OutputStreamer:
             self._failed(e)
 
     def join(self) -> None:
-        """Wait for the end of the stream; raises what ended it early."""
+        """Wait for the end of the stream. Raises the exception that ended it early."""
         self._thread.join()
         if self.failure is not None:
             raise self.failure
 
 
 def raw_sink(screen: Screen, descriptor: int) -> Sink:
-    """Writes the bytes as they are. Past Python's buffers: a thread that is left behind at the exit
-    must not hold their lock.
+    """Return a sink that writes the bytes unchanged to a descriptor. It bypasses Python's buffers:
+    a thread that outlives the exit must not hold their lock.
     """
 
     def sink(part: "LogPart") -> None:
         if part.dropped:
-            screen.say(f"[jobscribe: {part.dropped} bytes of {part.stream} dropped]")
+            screen.message(f"[jobscribe: {part.dropped} bytes of {part.stream} dropped]")
         data = memoryview(part.data)
         while data:
             data = data[os.write(descriptor, data) :]
@@ -66,17 +66,17 @@ def raw_sink(screen: Screen, descriptor: int) -> Sink:
 
 
 def json_sink(screen: Screen) -> Sink:
-    """One JSON line for each piece; `base64` instead of `text` where the bytes are no UTF-8."""
+    """Return a sink that prints one JSON line per part, with `base64` if the bytes are not UTF-8, else `text`."""
     lock = threading.Lock()
 
     def sink(part: "LogPart") -> None:
         with lock:
-            screen.record(described(part))
+            screen.record(part_as_data(part))
 
     return sink
 
 
-def described(part: "LogPart") -> dict[str, Any]:
+def part_as_data(part: "LogPart") -> dict[str, Any]:
     value: dict[str, Any] = {
         "type": "output",
         "stream": part.stream,
@@ -95,8 +95,8 @@ def described(part: "LogPart") -> dict[str, Any]:
 
 
 def sink_for(screen: Screen, stream: str) -> Sink:
-    """Standard output to standard output, standard error to standard error; in JSON all to standard
-    output.
+    """Return the sink for a stream: standard output to standard output, standard error to standard
+    error. With --json, both to standard output.
     """
     if screen.json:
         return json_sink(screen)

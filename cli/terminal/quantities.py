@@ -1,5 +1,5 @@
-"""How a person writes an amount: durations as `protocol.durations` reads them, sizes with K, M, G
-or T.
+"""Amounts as users write and read them: durations (see `protocol.durations`), sizes with K, M, G or
+T, and times.
 """
 
 import re
@@ -14,7 +14,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([a-z]?)\Z", re.ASCII | re.IGNORECASE)
 
 
 class _Bytes(click.ParamType):  # type: ignore[type-arg]
-    """A number and perhaps a unit; whole bytes come out."""
+    """Option type: a number with an optional unit, converted to bytes."""
 
     name = "bytes"
 
@@ -25,13 +25,15 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
         if match is None or match[2].lower() not in _BYTES:
             units = ", ".join(u for u in _BYTES if u)
             self.fail(
-                f"{value!r} is no number, with one of {units} behind it if need be", param, ctx
+                f"{value!r} is not a size; write a number, with {units} for larger units",
+                param,
+                ctx,
             )
         return int(float(match[1]) * _BYTES[match[2].lower()])
 
 
 class Secs(click.ParamType):  # type: ignore[type-arg]
-    """A duration in seconds, at most `most`."""
+    """Option type: a duration in seconds, at most `most`."""
 
     name = "secs"
 
@@ -43,7 +45,7 @@ class Secs(click.ParamType):  # type: ignore[type-arg]
     ) -> float:
         secs = float(value) if isinstance(value, int | float) else durations.seconds(value)
         if secs is None:
-            self.fail(f"{value!r} is no duration; write {durations.FORM}", param, ctx)
+            self.fail(f"{value!r} is not a duration; write {durations.FORM}", param, ctx)
         if self._most is not None and secs > self._most:
             self.fail(f"{value!r} is more than {self._most:g} seconds", param, ctx)
         return secs
@@ -54,7 +56,7 @@ BYTES = _Bytes()
 
 
 def duration(secs: float) -> str:
-    """Seconds for a person: 0.42 s, 12.3 s, 3 m 20 s, 2 h 5 m, 3 d 4 h."""
+    """Format seconds: 0.42 s, 12.3 s, 3 m 20 s, 2 h 5 m, 3 d 4 h."""
     if secs < 60:
         return f"{secs:.2f} s" if secs < 10 else f"{secs:.1f} s"
     minutes, s = divmod(int(secs), 60)
@@ -65,7 +67,7 @@ def duration(secs: float) -> str:
 
 
 def moment(at: float | None) -> str:
-    """Unix seconds as ISO 8601 in UTC; a dash for none."""
+    """Format unix seconds as ISO 8601 in UTC; a dash for None."""
     if at is None:
         return "-"
     import datetime

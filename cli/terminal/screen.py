@@ -1,8 +1,8 @@
-"""What a person or a script sees: data on standard output, talk on standard error. The only module
-that decides how it looks.
+"""Output for users and scripts: data on standard output, messages on standard error. Only this
+module decides on their format.
 
-Text that strangers chose (names, reasons, error messages) passes `clean`, so that nobody's job
-repaints somebody's terminal; the output of a job itself goes through as it is, byte for byte.
+Untrusted text (names, reasons, error messages) passes `clean`, so that a job cannot send control
+characters to another user's terminal. A job's own output is passed on byte for byte.
 """
 
 import os
@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-#: Nothing is said about what takes less.
+#: Shorter operations show no progress.
 QUIET_SECS = 2.0
-#: Where lines cannot be overwritten, the next one about the same comes after so long.
+#: Interval between similar progress lines if lines cannot be overwritten.
 REPEAT_SECS = 10.0
 
 _CONTROL = re.compile(
@@ -26,12 +26,12 @@ _NUMBER = re.compile(r"\b[0-9.]+ ?(s|m|h|d)?\b")
 
 
 def clean(text: object) -> str:
-    """The text on one line or several, without control characters."""
+    """Replace control characters of a text, except line breaks."""
     return _CONTROL.sub("?", str(text).replace("\t", " "))
 
 
 class Screen:
-    """json: answer in JSON."""
+    """Standard output and standard error of one command line. json: print JSON."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -42,12 +42,12 @@ class Screen:
     # ---- standard output: data
 
     def value(self, schema: str, value: dict[str, Any]) -> None:
-        """One JSON value. `schema` names its shape, with a version."""
+        """Print one JSON value. `schema` is the name and version of its format."""
         self._end_line()
         _write_line(_json({"schema": schema, **value}))
 
     def record(self, value: dict[str, Any]) -> None:
-        """One line of a stream of JSON values."""
+        """Print one line of a stream of JSON values."""
         self._end_line()
         _write_line(_json(value))
 
@@ -56,7 +56,7 @@ class Screen:
         _write_line(clean(text))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Aligned columns; for a person at a terminal with lines that fit."""
+        """Print aligned columns; at a terminal with colours and lines that fit."""
         self._end_line()
         cells = [[clean(c) for c in row] for row in rows]
         if sys.stdout.isatty():
@@ -66,15 +66,15 @@ class Screen:
         for row in [list(heads), *cells]:
             _write_line("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
 
-    # ---- standard error: talk
+    # ---- standard error: messages
 
-    def say(self, text: str) -> None:
-        """A sentence for the person."""
+    def message(self, text: str) -> None:
+        """Print a sentence for the user."""
         self._end_line()
         click.echo(clean(text), err=True)
 
     def failed(self, error: Any) -> None:
-        """What went wrong, and what to do next. `error` is a Refusal's or ClientError's body."""
+        """Print an error and its advice. `error` is the body of a Refusal or ClientError."""
         self._end_line()
         if self.json:
             click.echo(_json(error), err=True)
@@ -84,11 +84,11 @@ class Screen:
             click.echo(f"  {clean(error['advice'])}", err=True)
 
     def progress(self, text: str, secs: float) -> None:
-        """What takes long, after `secs` of it: overwrites its line at a terminal, speaks rarely
-        elsewhere.
+        """Report on an operation that has lasted `secs` seconds. Overwrites its line at a terminal,
+        and prints few lines elsewhere.
         """
         text, overwrites = clean(text), _overwrites()
-        # a log is not made longer by a line whose seconds alone have changed
+        # In a log, skip lines that differ in their numbers only.
         about, since = (
             text if overwrites else _NUMBER.sub("", text),
             time.monotonic() - self._shown_at,
@@ -112,8 +112,8 @@ class Screen:
 
 
 def _overwrites() -> bool:
-    """Is standard error a terminal that can overwrite a line? Plain ones, and people who asked for
-    plainness, get lines.
+    """Return whether standard error is a terminal that can overwrite lines, and NO_COLOR is not
+    set.
     """
     return (
         sys.stderr.isatty()
@@ -140,8 +140,8 @@ def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, head in enumerate(heads):
-        # A narrow terminal cuts the last columns off; an id that is cut or folded could not be
-        # copied.
+        # Never wrap or shorten a cell, or an id could not be copied: a narrow terminal cuts off the
+        # last columns instead.
         table.add_column(head, no_wrap=True, min_width=max(len(r[i]) for r in [heads, *cells]))
     for row in cells:
         table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in row))

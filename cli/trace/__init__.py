@@ -1,1 +1,1 @@
-"""Trace: one sentence to be written."""
+"""`jobscribe trace`: the timeline of a job, op or request, as text, bars or a Perfetto trace."""

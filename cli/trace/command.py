@@ -1,6 +1,4 @@
-"""`trace`: everything that happened to a job, an op, a request, a container, a job of Slurm's or an
-agent, on one timeline.
-"""
+"""The command `trace`: the timeline of a job, op, request, container, Slurm job or agent."""
 
 import re
 from collections.abc import Iterator
@@ -8,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.job_names import is_whole, whole
+from ..session.job_names import is_full_jid, resolve_job
 from ..session.session import Session, command, session
 from .phase_bars import picture
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: What is shorter is the number of a job of Slurm's, or the beginning of a simulation id.
-LEAST = 4
+#: A shorter name is a Slurm job number or the beginning of a simulation id.
+MIN_ID_CHARS = 4
 _ID = re.compile(r"[A-Za-z0-9_.:@+-]{1,100}\Z", re.ASCII)
 _SIMULATION = re.compile(r"[A-Za-z0-9]{1,8}(-[A-Za-z0-9_]*)?\Z", re.ASCII)
 
@@ -26,42 +24,42 @@ _SIMULATION = re.compile(r"[A-Za-z0-9]{1,8}(-[A-Za-z0-9_]*)?\Z", re.ASCII)
 @click.option(
     "--all-users",
     is_flag=True,
-    help="Look among the jobs of everybody. A computeJid in full needs no such option.",
+    help="Search the jobs of all users. A complete computeJid needs no such option.",
 )
 @click.option(
     "--events",
     is_flag=True,
-    help="Only what the event log says, without the lines of the log files.",
+    help="Only events, without lines of log files.",
 )
 @click.option(
     "--perfetto",
     metavar="FILE",
-    help="Also write it as a trace that ui.perfetto.dev (or chrome://tracing) opens.",
+    help="Also write a trace file for ui.perfetto.dev (or chrome://tracing).",
 )
 def trace(name: str, all_users: bool, events: bool, perfetto: str | None) -> None:
-    """Show the whole way of a job, op, request, container, Slurm job or agent: any id, or the
-    beginning of one. Times are UTC.
+    """Show the timeline of a job, op, request, container, Slurm job or agent, by its id or a
+    beginning of the id. Times are UTC.
     """
     s = session()
-    jid = whole(s, name) if name == "last" or is_whole(name) else None
+    jid = resolve_job(s, name) if name == "last" or is_full_jid(name) else None
     client = s.client() if jid is None else s.client_for(jid)
-    answer = _asked(client, jid or name, all_users, not events)
+    answer = _fetch(client, jid or name, all_users, not events)
     if perfetto is not None:
         _export(s, answer, perfetto)
     if s.screen.json:
         s.screen.value("jobscribe.trace/1", answer)
         return
-    for line in _told(jid or name, answer):
+    for line in _lines(jid or name, answer):
         s.screen.line(line)
     for offset in answer.get("clocks", []):
-        s.screen.say(str(offset.get("text")))
+        s.screen.message(str(offset.get("text")))
     for sentence in answer.get("gaps", []):
-        s.screen.say(sentence)
+        s.screen.message(sentence)
 
 
-def _asked(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str, Any]:
-    """People know their jobs by the simulation id, after their own uid: what is nothing by itself
-    is looked for there.
+def _fetch(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str, Any]:
+    """Return the supervisor's reply. A name that is not found is also tried as a simulation id of
+    this user.
     """
     from ...client.api.errors import ClientError
     from ...protocol.errors import Refusal
@@ -69,10 +67,10 @@ def _asked(client: "Client", name: str, all_users: bool, logs: bool) -> dict[str
     if not _ID.match(name):
         raise Refusal(
             "badRequest",
-            f"an id is made of letters, digits and _ . : @ + -; got {ascii(name)[:60]}",
+            f"not an id: {ascii(name)[:60]}; ids consist of letters, digits and _ . : @ + -",
         )
     own = f"{client.uid}-{name}"
-    if len(name) < LEAST and not name.isdigit():
+    if len(name) < MIN_ID_CHARS and not name.isdigit():
         return client.trace(own, all_users=all_users, logs=logs)
     try:
         return client.trace(name, all_users=all_users, logs=logs)
@@ -99,30 +97,30 @@ def _export(s: Session, answer: dict[str, Any], file: str) -> None:
             json.dump(chrome_trace(answer), f)
     except OSError as e:
         raise Refusal("badRequest", f"{file} cannot be written: {e.strerror}") from None
-    s.screen.say(
-        f"{file}: open it in ui.perfetto.dev, which reads it in the browser and sends it nowhere"
+    s.screen.message(
+        f"wrote {file}: open it in ui.perfetto.dev, which reads it in the browser without an upload"
     )
 
 
-def _told(name: str, answer: dict[str, Any]) -> Iterator[str]:
+def _lines(name: str, answer: dict[str, Any]) -> Iterator[str]:
     matches = answer.get("matches") or []
     if len(matches) > 1:
         more = " and more" if answer.get("moreMatches") else ""
-        yield f"{name} is the name, or the beginning of the name, of {len(matches)}{more}, newest first:"
+        yield f"{len(matches)}{more} ids match {name}, newest first:"
     if len(matches) > 1 or any(
         m.get("name") != name or m.get("what") not in ("job", "agent") for m in matches
     ):
         yield from (f"  {_match(m)}" for m in matches)
     others = answer.get("others") or []
     if len(matches) > 1 + len(others):
-        yield "give more of the one that is meant, to see its way"
+        yield "give more characters of one id to see its timeline"
         return
     for timeline in (answer, *others):
         yield from _timeline(timeline)
         yield from picture(timeline.get("phases") or [])
 
 
-_WHATS = {
+_KINDS = {
     "job": "job",
     "op": "op",
     "request": "request",
@@ -134,15 +132,15 @@ _WHATS = {
 
 
 def _match(m: dict[str, Any]) -> str:
-    whose = m.get("jid") or m.get("agent")
-    of = "" if m.get("name") == whose else f" of {whose}"
+    owner = m.get("jid") or m.get("agent")
+    of = "" if m.get("name") == owner else f" of {owner}"
     status = f", {m['status']}" if m.get("status") else ""
-    return f"{_WHATS.get(str(m.get('what')), m.get('what'))} {m.get('name')}{of}{status}"
+    return f"{_KINDS.get(str(m.get('what')), m.get('what'))} {m.get('name')}{of}{status}"
 
 
 def _timeline(answer: dict[str, Any]) -> Iterator[str]:
-    """The lines in order, with what was waited for between them; where the next one comes from
-    somewhere else, that is said above it.
+    """Yield the lines in order, with the waits between them. A heading names the source whenever it
+    changes.
     """
     waits = {w.get("before"): w for w in answer.get("waits") or []}
     source = None
@@ -157,9 +155,9 @@ def _timeline(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def ordered(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events and lines of logs on one timeline. Lines of text have whole seconds: within one, the
-    front end comes first, then the event log, then those who act on it. Where all lines say more
-    than that, their times count.
+    """Merge events and log lines into one timeline. Plain log lines have whole seconds: within a
+    second, the front end comes first, then the event log, then the other logs. If all log lines
+    have exact times, only the times count.
     """
     exact = all(line.get("exact") for line in lines)
     timed = [*_timed(items, exact), *_timed(lines, exact)]
@@ -167,8 +165,8 @@ def ordered(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[di
 
 
 def _timed(items: list[dict[str, Any]], exact: bool) -> list[tuple[float, dict[str, Any]]]:
-    """Each with the moment in which it stands. A clock that was set back does not change the order
-    in which a log was written.
+    """Return each item with its time on the timeline. A clock that was set back does not change the
+    order of lines within a log.
     """
     newest: dict[str, float] = {}
     out = []

@@ -1,30 +1,33 @@
-"""A trace as Chrome's trace events, which Perfetto reads: phases as slices, events and log lines as
-points, arrows for causes. Pure.
+"""Conversion of a trace to Chrome trace events for Perfetto: phases as slices, events and log lines
+as points, causes as arrows. Pure.
 
-Who did it (`front`, `supervisor`, ...) is a process there, and each of its tracks a thread. Times
-count from the first of them, in whole microseconds; `otherData.origin` is that moment in unix
-seconds.
+Each component (`front`, `supervisor`, ...) is a process, each of its tracks a thread. Times are
+whole microseconds since the first one; `otherData.origin` is that time in unix seconds.
 """
 
 from typing import Any
 
 _ORDER = ("front", "supervisor", "agent", "command", "container", "slurm")
-#: In this track of a process stand events, in the next log lines.
+#: Tracks of a process for events and for log lines.
 _EVENTS, _LINES = "events", "log"
 _SHOWN = 200
 
-Made = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 
-def chrome_trace(answer: dict[str, Any]) -> Made:
-    """The JSON object of the trace's first match, and of the others whose timelines are there."""
+def chrome_trace(answer: dict[str, Any]) -> TraceEvent:
+    """Return the JSON object for the first match of a trace and the others with timelines."""
     timelines = [answer, *(answer.get("others") or [])]
     times = [t for timeline in timelines for t in _times(timeline)]
-    made = _Trace(min(times, default=0.0), max(times, default=0.0))
+    trace = _Trace(min(times, default=0.0), max(times, default=0.0))
     for timeline in timelines:
-        made.timeline(timeline)
-    other = {"id": answer.get("id"), "origin": made.origin}
-    return {"traceEvents": made.named() + made.events, "displayTimeUnit": "ms", "otherData": other}
+        trace.timeline(timeline)
+    other = {"id": answer.get("id"), "origin": trace.origin}
+    return {
+        "traceEvents": trace.names() + trace.events,
+        "displayTimeUnit": "ms",
+        "otherData": other,
+    }
 
 
 def _times(timeline: dict[str, Any]) -> list[float]:
@@ -43,9 +46,9 @@ def _times(timeline: dict[str, Any]) -> list[float]:
 class _Trace:
     def __init__(self, origin: float, end: float) -> None:
         self.origin, self._end = origin, end
-        self.events: list[Made] = []
+        self.events: list[TraceEvent] = []
         self._tracks: dict[tuple[str, str], int] = {}
-        #: of each track, where its last slice ends: slices of one neither overlap nor go back
+        #: End of each track's last slice: slices of a track must not overlap or go back in time.
         self._free: dict[tuple[int, int], int] = {}
         self._flows = 0
 
@@ -69,14 +72,14 @@ class _Trace:
             )
 
     def _points(self, items: list[dict[str, Any]]) -> None:
-        """An arrow needs a slice at both ends: what has a cause, or is one, is a slice of a
-        microsecond; the rest are points.
+        """Add events: as slices of a microsecond if they have or are a cause, because arrows connect
+        slices; otherwise as points.
         """
         causes = {i["position"]: (i.get("cause") or {}).get("position") for i in items}
         ends = {p for p, cause in causes.items() if cause in causes} | {
             c for c in causes.values() if c in causes
         }
-        there: dict[Any, Made] = {}
+        slices: dict[Any, TraceEvent] = {}
         for item in items:
             pid, tid = self._track(item["component"], _EVENTS)
             args = {
@@ -88,15 +91,17 @@ class _Trace:
                 self._point(pid, tid, _title(item), float(item["at"]), args)
                 continue
             at = self._us(item["at"])
-            there[item["position"]] = self._slice(pid, tid, _title(item), at, at + 1, args)
-            cause = there.get(causes[item["position"]])
+            slices[item["position"]] = self._slice(pid, tid, _title(item), at, at + 1, args)
+            cause = slices.get(causes[item["position"]])
             if cause is not None:
-                self._arrow(cause, there[item["position"]])
+                self._arrow(cause, slices[item["position"]])
 
-    def _slice(self, pid: int, tid: int, name: str, since: int, until: int, args: Made) -> Made:
+    def _slice(
+        self, pid: int, tid: int, name: str, since: int, until: int, args: TraceEvent
+    ) -> TraceEvent:
         since = max(since, self._free.get((pid, tid), 0))
         dur = max(1, until - since)
-        made: Made = {
+        event: TraceEvent = {
             "name": name,
             "cat": "phase",
             "ph": "X",
@@ -107,10 +112,10 @@ class _Trace:
             "args": args,
         }
         self._free[pid, tid] = since + dur
-        self.events.append(made)
-        return made
+        self.events.append(event)
+        return event
 
-    def _point(self, pid: int, tid: int, name: str, at: float, args: Made) -> None:
+    def _point(self, pid: int, tid: int, name: str, at: float, args: TraceEvent) -> None:
         self.events.append(
             {
                 "name": name,
@@ -124,14 +129,13 @@ class _Trace:
             }
         )
 
-    def _arrow(self, cause: Made, effect: Made) -> None:
+    def _arrow(self, cause: TraceEvent, effect: TraceEvent) -> None:
         self._flows += 1
         begin = {"name": "cause", "cat": "cause", "id": self._flows}
         self.events.append(
             {**begin, "ph": "s", "ts": cause["ts"], "pid": cause["pid"], "tid": cause["tid"]}
         )
-        # an effect of the same moment, or of a clock that was set back, is not drawn before its
-        # cause
+        # Draw an effect no earlier than its cause, also if the clock was set back.
         at = max(effect["ts"], cause["ts"])
         self.events.append(
             {**begin, "ph": "f", "bp": "e", "ts": at, "pid": effect["pid"], "tid": effect["tid"]}
@@ -146,8 +150,8 @@ class _Trace:
     def _us(self, at: float) -> int:
         return max(0, round((float(at) - self.origin) * 1e6))
 
-    def named(self) -> list[Made]:
-        out: list[Made] = []
+    def names(self) -> list[TraceEvent]:
+        out: list[TraceEvent] = []
         for component in dict.fromkeys(component for component, _ in self._tracks):
             pid = _pid(component)
             out.append(
@@ -189,5 +193,5 @@ def _pid(component: str) -> int:
 
 
 def _title(item: dict[str, Any]) -> str:
-    """The sentence, without the time and the gap that stand before it in a story."""
+    """Return the sentence of an event, without the time and interval before it."""
     return str(item["text"])[36:][:_SHOWN] or str(item["text"])

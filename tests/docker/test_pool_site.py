@@ -48,7 +48,7 @@ def test_hosts_are_up_are_missed_and_come_back(docker_site: Site, host_b: Host) 
         [0, 4096],
     )
     assert rows["a"]["version"].startswith("20.10") and rows["a"]["since"] is not None
-    assert "every host of the pool can be used" in cli(docker_site, "pool", "check")
+    assert "all hosts of the pool can be used" in cli(docker_site, "pool", "check")
     host_b.stop()
     until(lambda: hosts_of(docker_site)["b"]["state"] == "down", "the host is missed")
     table = cli(docker_site, "pool", "show")

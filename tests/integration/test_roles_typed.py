@@ -186,7 +186,7 @@ def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(site: Si
         pause=0.1,
     )
     said = person.types("jobscribe job cancel last")[1]
-    assert "it had failed before it was canceled, and ended with the exit that it had" in said
+    assert "it had failed before the cancel request; it keeps its exit" in said
     assert (
         "asked for its end (cancel) when it had failed already"
         in person.types("jobscribe job why last")[0]

@@ -63,7 +63,7 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
     site.stop(signal.SIGTERM)
     assert naps(nap), "it runs on without a supervisor"
     said = jobscribe(site, "restore", str(site.place / "b"), "--replace")
-    assert "the log goes on from position" in said and "before-restore-1" in said
+    assert "the log continues from position" in said and "before-restore-1" in said
     site.start()
     until(lambda: not naps(nap), "what the log does not know is ended", 60.0)
     answer = site.ask(

@@ -90,7 +90,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
         ),
         "hangup": Case("hangup", "certain", python(SIGNALED.format("SIGHUP")), ("SIGHUP",)),
         "interrupted": Case(
-            "interrupted", "certain", shell("kill -INT 0; sleep 9"), ("SIGINT", "if that is so")
+            "interrupted", "certain", shell("kill -INT 0; sleep 9"), ("SIGINT", "if so")
         ),
         "interrupted alone": Case(
             "exit",

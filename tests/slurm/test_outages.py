@@ -36,7 +36,7 @@ from site_locations import SOAK, share
 from slurm_cluster import OVER, Slurm
 from supervisor_process import until
 
-from jobscribe.cli.job.why import told
+from jobscribe.cli.job.why import lines as why_lines
 
 #: Silence is noticed so soon.
 NOTICED_SECS = (POLL_SECS + 3 * CALL_SECS) * 5
@@ -137,7 +137,7 @@ class Scene:
     def _explained(self, case: Case, cause: str) -> None:
         """Nobody is said to have failed; since when nobody knows, and what was known last."""
         why = self.house.site.post("job-why", uid=case.uid, computeJid=case.jid)
-        explanation_quality.check(why, text := "\n".join(told(case.jid, why)))
+        explanation_quality.check(why, text := "\n".join(why_lines(case.jid, why)))
         assert why["cause"] == cause and "what is said here is the last that is known" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
         assert (

@@ -18,7 +18,7 @@ from signed_in_users import ALICE, BOB, DEEP, SECS, WHO, FarNode, Stand, all_at_
 from slurm_cluster import Slurm, sites
 from supervisor_process import until
 
-from jobscribe.cli.job.why import told
+from jobscribe.cli.job.why import lines as why_lines
 
 from ..integration.test_tls import Authority, settings
 
@@ -94,7 +94,7 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
             "sbatchLogin",
         ), said
         why = at.why(run)
-        explanation_quality.check(why, "\n".join(told(why["computeJid"], why)))
+        explanation_quality.check(why, "\n".join(why_lines(why["computeJid"], why)))
         assert (why["cause"], why["confidence"]) == ("sign_in", "certain") and why["try"][
             0
         ].startswith(f"jobscribe login {cluster} "), why

@@ -186,7 +186,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
         "killed",
         "unknown",
         "SIGKILL",
-        "by whom is not known",
+        "actor unknown",
         "the kernel log of its node cannot be seen from here",
         tries="look for what kills",
     )

@@ -29,7 +29,7 @@ from systemd_machine import (
     until,
 )
 
-from jobscribe.cli.services.up import NOT_LIKE_THIS
+from jobscribe.cli.services.startup import EXIT_CONFIG
 from jobscribe.runtime.log.session_folders import log_files
 
 pytestmark = pytest.mark.timeout(120)
@@ -219,7 +219,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job
             machine.shows("ActiveState"),
             machine.shows("ExecMainStatus"),
             machine.shows("NRestarts"),
-        ) == ("failed", str(NOT_LIKE_THIS), "0")
+        ) == ("failed", str(EXIT_CONFIG), "0")
         time.sleep(1.5)  # more than three times RestartSec of these tests
         assert machine.shows("ActiveState") == "failed"
         assert machine.journal(since=since, own=True)[-2:] == [
@@ -324,12 +324,7 @@ def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(
     function = alias.replace("alias js='", "js() { ").rstrip("'") + ' "$@"; }\n'
     bundle = next(r for r in recipes() if "js bundle JOB" in r).replace("JOB ", job.jid + " ")
     said = machine.sh(function + night + bundle + backup + offline)
-    assert (
-        "nothing is wrong" in said
-        and "verified" in said
-        and job.jid in said
-        and "trace.txt" in said
-    )
+    assert "no fault" in said and "verified" in said and job.jid in said and "trace.txt" in said
     machine.serving()
     assert job.lives()
     ended_well(job)

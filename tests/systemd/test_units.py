@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from jobscribe.cli.services.up import NOT_LIKE_THIS
+from jobscribe.cli.services.startup import EXIT_CONFIG
 from jobscribe.protocol.errors import CODES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,9 +79,9 @@ def test_what_a_restart_cannot_mend_is_not_restarted() -> None:
     for name in ("jobscribe-supervisor.service", "jobscribe-server.service"):
         service = read(name)["Service"]
         assert service["Restart"] == "always"
-        assert service["RestartPreventExitStatus"].split() == ["2", str(NOT_LIKE_THIS)]
+        assert service["RestartPreventExitStatus"].split() == ["2", str(EXIT_CONFIG)]
         assert read(name)["Unit"]["StartLimitIntervalSec"] == "0"
-    assert NOT_LIKE_THIS == os.EX_CONFIG
+    assert EXIT_CONFIG == os.EX_CONFIG
     assert all(
         not CODES[code].retry
         for code in ("badConfig", "unsafe", "storeDamaged", "unknownEvent", "networkFileSystem")

@@ -18,7 +18,7 @@ from login_nodes import Users
 from slurm_cluster import OVER, Job, Slurm
 from supervisor_process import Site, fresh_nap, jid_of, naps, shell, until
 
-from jobscribe.cli.job.why import told
+from jobscribe.cli.job.why import lines as why_lines
 
 ALICE, BOB = "AliceAAA", "BobBBBBB"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
@@ -155,7 +155,7 @@ class Stage:
         said: dict[str, Any] = self.site.post(
             "job-why", uid=run["uid"], computeJid=jid_of(dict(run))
         )
-        explanation_quality.check(said, "\n".join(told(said["computeJid"], said)))
+        explanation_quality.check(said, "\n".join(why_lines(said["computeJid"], said)))
         return said
 
     def record(self, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,11 +101,11 @@ def test_each_partition_is_a_row_and_the_rest_is_said(
         ["far", "unknown", "-", "-", "-", "-", "-", "-"],
     ]
     assert ended.err.splitlines() == [
-        "hpc: a run gets, where it does not say: partition regular, modules gcc mpi",
-        "hpc: a run may ask for at most: nodes 8",
+        "hpc: defaults of a run: partition regular, modules gcc mpi",
+        "hpc: limits of a run: nodes 8",
         "hpc: your accounts: m1",
-        "hpc: further options of sbatch: exclusive",
-        "hpc: as told at 1970-01-01T00:00:00Z",
+        "hpc: further sbatch options: exclusive",
+        "hpc: reported at 1970-01-01T00:00:00Z",
     ]
     assert run("cluster", "list", "--json").json() == {
         "schema": "jobscribe.cluster.list/1",
@@ -328,7 +328,7 @@ def site(tmp_path: Path, clusters: str) -> list[str]:
 
 
 def test_other_drivers_have_no_check(run: Run) -> None:
-    for name, word in (("docker", "pool check"), ("local", "nothing"), ("slurm", "sbatch")):
+    for name, word in (("docker", "pool check"), ("local", "no check"), ("slurm", "sbatch")):
         ended = run("driver", "check", name)
         assert ended.code == 2 and word in ended.err
 
@@ -341,7 +341,7 @@ def test_it_needs_clusters_that_can_be_read(run: Run, tmp_path: Path) -> None:
     ended = run(
         "driver", "check", "sbatch", "--cluster", "b", *site(tmp_path, "clusters: [{name: a}]\n")
     )
-    assert ended.code == 125 and "there is no cluster b; there are: a" in ended.err
+    assert ended.code == 125 and "there is no cluster b; configured clusters: a" in ended.err
 
 
 def test_a_machine_without_slurm_is_told_step_by_step(run: Run, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_machine_without_slurm_is_told_step_by_step(run: Run, tmp_path: Path) 
     assert "do not reach the supervisor" in lines["link"]["said"]
     ended = run("driver", "check", "sbatch", *site(tmp_path, text))
     assert (
-        "a: WRONG squeue: " in ended.out
+        "a: FAIL  squeue: " in ended.out
         and "a: ok    python: " in ended.out
         and "5 problems in 1 cluster" in ended.err
     )
@@ -392,9 +392,9 @@ def test_a_user_that_cannot_be_become_is_told(run: Run, tmp_path: Path) -> None:
     ended = run("driver", "check", "sbatch", *site(tmp_path, text))
     assert (
         ended.code == 1
-        and "a: WRONG become: " in ended.out
+        and "a: FAIL  become: " in ended.out
         and "no unix user named nobody-of-that-name" in ended.out
         and "sudoers" in ended.out
     )
     ended = run("driver", "check", "sbatch", "--user", "ann", *site(tmp_path, text))
-    assert ended.code == 1 and "ann is not among the `users`" in ended.out
+    assert ended.code == 1 and "ann is not in the `users`" in ended.out

@@ -68,11 +68,11 @@ def test_somebody_else_is_refused_while_one_is_signed_in_and_nothing_is_asked(
 
 
 def test_signing_out_says_what_goes_on(run: Run, fake: Fake) -> None:
-    assert run("logout").err == "nobody was signed in to alpha\n"
+    assert run("logout").err == "you were not signed in to alpha\n"
     fake.signed_in = "ann"
     ended = run("logout", "beta")
     assert ended.code == 0 and ended.err == (
-        "signed out of beta as ann\n2 of your runs go on there; 'jobscribe login beta' shows again how they are\n"
+        "signed out of beta as ann\n2 of your runs continue there; after 'jobscribe login beta' their state is known again\n"
     )
     fake.signed_in = "lost"
     assert "cannot be reached" in run("logout").err

@@ -68,7 +68,7 @@ def test_each_target_is_a_row_and_why_one_fails_is_said(
         "https://site.example.org",
     ]
     assert (
-        "pager fails since 1970-01-01T00:00:00Z: connection refused" in ended.err
+        "pager has failed since 1970-01-01T00:00:00Z: connection refused" in ended.err
         and "the disk is full" in ended.err
     )
     assert run("notify", "list", "--json").json() == {
@@ -103,7 +103,7 @@ def test_a_test_shows_the_answer_and_exits_by_it(
     assert (ended.code, ended.out) == (code, "thank you\nvery much\n") and asked == [
         ("/api/notify-test", b'{"name":"site"}')
     ]
-    assert ended.err == f"site was {'' if delivered else 'not '}told, after 0.2 s: HTTP 200\n"
+    assert ended.err == f"site: {'' if delivered else 'not '}delivered after 0.2 s: HTTP 200\n"
     ended = run("notify", "test", "site", "--json")
     assert (
         ended.code == code
@@ -114,7 +114,7 @@ def test_a_test_shows_the_answer_and_exits_by_it(
 
 @pytest.mark.parametrize(
     ("waiting", "said"),
-    [(3, "3 notifications for site are tried now"), (0, "nothing waits for site")],
+    [(3, "sending 3 notifications to site now"), (0, "no notifications wait for site")],
 )
 def test_a_retry_says_how_many_are_tried(
     run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, waiting: int, said: str

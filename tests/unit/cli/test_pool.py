@@ -122,7 +122,7 @@ def test_a_check_that_finds_something_exits_with_1(
     )
     say(fake, monkeypatch, [UP], [])
     ended = run("pool", "check")
-    assert (ended.code, ended.out) == (0, "") and "every host" in ended.err
+    assert (ended.code, ended.out) == (0, "") and "all hosts" in ended.err
     assert run("pool", "check", "--json").json() == {
         "schema": "jobscribe.pool.check/1",
         "ok": True,

@@ -205,7 +205,7 @@ def test_a_signal_that_was_ignored_before_the_start_stays_ignored(
 def test_a_signal_before_the_answer_says_where_to_look(started: Started, fake: Fake) -> None:
     fake.stop()
     process = started("run", "--", "x")
-    assert b"trying again" in process.stderr.readline()
+    assert b"retrying" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -221,7 +221,7 @@ def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"left; see: jobscribe job status" in err
+    assert b"end of the run; see: jobscribe job status" in err
     assert b"Traceback" not in err
 
 

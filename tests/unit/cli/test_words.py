@@ -120,7 +120,7 @@ def test_without_lammps_and_without_root_numpy_is_used_and_said(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: object())
     said: list[str] = []
-    chosen = computations.chosen(said.append, tmp_path)
+    chosen = computations.choose(said.append, tmp_path)
     assert chosen.result == "temperature.npy"
     assert "using numpy instead" in said[0]
 
@@ -136,7 +136,7 @@ def test_packages_that_cannot_be_installed_lead_to_numpy(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: object())
     said: list[str] = []
-    assert computations.chosen(said.append, tmp_path).steps == 1000
+    assert computations.choose(said.append, tmp_path).steps == 1000
     assert "apt-get exited with 100: E: no such package" in said[-1]
 
 
@@ -148,7 +148,7 @@ def test_neither_of_the_two_is_an_error_with_its_reason(
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="neither LAMMPS nor numpy"):
-        computations.chosen(lambda text: None, tmp_path)
+        computations.choose(lambda text: None, tmp_path)
 
 
 def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def append(store: SqliteStore, batch: Batch) -> None:
 
 def test_a_whole_store_is_found_whole(run: Run, root: Path) -> None:
     ended = run("--root", str(root), "db", "check")
-    assert (ended.code, ended.out.splitlines()[-1]) == (0, "nothing is wrong")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "no fault found")
     assert "5 events, 2 jobs" in ended.out
     assert run("--root", str(root), "db", "check", "--json").json()["ok"] is True
 
@@ -89,7 +89,7 @@ def test_damage_is_found_and_named(run: Run, root: Path) -> None:
     ended = run("--root", str(root), "db", "check")
     assert ended.code == 1
     assert "log at position 3" in ended.out
-    assert "whole up to position 2" in ended.out
+    assert "intact up to position 2" in ended.out
     assert run("--root", str(root), "db", "export").code == 125
 
 
@@ -125,17 +125,17 @@ def test_a_damaged_log_is_repaired_when_that_is_wanted(run: Run, root: Path) -> 
     asked = run("--root", str(root), "db", "repair")
     assert (
         asked.code == 1
-        and "say --yes" in asked.err
-        and "kept: 3 events; up to position 2 nothing" in asked.err
+        and "add --yes" in asked.err
+        and "kept: 3 events; nothing is lost up to position 2" in asked.err
     )
-    assert f"lost: 2 or more events of job {JIDS[1]}: nothing of it is kept" in asked.err
+    assert f"lost: 2 or more events of job {JIDS[1]}: no event of it is kept" in asked.err
     assert run("--root", str(root), "db", "repair", "--json").json()["damage"]["keptUpTo"] == 2
     assert run("--root", str(root), "db", "check").code == 1, "nothing was done yet"
     ended = run("--root", str(root), "db", "repair", "--yes")
-    assert ended.code == 0 and "repaired: 3 events, 1 jobs are kept" in ended.out
+    assert ended.code == 0 and "repaired: 3 events, 1 jobs kept" in ended.out
     assert Path(ended.out.split()[-1]).is_dir()
     assert run("--root", str(root), "db", "check").code == 0
-    assert run("--root", str(root), "db", "repair").out == "nothing is wrong\n"
+    assert run("--root", str(root), "db", "repair").out == "no fault found\n"
 
 
 def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
         ended.out.startswith("5 events became 4: 2 of 2 jobs folded")
         and Path(ended.out.split("is in ")[1].split(";")[0]).is_dir()
     )
-    assert "there is nothing to fold" in run("--root", str(root), "db", "compact").out
+    assert "nothing to fold" in run("--root", str(root), "db", "compact").out
     said = run("--root", str(root), "db", "compact", "--json").json()
     assert (said["schema"], said["changed"], said["compacted"]["eventsAfter"]) == (
         "jobscribe.db.compact/1",
@@ -163,8 +163,7 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
 
 def test_young_jobs_are_not_folded(run: Run, root: Path) -> None:
     assert (
-        "there is nothing to fold"
-        in run("--root", str(root), "db", "compact", "--older-than", "36500").out
+        "nothing to fold" in run("--root", str(root), "db", "compact", "--older-than", "36500").out
     )
     assert run("--root", str(root), "db", "compact", "--no-keep").code == 0
     assert not list((root / "db").glob("before-*"))
@@ -199,7 +198,7 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     assert run("--root", str(root), "db", "check").code == 0
     assert run(
         "--root", str(tmp_path / "new"), "db", "restore", str(tmp_path / "b")
-    ).out.startswith("5 events, 2 jobs: the log goes on")
+    ).out.startswith("5 events, 2 jobs: the log continues")
 
 
 @pytest.mark.parametrize(
@@ -267,4 +266,4 @@ def test_the_store_of_somebody_else_is_said_and_is_no_accident(
     monkeypatch.setattr(os, "listdir", refused)
     ended = run("--root", str(root), "db", *args)
     assert (ended.code, ended.out) == (125, "")
-    assert "belongs to somebody else" in ended.err and "as the user who owns the root" in ended.err
+    assert "belongs to another user" in ended.err and "as the user who owns the root" in ended.err

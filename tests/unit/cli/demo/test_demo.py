@@ -20,7 +20,7 @@ from jobscribe.cli.main import main
 def chosen(say, folder):
     script = 'for i in 1 2 3; do echo "$((i * 300)) 1.5"; sleep %s; done; echo done > result.txt; exit %s'
     return computations.Computation(title="short", command=("/bin/sh", "-c", script), env={}, steps=1000, result="result.txt")
-demo.chosen = chosen
+demo.choose = chosen
 main(["demo", *sys.argv[1:]])
 """
 

@@ -157,12 +157,12 @@ CASES = [
     ("root", {"freeInodes": 5}, "warn", "inodes"),
     ("root", {"syncSecs": 0.5}, "warn", "500 ms"),
     ("root", {"syncSecs": 5.0}, "fail", "5000 ms"),
-    ("root", {"readOnly": True}, "fail", "written"),
-    ("root", {"isFolder": False}, "fail", "no folder"),
-    ("root", {"exists": False, "owner": 0, "mode": 0o755}, "ok", "not made yet"),
+    ("root", {"readOnly": True}, "fail", "cannot write"),
+    ("root", {"isFolder": False}, "fail", "not a folder"),
+    ("root", {"exists": False, "owner": 0, "mode": 0o755}, "ok", "does not exist yet"),
     ("user root", {"network": "lustre"}, "ok", "allowed"),
-    ("user root", {"inRoot": True, "exists": False}, "ok", "made in the root"),
-    ("supervisor", {"error": "nobody"}, "fail", "holds the root"),
+    ("user root", {"inRoot": True, "exists": False}, "ok", "created in the root"),
+    ("supervisor", {"error": "nobody"}, "fail", "uses the root"),
     ("supervisor", {"error": "nobody", "held": False}, "skip", "no supervisor"),
     ("supervisor", {"ready": {"code": 503, "body": {"error": "it drains"}}}, "fail", "it drains"),
     ("supervisor", {"version": "0.9"}, "warn", "0.9"),
@@ -202,13 +202,13 @@ CASES = [
             ],
         },
         "ok",
-        "as it should",
+        "as expected",
     ),
     (
         "ports",
         {"held": True, "listens": ["[::1]:8"], "ports": [{**TAKEN, "holder": {"pid": None}}]},
         "ok",
-        "as it should",
+        "as expected",
     ),
     (
         "ports",
@@ -229,7 +229,7 @@ CASES = [
             ],
         },
         "warn",
-        "taken by pid 7 (jobscribe supervisor /other), which is not of this root",
+        "pid 7 (jobscribe supervisor /other) uses port 8 of ::1 (server), and does not belong to this root",
     ),
     (
         "ports",
@@ -306,18 +306,18 @@ CASES = [
     ("cores", {"pattern": None}, "skip", "cannot be read"),
     ("cores", {"limit": [0, 0]}, "warn", "hard limit"),
     ("ptrace", {"error": "EPERM"}, "warn", "refused"),
-    ("ptrace", {"scope": 1}, "warn", "own children only"),
+    ("ptrace", {"scope": 1}, "warn", "child processes only"),
     ("ptrace", {"scope": 1, "capability": True}, "ok", "CAP"),
     ("clock", {"now": 1e9, "newest": None}, "fail", "2025"),
     ("clock", {"jumped": 3.0}, "warn", "+3.00 s"),
     ("clock", {"newest": 2e9 + 60}, "warn", "set back"),
     ("clock", {"synchronised": False}, "warn", "not synchronised"),
-    ("clock", {"suspended": 99.0}, "warn", "slept"),
-    ("clock", {"synchronised": None}, "ok", "not told"),
+    ("clock", {"suspended": 99.0}, "warn", "suspended"),
+    ("clock", {"synchronised": None}, "ok", "unknown"),
     ("journal", {"error": "ENOENT"}, "skip", "no journal"),
     ("journal", {"readable": False}, "warn", "systemd-journal"),
     ("journal", {"journalctl": False}, "warn", "journalctl"),
-    ("systemd", {"running": False}, "skip", "not what runs"),
+    ("systemd", {"running": False}, "skip", "does not run systemd"),
     ("systemd", {"units": {}}, "skip", "no unit"),
     ("systemd", {"units": {}, "silent": True}, "skip", "does not answer"),
     ("systemd", {"units": {"u": {**UNIT, "ActiveState": "failed"}}}, "fail", "failed"),
@@ -328,7 +328,7 @@ CASES = [
     ("gpus", {"library": False, "devices": False}, "skip", "no GPUs"),
     ("gpus", {"error": "no driver", "devices": False}, "skip", "no driver"),
     ("gpus", {"error": "mismatch"}, "warn", "mismatch"),
-    ("gpus", {"cards": []}, "ok", "without a card"),
+    ("gpus", {"cards": []}, "ok", "without a GPU"),
 ]
 ORDER = ("ok", "skip", "warn", "fail")
 
@@ -379,7 +379,7 @@ def test_a_check_that_hangs_is_left_behind_and_the_others_are_told(
     assert time.monotonic() - began < 5 * 2.0
     assert [(f.check, f.sentence) for f in found] == [
         ("limits", "told"),
-        ("stuck", "this could not be looked at within 1 s"),
+        ("stuck", "no result within 1 s"),
     ]
     assert ["stuck"] in waited
 
@@ -459,7 +459,7 @@ def test_all_of_it_for_real_without_a_supervisor(tmp_path: Path) -> None:
         found["supervisor"][0]["state"] == "skip"
         and "no supervisor" in found["supervisor"][0]["sentence"]
     )
-    assert "not made yet" in found["root"][0]["sentence"] or found["root"][0]["state"] != "ok"
+    assert "does not exist yet" in found["root"][0]["sentence"] or found["root"][0]["state"] != "ok"
     # none of them broke
     assert [i for i in answer["items"] if "Error" in i["sentence"].split(":")[0]] == []
     assert not (tmp_path / "new").exists() and list(tmp_path.iterdir()) == []
@@ -516,9 +516,9 @@ def _as_an_ordinary_user(root: Path) -> None:
     found = json.loads(done.stdout)
     assert {c for c, _, _ in found} == set(CHECKS) - {"engines"}
     said = {c: " ".join(s for n, _, s in found if n == c) for c, _, _ in found}
-    assert "the root belongs to root" in said["root"] and "cannot be written to" in said["root"], (
-        said["root"]
-    )
+    assert "the root belongs to root" in said["root"] and "cannot write to" in said["root"], said[
+        "root"
+    ]
     assert ["config", "fail"] in [
         [c, s] for c, s, _ in found
     ]  # its configuration cannot be looked for
@@ -537,7 +537,7 @@ def test_a_person_reads_lines_and_an_unknown_check_is_named(run: Any) -> None:
         ended.code in (0, 1)
         and "cores" in ended.out
         and "limits" in ended.out
-        and "in order" in ended.err
+        and " ok, " in ended.err
     )
     ended = run("doctor", "--only", "nonsense")
     assert ended.code == 2 and "kernel log" in ended.err
@@ -586,9 +586,9 @@ def test_a_lock_that_is_held_is_seen_and_not_taken(tmp_path: Path) -> None:
 
 def test_that_nothing_may_be_seen_is_not_that_no_supervisor_runs() -> None:
     for held, said in (
-        (None, "whether a supervisor runs here is not known: why"),
+        (None, "unknown whether a supervisor runs here: why"),
         (False, "no supervisor runs here: why"),
-        (True, "holds the root"),
+        (True, "uses the root"),
     ):
         (found,) = site_checks.supervisor({"error": "why", "held": held})
         assert said in found.sentence
@@ -630,7 +630,7 @@ def test_whoever_listens_on_a_port_is_found_and_told_from_this_root(
             for f in fact_process.judged("ports", {"facts": site_facts.ports(given)})
             if f"port {port} " in f.sentence
         ]
-        assert finding.state == "warn" and f"taken by pid {process.pid}" in finding.sentence
+        assert finding.state == "warn" and f"pid {process.pid} (" in finding.sentence
         process.communicate()
 
 

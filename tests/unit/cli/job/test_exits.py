@@ -33,7 +33,7 @@ def offline(run: Run, tmp_path: Path) -> Run:
         ("5001", "row 5001: GPU out of memory"),
         (
             "0",
-            "exit code 0: it completed, whatever it printed and whatever happened to its children",
+            "exit code 0: completed, regardless of its output and of its child processes",
         ),
     ],
 )
@@ -50,16 +50,15 @@ def test_what_is_told_of_one(offline: Run) -> None:
         "  type     unknown: whose",
         "  try      Read the last",
         "explain-exit -9 ",
-        "  may be   SIGKILL: memory that ran out",
+        "  may be   SIGKILL: lack of memory",
     ):
         assert text in out
     out = offline("job", "exits", "-9").out
     assert (
-        "  type     if that is so: platform: " in out
-        and "  again    if that is so: trying again helps" in out
+        "  type     if so: platform: " in out and "  again    if so: trying again helps" in out
     ), "who sent it is not known"
     assert (
-        "explain-exit -9   (signal 9, SIGKILL, if that is meant)"
+        "explain-exit -9   (signal 9, SIGKILL, if you mean the signal)"
         in offline("explain-exit", "9").out
     )
     assert (
@@ -69,7 +68,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
     assert (
         "with 139, as scripts do whose command SIGSEGV ended" in offline("job", "exits", "139").out
     )
-    assert "a hint: it decides nothing" in offline("job", "exits", "5001").out
+    assert "a hint: it has no effect" in offline("job", "exits", "5001").out
 
 
 @pytest.mark.parametrize("code", ["137", "SIGSEGV", "-11", "2001", "5001", "0", "255"])
@@ -87,18 +86,22 @@ def test_both_commands_explain_alike(offline: Run, code: str) -> None:
         (
             "0:9",
             "signal 9 (SIGKILL): killed from outside (3009)",
-            "killed (unknown, by this alone)",
+            "killed (unknown, from this alone)",
         ),
         ("1:0", "exit code 1: failed (9000)", "exit (certain"),
-        ("0:0", "exit code 0: it completed", ""),
+        ("0:0", "exit code 0: completed", ""),
         ("127:0", "exit code 127: command not found (4127)", "notFound (likely"),
         ("-9", "signal 9 (SIGKILL)", "killed"),
         ("139", "exit code 139: child crashed (4139)", "crash (likely"),
         ("141", "exit code 141: ", "exit (possible"),
-        ("0:125", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
-        ("OUT_OF_MEMORY", "Slurm's OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
-        ("timeout", "Slurm's TIMEOUT: time limit reached (1002)", "timeLimit (certain"),
-        ("NODE_FAIL", "Slurm's NODE_FAIL: node failed (2041)", "nodeFail (certain"),
+        ("0:125", "Slurm state OUT_OF_MEMORY: out of memory (2001)", "outOfMemory (certain"),
+        (
+            "OUT_OF_MEMORY",
+            "Slurm state OUT_OF_MEMORY: out of memory (2001)",
+            "outOfMemory (certain",
+        ),
+        ("timeout", "Slurm state TIMEOUT: time limit reached (1002)", "timeLimit (certain"),
+        ("NODE_FAIL", "Slurm state NODE_FAIL: node failed (2041)", "nodeFail (certain"),
         ("255", "exit code 255: ", "launcher (possible"),
     ],
 )
@@ -214,7 +217,7 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     assert lines[1:5] == [
         "  means    failed (9000) (task worker-1): It said so.",
         "           of the job; trying again does not help",
-        "  hint     perhaps disk full, by this line of its output:",
+        "  hint     perhaps disk full, from this line of its output:",
         "             two ?[2J",
     ]
     assert "  try      Correct the input." in lines
@@ -225,7 +228,7 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     ("changes", "head"),
     [
         ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): it"),
-        ({"cause": "killed", "confidence": "unknown"}, "error (killed, by whom is not known): it"),
+        ({"cause": "killed", "confidence": "unknown"}, "error (killed, actor unknown): it"),
         ({"cause": "lost", "confidence": "unknown"}, "error (lost): it"),
         ({"attempt": 3}, "attempt 3 error (exit): it"),
         ({"cause": "error"}, "error: it"),
@@ -275,7 +278,7 @@ def test_a_cause_that_is_written_nearly_right_is_named(run: Any) -> None:
 )
 def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: bool) -> None:
     told = list(
-        why.told(
+        why.lines(
             "j",
             {
                 "state": "error",
@@ -294,4 +297,4 @@ def test_whose_it_is_is_no_more_sure_than_what_it_was(confidence: str, sure: boo
             },
         )
     )
-    assert any("if that is so: of the platform; helps" in line for line in told) is not sure
+    assert any("if so: of the platform; helps" in line for line in told) is not sure

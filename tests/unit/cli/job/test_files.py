@@ -85,7 +85,7 @@ def test_a_file_that_breaks_off_leaves_nothing_behind(
     fake.file_cut_after = 2
     ended = run("job", "get", jid, "out.csv", "-o", str(tmp_path / "to"))
     assert (ended.code, ended.out) == (125, "")
-    assert "could not be read to its end" in ended.err
+    assert "could not be read completely" in ended.err
     assert list((tmp_path / "to").iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(
 ) -> None:
     fake.files = {name: b"x"}
     ended = run("job", "get", jid, "-o", str(tmp_path / "deep" / "to"))
-    assert ended.code == 125 and "no plain name of a file" in ended.err
+    assert ended.code == 125 and "not a plain relative path" in ended.err
     assert not list(tmp_path.rglob("evil")) and not Path("/tmp/evil-of-jobscribe").exists()
 
 

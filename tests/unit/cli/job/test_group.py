@@ -133,7 +133,7 @@ def test_ids_of_failed_runs_are_printed_for_pipes_over_all_pages(
 
 def test_listed_runs_have_a_line_each(run: Run, sid: str) -> None:
     lines = [line.split() for line in run("job", "group", "--failed", sid).out.splitlines()[3:]]
-    assert lines[0] == ["JOB", "INDEX", "STATUS", "EXIT", "SAID"]
+    assert lines[0] == ["JOB", "INDEX", "STATUS", "EXIT", "ERROR"]
     assert [line[1:5] for line in lines[1:3]] == [
         ["1", "error", "code", "3"],
         ["2", "error", "code", "3"],
@@ -190,7 +190,7 @@ def test_waiting_no_longer_than_it_was_told(run: Run, sid: str) -> None:
 def test_all_or_some_are_canceled_by_one_request(run: Run, fake: Fake) -> None:
     group = run("job", "submit", "-q", "--array", "0-9", "--", "work").out.strip()
     ended = run("job", "cancel", "--group", group, "--indices", "3-5,20", "--reason", "enough")
-    assert (ended.code, f"{group}: 3 canceled, 1 are not there" in ended.err) == (0, True)
+    assert (ended.code, f"{group}: 3 canceled, 1 do not exist" in ended.err) == (0, True)
     fake.change(f"{group}-command_0", state="running")
     assert "6 canceled" in run("job", "cancel", "--group", group, "--status", "pending").err
     assert run("job", "cancel", "--group", "--json", group).json()["items"][0]["canceled"] == 1
@@ -229,7 +229,7 @@ def test_how_far_a_long_submission_has_come_is_said(
 
     monkeypatch.setattr(screen, "QUIET_SECS", 0.01)
     monkeypatch.setattr(request_progress, "QUIET_SECS", 0.02)
-    monkeypatch.setattr(request_progress, "EVERY_SECS", 0.02)
+    monkeypatch.setattr(request_progress, "INTERVAL_SECS", 0.02)
     fake.held = lambda path: path == "run-array" and len(asked(fake, "job-group")) < 2
     ended = run("job", "submit", "--array", "0-9", "--", "work")
     assert ended.code == 0

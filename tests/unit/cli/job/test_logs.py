@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.job.log_reader import matching
+from jobscribe.cli.job.logs.reader import matching
 from jobscribe.client.api.replies import LogPart
 
 Run = Any
@@ -30,14 +30,14 @@ def test_only_lines_that_match(run: Run, jid: str, fake: Fake) -> None:
     assert (none.code, none.out) == (
         0,
         "",
-    ) and "[no line of its stdout matches 'nowhere']" in none.err
+    ) and "[no line of stdout matches 'nowhere']" in none.err
 
 
 def test_a_bad_pattern_is_wrong_usage(run: Run, jid: str) -> None:
     ended = run("job", "logs", jid, "--grep", "a(b")
     assert (
         ended.code == 2
-        and "'a(b' is no regular expression: missing ), unterminated subpattern at position 1"
+        and "'a(b' is not a regular expression: missing ), unterminated subpattern at position 1"
         in ended.err
     )
 
@@ -56,7 +56,7 @@ def test_from_a_byte_on_and_where_to_go_on(run: Run, jid: str, fake: Fake) -> No
     fake.write(jid, "stdout", b"0123456789")
     fake.end(jid)
     first = run("job", "logs", jid, "--stdout", "--since-byte", "4")
-    assert first.out == "456789" and "[to go on from here: --since-byte 10]" in first.err
+    assert first.out == "456789" and "[to continue from here: --since-byte 10]" in first.err
     rows = run("--json", "job", "logs", jid, "--stdout", "--since-byte", "4").lines()
     assert (
         rows[0]["offset"] == 4
@@ -69,7 +69,7 @@ def test_from_a_byte_on_and_where_to_go_on(run: Run, jid: str, fake: Fake) -> No
             "type": "note",
             "stream": "stdout",
             "note": "nothingYet",
-            "sentence": "there is nothing of its stdout from byte 10 on",
+            "sentence": "no output on stdout from byte 10 on",
             "nextOffset": 10,
         }
     ]
@@ -98,7 +98,7 @@ def test_previous_without_one_is_said(run: Run, jid: str, fake: Fake) -> None:
 def test_nothing_at_all_is_said(run: Run, jid: str, fake: Fake) -> None:
     fake.end(jid)
     ended = run("job", "logs", jid)
-    assert ended.out == "" and "[there is nothing of its stdout]" in ended.err
+    assert ended.out == "" and "[no output on stdout]" in ended.err
     fake.write(jid, "stdout", b"x")
     assert "nothing" not in run("job", "logs", jid).err
 

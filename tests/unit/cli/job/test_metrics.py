@@ -159,7 +159,7 @@ def test_watching_ends_when_nothing_runs(
 ) -> None:
     from jobscribe.cli.job import metrics
 
-    monkeypatch.setattr(metrics, "EVERY_SECS", 0.01)
+    monkeypatch.setattr(metrics, "INTERVAL_SECS", 0.01)
     over = answer(jid, task("main", 0, running=False, cpuPercent=None), state="completed")
     say(fake, answer(jid, state="pending"), answer(jid, task("main", 0)), over)
     ended = run("job", "metrics", "-w", "--json", jid)

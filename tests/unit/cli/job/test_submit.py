@@ -207,7 +207,7 @@ def test_a_line_that_cannot_be_a_command_is_named_with_what_was_submitted_before
     ended = run("job", "submit", "-q", "--from", str(tmp_path / "commands"))
     assert ended.code == 125
     assert "line 1001" in ended.err
-    assert "1000 runs were submitted before this" in ended.err
+    assert "1000 runs were submitted before the error" in ended.err
     assert len(ended.out.split()) == 1000
 
 

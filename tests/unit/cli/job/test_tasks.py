@@ -130,7 +130,7 @@ def test_only_those_that_failed(run: Run, jid: str, fake: Fake) -> None:
         1
     ]
     fake.gang(jid, [{"state": "running"}])
-    assert "none of its tasks has failed" in run("job", "tasks", jid, "--failed").err
+    assert "no task of this attempt has failed" in run("job", "tasks", jid, "--failed").err
 
 
 def test_attempts_are_told_with_why_they_were_tried_again_or_not(
@@ -149,9 +149,9 @@ def test_attempts_are_told_with_why_they_were_tried_again_or_not(
     assert out[0] == f"{jid} running, attempt 2"
     assert out[1].split(None, 2)[1:] == [
         "1",
-        "failed by worker/1 ([worker]: enough); tried again: retry 1 of 1, at once",
+        "failed by worker/1 ([worker]: enough); retried: retry 1 of 1, at once",
     ]
-    assert out[2].split(None, 2)[1:] == ["2", "ended (exit); not tried again: each was used"]
+    assert out[2].split(None, 2)[1:] == ["2", "ended (exit); not retried: each was used"]
     assert len(out) == 5
     assert len(run("job", "tasks", jid, "--attempt", "1").out.splitlines()) == 8
     assert run("job", "tasks", jid, "--attempt", "7").code == 125
@@ -165,7 +165,7 @@ def test_a_run_of_which_nothing_was_placed_says_so(run: Run, fake: Fake) -> None
     run("job", "submit", "-q", "--", "x")
     jid = next(iter(fake.jobs))
     fake.change(jid, attempt=0)
-    assert "no task has been placed yet" in run("job", "tasks", jid).err
+    assert "no task is placed yet" in run("job", "tasks", jid).err
     fake.change(jid, state="canceled", over=True)
     assert "was ever placed" in run("job", "tasks", jid).err
 
@@ -189,13 +189,13 @@ def test_a_status_tells_roles_attempts_and_how_to_enter_and_release_what_is_kept
         "state running: worker/1 failed (exit code 3) and can be looked at",
         "waiting debug_hold",
         "attempt 2 of at most 6",
-        "1 ended (exit); tried again: retry 1 of 2, at once",
+        "1 ended (exit); retried: retry 1 of 2, at once",
         "roles ps: 2 tasks, 1 running, 1 stopped",
         "worker: 2 tasks, 1 held, 1 succeeded",
     ):
         assert line in lines, lines
     for text in (
-        "worker/1 is kept for debugging until 1970-01-01T01:00:00Z",
+        "worker/1 is held for debugging until 1970-01-01T01:00:00Z",
         f"job shell {jid} --role worker --index 1",
         f"job release {jid}",
     ):
@@ -227,7 +227,7 @@ def test_a_canceled_run_that_was_only_kept_is_said_to_have_ended_before(
 ) -> None:
     fake.change(jid, state="error", over=True, exit=FAILED, reason="exit")
     assert (
-        "it had failed before it was canceled, and ended with the exit that it had"
+        "it had failed before the cancel request; it keeps its exit"
         in run("job", "cancel", jid).err
     )
     fake.change(jid, state="canceled", reason="cancel")
@@ -241,14 +241,14 @@ def test_release_gives_back_what_is_kept_and_says_what_that_was(
     run: Run, jid: str, fake: Fake
 ) -> None:
     assert (
-        "no task worker/0 is kept for debugging; nothing was changed"
+        "no task worker/0 is held for debugging; nothing was changed"
         in run("job", "release", jid, "--role", "worker", "--index", "0").err
     )
     assert fake.jobs[jid]["gang"][3]["state"] == "held"
     assert "released worker/1" in run("job", "release", jid).err
     assert fake.jobs[jid]["gang"][3]["state"] == "failed"
     again = run("job", "release", jid)
-    assert (again.code, "no task of it" in again.err) == (0, True)
+    assert (again.code, "no task is held" in again.err) == (0, True)
     assert run("job", "release", jid, "--index", "0").code == 2
 
 
@@ -364,7 +364,7 @@ def test_entering_becomes_the_shell_with_its_exit_code(
     process = started("job", "shell", jid, stdin=subprocess.PIPE)
     out, err = process.communicate(b"echo $WHO\nexit 7\n", timeout=60)
     assert (process.returncode, out) == (7, b"worker1\n")
-    assert b"task worker/1" in err and b"kept for debugging" in err
+    assert b"task worker/1" in err and b"held for debugging" in err
 
 
 @pytest.mark.parametrize(
@@ -372,9 +372,9 @@ def test_entering_becomes_the_shell_with_its_exit_code(
     [
         ([], [], "placed yet"),
         ([("a", 0, "running"), ("a", 1, "running")], [], "choose one"),
-        ([("a", 0, "running")], ["--role", "b"], "there are a/0"),
+        ([("a", 0, "running")], ["--role", "b"], "its tasks: a/0"),
         ([("a", 0, "running"), ("a", 1, "running")], ["--role", "a"], "a/0, a/1"),
-        ([("a", 0, "placed")], [], "it has not started yet"),
+        ([("a", 0, "placed")], [], "the task has not started yet"),
     ],
 )
 def test_a_task_that_cannot_be_told_or_is_not_there(
@@ -432,12 +432,12 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
         (
             "docker.sequential.LoIEQ6fa@h1",
             "failed",
-            "while that runs ('jobscribe agent list' shows it), on h1: docker exec -it srj-s-LoIEQ6fa ",
+            "while the agent is up (see 'jobscribe agent list'), run on h1: docker exec -it srj-s-LoIEQ6fa ",
         ),
         (
             "docker.container.LoIEQ6fa@h1",
             "failed",
-            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+            "srj-t-1 on h1, has stopped; create a similar one from its `docker run`",
         ),
         (
             "docker.container.LoIEQ6fa@h1",
@@ -447,7 +447,7 @@ def test_on_another_machine_it_is_said_where_to_go(run: Run, jid: str, fake: Fak
         (
             "docker.container.LoIEQ6fa@h1",
             "held",
-            "srj-t-1 on h1, runs no more; make one like it from the `docker run`",
+            "srj-t-1 on h1, has stopped; create a similar one from its `docker run`",
         ),
     ],
 )
@@ -480,5 +480,5 @@ def test_another_unix_user_is_told_who_may(
         monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was entered"))
         told = run("job", "shell", jid)
         assert told.code == 125
-        assert f"runs as unix user {owner}, who alone can enter it" in told.err
+        assert f"only unix user {owner} can enter task" in told.err
         assert how in told.err

@@ -45,7 +45,7 @@ def test_a_new_command_waits_a_minute_for_a_supervisor_that_was_there_and_says_s
     secs, said = waited(Session({"root": str(fake.root)}))
     assert PATIENCE_SECS - 0.1 <= secs <= PATIENCE_SECS + 0.1
     assert said[0][0] < 2.0
-    assert "trying again for up to 60 s (--patience 0 does not wait)" in said[0][1]
+    assert "retrying for up to 60 s (--patience 0 does not wait)" in said[0][1]
 
 
 def test_the_environment_sets_the_patience_and_the_option_overrides_it(
@@ -70,14 +70,14 @@ def test_a_root_without_any_supervisor_is_not_waited_for_as_long(
 def test_a_command_that_answers_at_once_waits_briefly_and_says_why(fake: Fake, waited: Any) -> None:
     fake.stop()
     s = Session({"root": str(fake.root)})
-    s.answer_at_once("health answers at once")
+    s.limit_wait("health answers at once")
     secs, said = waited(s)
     assert round(secs) == BRIEF_SECS
     assert said[0][1].endswith(
-        "trying again for up to 3 s (health answers at once; --patience waits longer)"
+        "retrying for up to 3 s (health answers at once; --patience waits longer)"
     )
     s = Session({"root": str(fake.root), "patience": 20.0})
-    s.answer_at_once("health answers at once")
+    s.limit_wait("health answers at once")
     assert round(waited(s)[0]) == 20
 
 
@@ -88,7 +88,7 @@ def test_a_command_that_is_typed_while_the_supervisor_is_away_succeeds_when_it_i
     began = time.monotonic()
     process = started("job", "list")
     said = process.stderr.readline().decode()
-    assert "trying again for up to 60 s" in said
+    assert "retrying for up to 60 s" in said
     assert time.monotonic() - began < 10 + 2.0, "two seconds, and what it takes to start"
     fake.start()
     assert process.wait(60) == 0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.trace.command import _told, ordered
+from jobscribe.cli.trace.command import _lines, ordered
 from jobscribe.cli.trace.perfetto import chrome_trace
-from jobscribe.cli.trace.phase_bars import DRAWN, WIDTH, picture
+from jobscribe.cli.trace.phase_bars import MAX_BARS, WIDTH, picture
 
 T = 1_700_000_000.0
 
@@ -119,7 +119,7 @@ def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
 
 def test_what_was_waited_for_stands_between_the_events() -> None:
     waits = [{"before": 2, "text": "4.2 s queued: op_slot of user"}]
-    assert list(_told("j", answer(items=[item(1, 0), item(2, 4.2)], waits=waits))) == [
+    assert list(_lines("j", answer(items=[item(1, 0), item(2, 4.2)], waits=waits))) == [
         "job/j",
         f"  {'':36}event 1",
         "    ... 4.2 s queued: op_slot of user",
@@ -133,24 +133,21 @@ def test_several_matches_are_told_with_what_each_is() -> None:
         {"what": "slurm", "name": "77", "jid": "u-s-a", "status": "error"},
     ]
     told = list(
-        _told(
+        _lines(
             "77", answer(matches=matches, items=[item(2, 0)], others=[answer(items=[item(1, 0)])])
         )
     )
     assert told[:3] == [
-        "77 is the name, or the beginning of the name, of 2, newest first:",
+        "2 ids match 77, newest first:",
         "  Slurm job 77 of u-s-b, running",
         "  Slurm job 77 of u-s-a, error",
     ]
     assert [t.strip() for t in told[3:] if "event" in t] == ["event 2", "event 1"]
-    told = list(_told("77", answer(matches=matches * 3, moreMatches=True)))
+    told = list(_lines("77", answer(matches=matches * 3, moreMatches=True)))
+    assert told[0].startswith("6 and more ids match 77") and "give more" in told[-1]
+    assert list(_lines("77", answer(matches=matches[:1]))) == ["  Slurm job 77 of u-s-b, running"]
     assert (
-        told[0].startswith("77 is the name, or the beginning of the name, of 6 and more")
-        and "give more" in told[-1]
-    )
-    assert list(_told("77", answer(matches=matches[:1]))) == ["  Slurm job 77 of u-s-b, running"]
-    assert (
-        list(_told("u-s-a", answer(matches=[{"what": "job", "name": "u-s-a", "jid": "u-s-a"}])))
+        list(_lines("u-s-a", answer(matches=[{"what": "job", "name": "u-s-a", "jid": "u-s-a"}])))
         == []
     )
 
@@ -164,7 +161,7 @@ def test_phases_are_bars_on_one_scale() -> None:
             phase("in Slurm's queue", 10, None),
         ]
     )
-    assert drawn[0] == "phases, 10.000 s in all"
+    assert drawn[0] == "phases, 10.000 s in total"
     bars = [d.split("|")[1] for d in drawn[1:]]
     half = WIDTH // 2
     assert bars[0] == "#" * half + " " * half and bars[1] == " " * half + "#" * half
@@ -175,7 +172,7 @@ def test_phases_are_bars_on_one_scale() -> None:
         "5.000 s",
         "5.000 s",
         "0.000 s",
-        "lasts",
+        "unfinished",
     ]
     assert drawn[2].lstrip().startswith("execution main/0") and picture([]) == []
 
@@ -183,8 +180,8 @@ def test_phases_are_bars_on_one_scale() -> None:
 def test_of_very_many_phases_the_longest_are_drawn() -> None:
     drawn = picture([phase(f"p{n}", n, n + 1 + n % 7) for n in range(200)])
     assert (
-        len(drawn) == DRAWN + 1
-        and drawn[0].endswith(f"(the {DRAWN} longest of 200)")
+        len(drawn) == MAX_BARS + 1
+        and drawn[0].endswith(f"(the {MAX_BARS} longest of 200)")
         and all("7.000 s" in d for d in drawn[1:])
     )
 
@@ -304,7 +301,7 @@ def test_a_beginning_of_several_jobs_is_refused_where_one_is_wanted(name: str) -
     from jobscribe.protocol.errors import Refusal
 
     matches = [{"what": "job", "name": f"u-s-{n}", "jid": f"u-s-{n}"} for n in "xy"]
-    with pytest.raises(Refusal, match=f"{name} is the beginning of several jobs: u-s-x, u-s-y"):
+    with pytest.raises(Refusal, match=f"several jobs begin with {name}: u-s-x, u-s-y"):
         _jid(name, {"matches": matches, "job": {"jid": "u-s-x"}})
     assert (
         _jid(name, {"matches": matches[:1], "job": {"jid": "u-s-x"}}) == "u-s-x"

@@ -200,7 +200,8 @@ def test_json_has_the_same_and_ids_as_fields(out: Lines) -> None:
         "msg": Driver().pkdebug_str() + r" started\n",
     }
     assert re.fullmatch(
-        r"(tests/unit/)?runtime/log/test_logger.py:\d+:test_json_has_the_same_and_ids_as_fields", where
+        r"(tests/unit/)?runtime/log/test_logger.py:\d+:test_json_has_the_same_and_ids_as_fields",
+        where,
     )
     assert out.text.count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""Reading a job's output from one attempt into the next, and of it the lines that match."""
+"""Reads a job's output across attempts, and filters lines by a regular expression."""
 
 import threading
 import time
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import re
 
-    from ...client.api.replies import LogPart
-    from ...client.sync_client import Client
+    from ....client.api.replies import LogPart
+    from ....client.sync_client import Client
 
-#: Between two looks whether another attempt has begun (seconds).
-LOOK_SECS = 0.5
-#: A longer line is looked at in pieces.
-LONGEST_LINE = 1 << 20
+#: Interval between checks for a new attempt (seconds).
+POLL_SECS = 0.5
+#: A longer line (bytes) is matched in pieces.
+MAX_LINE_BYTES = 1 << 20
 
 
-class Reading:
-    """What is read: the same for both streams, each in a thread of its own. attempt 0: the latest,
-    and with `follow` those after it.
+class Reader:
+    """Reads streams of one job. Both streams share it, each in its own thread. attempt 0: the
+    latest attempt, and with `follow` all later ones.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Reading:
         tail: int,
         offset: int,
         follow: bool,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
     ) -> None:
         self._jid, self._attempt, self._role, self._index = jid, attempt, role, index
-        self._tail, self._offset, self._follow, self._say = tail, offset, follow, say
-        self._lock, self._announced = threading.Lock(), 0
+        self._tail, self._offset, self._follow, self._message = tail, offset, follow, message
+        self._lock, self._announced_attempt = threading.Lock(), 0
 
-    def of(self, client: "Client", stream: Any) -> "Iterator[LogPart]":
+    def read(self, client: "Client", stream: Any) -> "Iterator[LogPart]":
         attempt, tail, offset = self._attempt, self._tail, self._offset
         while True:
             read = attempt
@@ -57,39 +57,37 @@ class Reading:
                 yield part
             if self._attempt or not self._follow:
                 return
-            after = self._next(client, read)
-            if after is None:
+            following = self._next_attempt(client, read)
+            if following is None:
                 return
-            self._announce(after)
-            attempt, tail, offset = after, 0, 0
+            self._announce(following)
+            attempt, tail, offset = following, 0, 0
 
-    def _next(self, client: "Client", read: int) -> int | None:
-        """The attempt after that one, as soon as it has begun; None where none follows, or nothing
-        has ever been placed.
+    def _next_attempt(self, client: "Client", read: int) -> int | None:
+        """Wait for the attempt after `read` and return its number. None if there is none, or if the
+        job was never placed.
         """
         while read:
             status = client.status(self._jid)
-            if (
-                status.roles is not None
-            ):  # others run on while the task that was read is over: it ends with that task
-                return None
+            if status.roles is not None:
+                return None  # other tasks may still run: reading ends with the task that was read
             if (status.attempt or 0) > read:
                 return read + 1
             if status.finished:
                 return None
-            time.sleep(LOOK_SECS)
+            time.sleep(POLL_SECS)
         return None
 
     def _announce(self, attempt: int) -> None:
         with self._lock:
-            if attempt > self._announced:
-                self._announced = attempt
-                self._say(f"[attempt {attempt}]")
+            if attempt > self._announced_attempt:
+                self._announced_attempt = attempt
+                self._message(f"[attempt {attempt}]")
 
 
 def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterator[LogPart]":
-    """Of each part the whole lines that match; a line that is cut in two waits for its rest, at the
-    end it is one.
+    """Reduce each part to its complete lines that match. An incomplete line waits for its rest; the
+    last one counts as complete.
     """
     import msgspec
 
@@ -98,14 +96,14 @@ def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterato
         if held is not None and (
             part.dropped or part.attempt != held.attempt or part.offset != held.next_offset
         ):
-            yield _only(pattern, held)
+            yield _filter(pattern, held)
             held = None
         data = (held.data if held is not None else b"") + part.data
-        cut = data.rfind(b"\n") + 1 if len(data) < LONGEST_LINE else len(data)
+        cut = data.rfind(b"\n") + 1 if len(data) < MAX_LINE_BYTES else len(data)
         start = held.offset if held is not None else part.offset
         middle = start + cut
         reached = middle if part.data else part.next_offset
-        yield _only(
+        yield _filter(
             pattern,
             msgspec.structs.replace(part, data=data[:cut], offset=start, next_offset=reached),
         )
@@ -115,14 +113,14 @@ def matching(pattern: "re.Pattern[str]", parts: "Iterator[LogPart]") -> "Iterato
             else None
         )
     if held is not None:
-        yield _only(pattern, held)
+        yield _filter(pattern, held)
 
 
-def _only(pattern: "re.Pattern[str]", part: "LogPart") -> "LogPart":
+def _filter(pattern: "re.Pattern[str]", part: "LogPart") -> "LogPart":
     import msgspec
 
-    *whole, rest = part.data.split(b"\n")
-    lines = [*(line + b"\n" for line in whole), *([rest] if rest else [])]
+    *complete, rest = part.data.split(b"\n")
+    lines = [*(line + b"\n" for line in complete), *([rest] if rest else [])]
     kept = [
         line for line in lines if pattern.search(line.rstrip(b"\r\n").decode("utf-8", "replace"))
     ]

@@ -1,0 +1,75 @@
+"""`jobscribe db compact`: compaction of the log."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..session.session import command, session
+from .store_access import print_result, progress_reporter, store_root
+
+if TYPE_CHECKING:
+    from ...db.maintenance.compaction import Compacted
+
+DAY_SECS = 86_400.0
+
+
+@command()
+@click.option(
+    "--older-than",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Fold jobs without events for this number of days.",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(0, 50),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Earlier runs to keep of each job.",
+)
+@click.option("--no-keep", is_flag=True, help="Do not keep a copy of the old log.")
+@click.option("--dry-run", is_flag=True, help="Report what would be saved, and change nothing.")
+def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> None:
+    """Shorten the log: replace the events of each job that ended long ago by one event with all
+    data that records show of it.
+
+    Only while no supervisor uses the root (with --dry-run at any time).
+    """
+    from ...db.maintenance import compaction
+
+    s = session()
+    rules: dict[str, Any] = {
+        "older_than_secs": older_than * DAY_SECS,
+        "history": history,
+        "progress": progress_reporter(s),
+    }
+    root = store_root(s)
+    done = (
+        compaction.estimate(root, **rules)
+        if dry_run
+        else compaction.compact(root, keep=not no_keep, **rules)
+    )
+    print_result(
+        s,
+        "jobscribe.db.compact/1",
+        _compacted_lines(done, dry_run),
+        {"dryRun": dry_run, "changed": done.changed, "compacted": done},
+    )
+
+
+def _compacted_lines(done: "Compacted", dry_run: bool) -> list[str]:
+    if not done.changed:
+        return [f"{done.events_before} events, {done.jobs} jobs: nothing to fold"]
+    would = "would become" if dry_run else "became"
+    lines = [
+        f"{done.events_before} events {would} {done.events_after}: {done.jobs_folded} of {done.jobs} jobs folded,"
+        f" about {max(0, done.bytes_saved) / 1e6:.1f} MB saved",
+    ]
+    if done.kept_aside:
+        lines.append(
+            f"the previous log is in {done.kept_aside}; remove it when you no longer need it"
+        )
+    return lines
