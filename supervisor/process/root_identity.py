@@ -23,7 +23,7 @@ from ...db.maintenance import file_replacement
 from ...db.maintenance.checkpoints import identity
 from ...db.maintenance.verification import store_path
 from ...db.records.record_files import FOLDER as RECORDS
-from ...db.sqlite.opening import missing, system_events
+from ...db.sqlite.opening import never_used, system_events
 from ...drivers.keeper_lock import keeps, locked
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
@@ -73,7 +73,7 @@ def problems(root: Path) -> list[str]:
 def _compared(root: Path) -> tuple[Card, list[str]]:
     """The identity, and sentences about what is to be put right."""
     card, key = read_card(root), _read_key(root)
-    if missing(store_path(root)):
+    if never_used(store_path(root)):
         _refuse_missing(root, card)
     _refuse_copy(root, card)
     for sentence in strangers(root):
@@ -161,7 +161,7 @@ def adopt(root: Path) -> Adopted:
     """Make this folder a root of its own, whatever its parts are of. Its supervisor is stopped.
     Raises Refusal: logMissing, badRequest.
     """
-    if missing(store_path(root)):
+    if never_used(store_path(root)):
         raise Refusal(
             "logMissing",
             f"there is no log in {root / 'db'}; 'jobscribe --root {root} db init --accept-loss' begins a new one",
@@ -188,13 +188,13 @@ def init(root: Path) -> Path | None:
     """Begin an empty log where the log is lost. Returns where the records of the lost jobs are.
     Raises Refusal: badRequest, rootBusy.
     """
-    from ...db.maintenance.backup import begin
+    from ...db.maintenance.backup import create_empty_log
 
-    if not missing(store_path(root)):
+    if not never_used(store_path(root)):
         raise Refusal(
             "badRequest", f"there is a log in {root / 'db'}; it is not replaced by an empty one"
         )
-    begin(root)
+    create_empty_log(root)
     return _put_aside(root / RECORDS, "init") if (root / RECORDS).exists() else None
 
 
