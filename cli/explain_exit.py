@@ -129,12 +129,12 @@ def _of_slurm(state: str) -> "ExitInfo":
 
 
 def _raw(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
-    from ..diagnosis.classification import of_exit
+    from ..diagnosis.classification import classify_exit
     from ..diagnosis.exit_table import Table, classified
     from ..protocol.clusters.batch import BatchState
     from ..protocol.jobs.exit_info import signal_name
 
-    found = of_exit(exit_)
+    found = classify_exit(exit_)
     if exit_.code == 0:
         _tell(
             "exit code 0: it completed, whatever it printed and whatever happened to its children",

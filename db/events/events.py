@@ -46,7 +46,7 @@ class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
     req_id: str
     mono: float | None = None
     boot_id: str | None = None
-    # runs that must end first, with their serials; runs that already ended are left out
+    #: runs that must end first, with their serials; runs that already ended are left out
     waits_for: tuple[After, ...] = ()
 
 
@@ -361,11 +361,11 @@ AgentEvent = (
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent
 
-# Events that replace all earlier events of their stream. A checkpoint is the first event of its
-# stream, and its version counts the replaced events too.
+#: Events that replace all earlier events of their stream. A checkpoint is the first event of its
+#: stream, and its version counts the replaced events too.
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
-# Schema version written for each event type; 1 if absent.
+#: Schema version written for each event type; 1 if absent.
 VERSIONS: dict[str, int] = {"JobFolded": 4}
 
 
@@ -387,7 +387,7 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-# (type, version) -> function that converts the JSON object of that version to the next version.
+#: (type, version) -> function that converts the JSON object of that version to the next version.
 UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("JobFolded", 1): _with_driver,
     ("JobFolded", 2): _without_batch,

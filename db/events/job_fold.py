@@ -34,9 +34,9 @@ from .events import (
 )
 from .state import Attempt, DebugHold, Decided, Job, PastRun, Run, Stop, Task
 
-# Earlier runs kept in a job. Older runs are only counted; the log still has them.
+#: Earlier runs kept in a job. Older runs are only counted; the log still has them.
 HISTORY_LENGTH = 50
-# Attempts kept with their tasks, and attempts kept at all. No retry policy counts further back.
+#: Attempts kept with their tasks, and attempts kept at all. No retry policy counts further back.
 ATTEMPTS_WHOLE, ATTEMPTS_KEPT = 20, 2_500
 
 

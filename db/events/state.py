@@ -48,14 +48,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     exit: ExitInfo | None = None
     diagnosis: Diagnosis | None = None
-    # address for its peers, and the ports and GPUs it got on the host
+    #: address for its peers, and the ports and GPUs it got on the host
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
     held: DebugHold | None = None
-    # exit of its command while other processes of the execution are alive
+    #: exit of its command while other processes of the execution are alive
     exited: ExitInfo | None = None
-    # as accepted by its batch scheduler
+    #: as accepted by its batch scheduler
     batch: BatchState | None = None
 
     @property
@@ -162,7 +162,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     queued_at: float
     queued_mono: float | None = None
     queued_boot_id: str | None = None
-    # when the first process started
+    #: when the first process started
     started_at: float | None = None
     #: when the status became final
     ended_at: float | None = None
@@ -170,9 +170,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: tuple[Attempt, ...] = ()
     stop: Stop | None = None
-    # a stop requested after all live tasks had exited; without effect
+    #: a stop requested after all live tasks had exited; without effect
     late_stop: Stop | None = None
-    # runs that must end first
+    #: runs that must end first
     waits_for: tuple[After, ...] = ()
 
     @property
@@ -268,7 +268,7 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     live_tasks: tuple[Task, ...] = ()
-    # what its live tasks asked for, and so what they still hold; empty without live tasks
+    #: what its live tasks asked for, and so what they still hold; empty without live tasks
     roles: tuple[TaskRole, ...] = ()
     at_once: int | None = None
 
@@ -311,6 +311,6 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     token_hashes: tuple[str, ...] = ()
     handle: dict[str, Any] | None = None
-    # a start was requested, and its outcome is unknown
+    #: a start was requested, and its outcome is unknown
     starting: bool = False
     last_failure: str | None = None

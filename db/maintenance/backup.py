@@ -34,7 +34,7 @@ from .verification import (
     store_path,
 )
 
-# Pages copied in one step; other connections get a turn between steps.
+#: Pages copied in one step; other connections get a turn between steps.
 STEP = 512
 
 

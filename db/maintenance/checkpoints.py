@@ -28,7 +28,7 @@ from ..events.state import AgentRecord, Job
 from ..store.contract import Stored
 
 _JOB, _AGENT = "job/", "agent/"
-# Replaces the error text of a purged run, so that its failure stays visible.
+#: Replaces the error text of a purged run, so that its failure stays visible.
 NOT_KEPT = "it failed; what was said of that is not kept"
 
 

@@ -41,12 +41,12 @@ from .verification import (
 )
 
 DAY = 86_400.0
-# Default age of the last event of a folded job, and earlier runs kept in it.
+#: Default age of the last event of a folded job, and earlier runs kept in it.
 OLDER_THAN_SECS = 30 * DAY
 HISTORY = 10
 
 _UNCHAINED = bytes(16)
-# Bytes of a row besides its text: its numbers, and its share of the two indexes.
+#: Bytes of a row besides its text: its numbers, and its share of the two indexes.
 _ROW_BYTES = 60
 
 

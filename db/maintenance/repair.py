@@ -26,7 +26,7 @@ from .rollback import highest_used, record_rollback
 from .salvage import Loss, Survey, kept, survey
 from .verification import Progress, check_file, no_progress, open_file, store_path
 
-# Jobs and streams listed by name; others are only counted.
+#: Jobs and streams listed by name; others are only counted.
 NAMED = 20
 
 

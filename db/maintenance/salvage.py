@@ -64,7 +64,7 @@ class _Seen(NamedTuple):
     position: int
     at: Any
     begun: int
-    # last position before that transaction
+    #: last position before that transaction
     before: int
 
 
@@ -76,14 +76,14 @@ class _Scan:
         self.index = index
         self.seen: dict[str, _Seen] = {}
         self.cuts: dict[str, int] = {}
-        # last version found in each stream that loses events
+        #: last version found in each stream that loses events
         self.last: dict[str, int] = {}
         self.up_to: dict[str, int] = {}
-        # number of lost events in streams of other kinds
+        #: number of lost events in streams of other kinds
         self.others: dict[str, int] = {}
-        # jobs whose last event is directly before a lost row that may belong to the same job
+        #: jobs whose last event is directly before a lost row that may belong to the same job
         self.doubted: set[str] = set()
-        # stream of the previous row if it is a job's
+        #: stream of the previous row if it is a job's
         self.before: str | None = None
         self.position = 0
 
@@ -243,8 +243,8 @@ def _judged(
     """
     previous: Any = START
     last = 0
-    # (damaged row, row with the checksum computed from its content): the next row proves whether
-    # content or checksum is wrong
+    #: (damaged row, row with the checksum computed from its content): the next row proves whether
+    #: content or checksum is wrong
     held: tuple[tuple[Any, ...], Row | None] | None = None
     for raw in _readable(connection):
         if raw is None:

@@ -39,10 +39,10 @@ from ..store.contract import IndexRow, Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
 from ..store.job_index import index_row
 
-# Called now and then with (activity, amount done, total amount).
+#: Called now and then with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
 EVERY = 5000
-# Problems listed; others are only counted.
+#: Problems listed; others are only counted.
 LISTED = 100
 
 
@@ -73,7 +73,7 @@ class Report(msgspec.Struct, kw_only=True, rename="camel"):
     jobs: int = 0
     witness: int | None = None
     whole_up_to: int = 0
-    # records older than the log, as after a crash; the next start writes them
+    #: records older than the log, as after a crash; the next start writes them
     records_behind: int = 0
     problems: list[Problem] = []
     more_problems: int = 0

@@ -44,7 +44,7 @@ from ..events.events import (
 )
 from ..store.contract import Stored
 
-# Maximum length of texts that come from users or jobs.
+#: Maximum length of texts that come from users or jobs.
 SHOWN = 200
 
 

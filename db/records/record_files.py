@@ -38,15 +38,15 @@ __all__ = [
 
 FOLDER = "supervisor-job"
 _POINTS = ("record.written", "record.renamed")
-# Contains one number. The name does not end in `.json`, so it is not taken for a record.
+#: Contains one number. The name does not end in `.json`, so it is not taken for a record.
 MARKER = ".position"
-# Seconds between two rounds of writing, so that a short job is written once, at its end.
+#: Seconds between two rounds of writing, so that a short job is written once, at its end.
 EVERY_SECS = 0.5
-# The kernel writes a file back within half a minute; older records are assumed to be on the disk.
+#: The kernel writes a file back within half a minute; older records are assumed to be on the disk.
 SETTLED_SECS = 60.0
-# Seconds between two writes of the marker, and before a failed record is retried.
+#: Seconds between two writes of the marker, and before a failed record is retried.
 MARKER_SECS, RETRY_SECS = 20.0, 2.0
-# More files than this are synced by one os.sync(), not one by one.
+#: More files than this are synced by one os.sync(), not one by one.
 SYNCED_ONE_BY_ONE = 1000
 
 
@@ -75,7 +75,7 @@ class RecordWriter:
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        # number of failed writes of records
+        #: number of failed writes of records
         self.failures = 0
         #: records written
         self.written = 0
@@ -89,7 +89,7 @@ class RecordWriter:
         self._lock = threading.Lock()
         self._dirty: dict[str, _Dirty] = {}
         self._seen = self._marker
-        # (time, position up to which everything was written at that time)
+        #: (time, position up to which everything was written at that time)
         self._settling: deque[tuple[float, int]] = deque()
         self._recent: dict[str, float] = {}
         self._retry_at = self._marker_at = 0.0

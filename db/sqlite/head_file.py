@@ -19,9 +19,9 @@ NAME = "head"
 _MAGIC = b"jscrhd01"
 _SLOT = struct.Struct(">8sQ16s")
 _SIZE = _SLOT.size + 16
-# Fields of `struct flock`: type, whence, start, length, pid.
+#: Fields of `struct flock`: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
-# Offsets of the two slots, far enough apart that no device tears both at once.
+#: Offsets of the two slots, far enough apart that no device tears both at once.
 _OFFSETS = (0, 4096)
 
 

@@ -11,7 +11,7 @@ from .schema import LAYOUT, NAMES_TABLE, make_tables
 
 #: Receives a progress sentence while a slow operation runs.
 LogMessage = Callable[[str], None]
-# Time before the first progress message, and between two of them.
+#: Time before the first progress message, and between two of them.
 SLOW_SECS = 2.0
 
 

@@ -31,7 +31,7 @@ from .schema import (
     rows_after,
 )
 
-# Rows before the durable head that are verified at every start.
+#: Rows before the durable head that are verified at every start.
 TAIL = 500
 
 
@@ -42,7 +42,7 @@ class Opened(NamedTuple):
     head_file: HeadFile
     head: DurablePosition
     kinds: frozenset[tuple[str, int]]
-    # number of the last receipt
+    #: number of the last receipt
     receipts: int
 
 

@@ -21,7 +21,7 @@ from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, row
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
-# Jumps from stream to stream in the index, so the cost does not depend on the number of events.
+#: Jumps from stream to stream in the index, so the cost does not depend on the number of events.
 _AGENTS = (
     "WITH RECURSIVE s(stream) AS (SELECT min(stream) FROM events WHERE stream > 'agent/' AND stream < 'agent0' UNION ALL"
     " SELECT (SELECT min(e.stream) FROM events AS e WHERE e.stream > s.stream AND e.stream < 'agent0') FROM s WHERE s.stream IS NOT NULL)"
@@ -29,9 +29,9 @@ _AGENTS = (
 )
 
 T = TypeVar("T")
-# Upper end of a prefix range: every string with the prefix sorts below prefix + _LAST.
+#: Upper end of a prefix range: every string with the prefix sorts below prefix + _LAST.
 _LAST = "\U0010ffff"
-# Field names in msgspec's encoding, in the order of the columns.
+#: Field names in msgspec's encoding, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
 _TALLY_FIELDS = JobCount.__struct_encode_fields__
 _NAME_FIELDS = Name.__struct_encode_fields__

@@ -23,7 +23,7 @@ class ReceiptRetention:
         self._connection, self._monotonic = connection, monotonic
         self._next = monotonic() + EVERY_SECS
         self._inherited = inherited
-        # (time, number of the last receipt at that time)
+        #: (time, number of the last receipt at that time)
         self._marks: deque[tuple[float, int]] = deque([(monotonic(), self._inherited)])
         self._newest_at: float | None = None
 

@@ -14,9 +14,9 @@ from ...protocol.errors import Refusal
 from ..store.checksum_chain import START
 
 FILE = "events.sqlite"
-# Value of `PRAGMA user_version`.
+#: Value of `PRAGMA user_version`.
 LAYOUT = 2
-# Identifies the file for `file` and people; no code depends on it.
+#: Identifies the file for `file` and people; no code depends on it.
 APPLICATION_ID = 0x6A736372
 
 _TABLES = """
@@ -38,12 +38,12 @@ CREATE TABLE receipts (
 );
 CREATE TABLE kinds (type TEXT NOT NULL, schema INTEGER NOT NULL, PRIMARY KEY (type, schema)) WITHOUT ROWID;
 """
-# Added by layout 2.
+#: Added by layout 2.
 NAMES_TABLE = """
 CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL, PRIMARY KEY (name, what, stream)) WITHOUT ROWID;
 """
 
-# Text as bytes: a damaged file may contain invalid UTF-8.
+#: Text as bytes: a damaged file may contain invalid UTF-8.
 ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
 JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
 

@@ -34,12 +34,12 @@ from .schema import (
     insert,
 )
 
-# Maximum number of events in one transaction. Larger groups delay other batches and are hardly
-# faster.
+#: Maximum number of events in one transaction. Larger groups delay other batches and are hardly
+#: faster.
 GROUP = 2048
-# Number of cached stream versions; others are read from the file.
+#: Number of cached stream versions; others are read from the file.
 VERSIONS_KEPT = 20_000
-# Estimated WAL pages that trigger a checkpoint: when the queue is empty, and in any case.
+#: Estimated WAL pages that trigger a checkpoint: when the queue is empty, and in any case.
 CHECKPOINT_IDLE, CHECKPOINT_BUSY = 2000, 8000
 
 
@@ -66,7 +66,7 @@ class Writer:
         self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
         self._queue: queue.SimpleQueue[PendingBatch | None] = queue.SimpleQueue()
         self._pages = 0
-        # batches of this era and earlier ones are refused
+        #: batches of this era and earlier ones are refused
         self._failed_era = -1
         self._failure = Refusal("storageUnavailable", "")
         self.dead: Refusal | None = None
@@ -225,7 +225,7 @@ class Writer:
                 )
         if self.dead is not None:
             self._failure = self.dead
-        # last: another thread reads this in `resumed`
+        #: last: another thread reads this in `resumed`
         self._failed_era = max(era, self._failed_era)
 
     def _die(self, sentence: str) -> None:

@@ -13,7 +13,7 @@ from ...protocol.errors import Refusal
 from ..events.events import decode
 from .contract import Stored
 
-# Checksum before the first row.
+#: Checksum before the first row.
 START = bytes(16)
 _NUMBERS = struct.Struct(">QQIdIII")
 

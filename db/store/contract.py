@@ -46,7 +46,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     simulation_type: str
     kind: str
     driver: str
-    # the run is pending or running, or one of its processes may live
+    #: the run is pending or running, or one of its processes may live
     busy: bool
     queued_at: float
     started_at: float | None

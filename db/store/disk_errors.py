@@ -45,8 +45,8 @@ _RETRYABLE_ERRNO = frozenset(
     }
 )
 
-# Exceptions from reading a store file. SQLite quotes a damaged schema in its message, which may
-# raise UnicodeDecodeError.
+#: Exceptions from reading a store file. SQLite quotes a damaged schema in its message, which may
+#: raise UnicodeDecodeError.
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 

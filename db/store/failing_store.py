@@ -18,7 +18,7 @@ class Faults:
         self._forever = False
         self._fatal = False
         self._at = ""
-        # number of failures so far
+        #: number of failures so far
         self.failed = 0
 
     def fail(

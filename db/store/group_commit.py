@@ -17,12 +17,12 @@ from .contract import Appended, Batch, Conflict, Done, IndexRow, Name, Receipt, 
 from .name_index import secondary_names
 
 Listener = Callable[[Sequence[Stored]], None]
-# Fault hook, called at named places during a commit; see `POINTS`. An exception that it raises
-# counts as a disk error at that place.
+#: Fault hook, called at named places during a commit; see `POINTS`. An exception that it raises
+#: counts as a disk error at that place.
 Point = Callable[[str], None]
 
-# taken: nothing of the group is written. committed: the group is in the log. witnessed: the head
-# file is written too. delivered: the callbacks were handed to `deliver`.
+#: taken: nothing of the group is written. committed: the group is in the log. witnessed: the head
+#: file is written too. delivered: the callbacks were handed to `deliver`.
 POINTS = ("taken", "committed", "witnessed", "delivered")
 
 

@@ -38,7 +38,7 @@ class MemoryStore:
         self._waiting: list[PendingBatch] = []
         self._listeners: list[Listener] = []
         self._failure: Refusal | None = None
-        # the group of a failed sync
+        #: the group of a failed sync
         self._doubtful: CommitGroup | None = None
         self._dead = False
         self._closed = False

@@ -27,7 +27,7 @@ from ..events.events import (
 from ..events.state import Run, Task
 from .contract import Name
 
-# Longest container name that is indexed; drivers never create longer names.
+#: Longest container name that is indexed; drivers never create longer names.
 LONGEST = 256
 NAMED_EVENTS = (
     "RunRequested",

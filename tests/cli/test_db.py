@@ -156,7 +156,7 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
     )
     assert run("--root", str(root), "db", "check").code == 0
     assert (
-        "2 earlier events were folded into this one"
+        "2 earlier events folded into this one"
         in run("--root", str(root), "db", "story", JIDS[0]).out
     )
 

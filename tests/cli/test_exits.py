@@ -114,7 +114,7 @@ def test_slurms_two_numbers_and_the_cause_that_a_code_alone_is(
 def test_a_cause_is_explained_by_its_word(offline: Run) -> None:
     out = offline("explain-exit", "outofmemory").out
     assert (
-        out.splitlines()[0] == "outOfMemory: Memory ran out, and the kernel killed a process of it."
+        out.splitlines()[0] == "outOfMemory: Memory ran out, and the kernel killed a process of the job."
     )
     for text in (
         "  whose    of the job",

@@ -172,7 +172,7 @@ FAILURES = (
         "",
         lambda c: killed(c.job),
         ("killed", "unknown"),
-        (UNSENT, "who can send SIGKILL"),
+        (UNSENT, "possible senders of SIGKILL"),
         USERS[1],
     ),
     Failure(
@@ -181,7 +181,7 @@ FAILURES = (
         "",
         lambda c: killed(c.job),
         ("killed", "unknown"),
-        (UNSENT, "who can send SIGKILL"),
+        (UNSENT, "possible senders of SIGKILL"),
     ),
     Failure(
         AGENT,

@@ -792,6 +792,6 @@ def test_a_class_of_an_older_version_that_contradicts_the_cause_is_not_told(kit)
 def test_a_time_limit_is_no_cancel_that_anyone_asked_for(kit):
     answer = ask(ended(kit, ExitInfo(signal=15, stop_reason="timeLimit"), time_limit_secs=9.0))
     assert answer["cause"] == "timeLimit" and answer["not"] == [
-        "asked for by anyone",
+        "canceled by anyone",
         "its own exit",
     ]

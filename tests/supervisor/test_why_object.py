@@ -147,7 +147,7 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
         "the kernel's log says nothing here: not permitted to read the kernel log"
         in answer["evidence"]
     )
-    assert any(line.startswith("who can send SIGKILL") for line in answer["evidence"]) and any(
+    assert any(line.startswith("possible senders of SIGKILL") for line in answer["evidence"]) and any(
         "want of memory" in line for line in answer["not"]
     )
     assert "kernel's log" not in str(ask(ended(kit, ExitInfo(code=3, facts=unread))))
@@ -263,7 +263,7 @@ def test_our_own_intent_is_told_with_who_had_it_and_when(kit):
         in answer["evidence"]
     )
     assert (
-        "before the first signal it was noted there that this system ends it (cancel)"
+        "jobscribe recorded its decision to stop before the first signal (cancel)"
         in answer["evidence"]
     )
     assert answer["not"] == ["a time limit", "its own exit"]
