@@ -18,10 +18,10 @@ Confidence = Literal["certain", "likely", "possible", "unknown"]
 Whose = Literal["user", "platform", "resource", "unknown", "nobody"]
 
 WHOSE: dict[Whose, str] = {
-    "user": "the job: its program, its input, or its request",
-    "platform": "the platform, not the job",
+    "user": "caused by the job: its program, its input, or its request",
+    "platform": "caused by the platform, not the job",
     "resource": "a resource that is not available yet",
-    "unknown": "unknown",
+    "unknown": "responsible side unknown",
     "nobody": "nothing to repair",
 }
 

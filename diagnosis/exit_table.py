@@ -30,10 +30,10 @@ Behavior = Literal["transient", "conflict", "permanent", "unknown"]
 
 #: Both as text.
 WHOSE: dict[Cause, str] = {
-    "user": "the job: its program, its input, or its request",
-    "platform": "the platform, not the job",
+    "user": "caused by the job: its program, its input, or its request",
+    "platform": "caused by the platform, not the job",
     "resource": "a resource that was not available in time",
-    "unknown": "unknown",
+    "unknown": "responsible side unknown",
 }
 AGAIN: dict[Behavior, str] = {
     "transient": "a retry helps",

@@ -319,7 +319,7 @@ def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | Non
     if exit_.signal is None and found.cause in _SAY_THEMSELVES and exit_.code is not None:
         return f": {signal_name(exit_.code - 128)} ended its command, and this system did not send it{sure}"
     said = CAUSES[found.cause].sentence.rstrip(".")
-    if exit_.signal is not None and said.startswith("SIG"):
+    if exit_.signal is not None and said.startswith("Ended by SIG"):
         said = said.partition(": ")[2] or said
     if found.cause == "traceback" and exception is not None:
         said = f"{said} ({exception})"

@@ -185,7 +185,7 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     for again, said in (
         (["backup", str(tmp_path / "b")], "not an empty folder"),
         (["restore", str(tmp_path / "b")], "--replace"),
-        (["restore", str(tmp_path)], "is no backup"),
+        (["restore", str(tmp_path)], "is not a backup"),
     ):
         refused = run("--root", str(root), "db", *again)
         assert refused.code == 125 and said in refused.err
@@ -194,7 +194,7 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     ).json()
     assert (restored["events"], restored["position"], restored["lostUpTo"]) == (5, 5, 5)
     assert (
-        "the log goes on from position 5" in run("--root", str(root), "db", "story", "system").out
+        "the log continues from position 5" in run("--root", str(root), "db", "story", "system").out
     )
     assert run("--root", str(root), "db", "check").code == 0
     assert run(

@@ -46,8 +46,8 @@ def test_an_exit_code_a_signal_or_a_row_is_explained(offline: Run, code: str, fi
 def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "137").out
     for text in (
-        "  reason   It exited with 137. A shell says so when SIGKILL",
-        "  type     unknown: whose",
+        "  reason   Exit code 137. A shell returns it if SIGKILL",
+        "  type     unknown: responsible side",
         "  try      Read the last",
         "explain-exit -9 ",
         "  may be   SIGKILL: memory that ran out",
@@ -56,7 +56,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "-9").out
     assert (
         "  type     if that is so: platform: " in out
-        and "  again    if that is so: trying again helps" in out
+        and "  again    if that is so: a retry helps" in out
     ), "who sent it is not known"
     assert (
         "explain-exit -9   (signal 9, SIGKILL, if that is meant)"
@@ -117,7 +117,7 @@ def test_a_cause_is_explained_by_its_word(offline: Run) -> None:
         out.splitlines()[0] == "outOfMemory: Memory ran out, and the kernel killed a process of the job."
     )
     for text in (
-        "  whose    of the job",
+        "  whose    caused by the job",
         "  not      canceled by anyone",
         "           a time limit",
         "  try      give it more memory",

@@ -364,8 +364,8 @@ def test_retries_go_by_the_cause() -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (134, "134, as scripts do whose command SIGABRT ended"),
-        (139, "139, as scripts do whose command SIGSEGV ended"),
+        (134, "134, as from a script whose command was ended by SIGABRT"),
+        (139, "139, as from a script whose command was ended by SIGSEGV"),
     ],
 )
 def test_a_reason_names_the_code_and_the_signal_of_this_exit(code: int, told: str) -> None:
