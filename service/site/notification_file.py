@@ -18,7 +18,15 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidValue
-from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, together
+from ...schema.text.yaml_structs import (
+    Fields,
+    Notes,
+    Part,
+    Wrong,
+    combined_refusal,
+    matching,
+    read_mapping,
+)
 from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
 from .startup_checks import MIN_SECRET_LENGTH, is_loopback, private
@@ -116,13 +124,13 @@ def load(path: str) -> tuple[Target, ...]:
     targets, found = read(path)
     if targets is not None:
         return targets
-    raise together(f"the file of notifications {path}", found)
+    raise combined_refusal(f"the file of notifications {path}", found)
 
 
 def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
     """The targets, or everything that is wrong with their file."""
     try:
-        given = opened(path, "notify.file", "targets; etc/notifications.example.yml is one")
+        given = read_mapping(path, "notify.file", "targets; etc/notifications.example.yml is one")
         _only_ours(path)
     except Refusal as e:
         return None, [e]
@@ -177,7 +185,7 @@ def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
     )
 
 
-# ---- what does not go together
+# ---- checks across fields
 
 
 def _check(part: Part, wrong: Wrong) -> None:

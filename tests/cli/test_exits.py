@@ -63,7 +63,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
         in offline("explain-exit", "9").out
     )
     assert (
-        "134 or 139, as scripts do whose command SIGABRT or SIGSEGV ended"
+        "134 or 139, as from a script whose command was ended by SIGABRT or SIGSEGV"
         in offline("job", "exits", "4139").out
     )
     assert (
