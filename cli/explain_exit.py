@@ -128,12 +128,12 @@ def _slurm_exit(state: str) -> "ExitInfo":
 
 
 def _print_exit(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
-    from ..diagnosis.classification import of_exit
+    from ..diagnosis.classification import classify_exit
     from ..diagnosis.exit_table import Table, classified
     from ..protocol.clusters.batch import BatchState
     from ..protocol.jobs.exit_info import signal_name
 
-    found = of_exit(exit_)
+    found = classify_exit(exit_)
     if exit_.code == 0:
         _print(
             "exit code 0: completed, regardless of its output and of its child processes",

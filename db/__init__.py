@@ -1,1 +1,4 @@
-"""What happened and what it adds up to: events, the fold, the store, the records, the index."""
+"""The event store: events, the folds over them, the SQLite file, and records derived from the log.
+
+No scheduling decision and no user interface lives here.
+"""

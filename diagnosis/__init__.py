@@ -1,1 +1,3 @@
-"""Diagnosis: one sentence to be written."""
+"""Classification of exits: causes, exit table, kill attribution and error lines in output. Pure;
+agents report facts and never import this package.
+"""

@@ -1,8 +1,8 @@
-"""The closed table of causes: why a run waits, runs or ended, one word for each, what it means,
-whose it is and what to do.
+"""The closed table of causes: why a run waits, runs or has ended. Each cause has an identifier, a
+meaning, a responsible side and advice.
 
-The words are what `job why` gives as `cause`. `refining` finds the word of an exit. `diagnosis`
-finds the class, the blame and the advice of that word, so that the two never contradict each other.
+`job why` shows the identifier as `cause`. `classification` finds the cause of an exit. `exit_table`
+takes type, blame and advice from the same cause, so that the two never contradict each other.
 """
 
 import signal
@@ -10,25 +10,25 @@ from typing import Literal
 
 import msgspec
 
-#: How sure it is. certain: somebody who must know says so. likely: what is known fits, and hardly
-#: anything else does. possible: it fits. unknown: what happened is known, and who or what did it is
-#: not.
+#: Confidence of a cause. certain: an authoritative source reported it. likely: the facts fit, and
+#: hardly any other cause fits. possible: the facts fit. unknown: the event is known, its originator
+#: is not.
 Confidence = Literal["certain", "likely", "possible", "unknown"]
-#: As in a diagnosis, and `nobody`: there is nothing to mend.
+#: As in a diagnosis, and `nobody`: nothing needs repair.
 Whose = Literal["user", "platform", "resource", "unknown", "nobody"]
 
 WHOSE: dict[Whose, str] = {
-    "user": "of the job: its program, its input, or what was asked for it",
-    "platform": "of the platform, not of the job",
-    "resource": "what it needs is not to be had yet",
-    "unknown": "whose it is cannot be told",
-    "nobody": "nobody's: there is nothing to mend",
+    "user": "caused by the job: its program, its input, or its request",
+    "platform": "caused by the platform, not the job",
+    "resource": "a resource that is not available yet",
+    "unknown": "responsible side unknown",
+    "nobody": "nothing to repair",
 }
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One word. sentence: what it means; todo: what a person can try, the likeliest first;
-    excludes: what it is taken for and is not.
+    """One cause. word: its identifier. whose: responsible side. sentence: meaning. todo: advice,
+    most likely to help first. excludes: causes that look similar but are ruled out.
     """
 
     word: str
@@ -40,109 +40,109 @@ class Cause(msgspec.Struct, frozen=True):
 
 _AGAIN = "Submit it again."
 _LOGS = "Read the last lines of its output, then all of it."
-_STORY = "Look who or what did it: jobscribe trace JOB"
-_ACTIVE = "Look what holds the places: jobscribe job list --active"
+_EVENTS = "Look for the event that caused it: jobscribe trace JOB"
+_ACTIVE = "List the active runs: jobscribe job list --active"
 _POOL = "Ask for less, or look what the hosts have: jobscribe pool show"
-_CHECK = "Look what is wrong with the hosts: jobscribe pool check"
+_CHECK = "Check the hosts: jobscribe pool check"
 _CLUSTER = "Look what the cluster offers: jobscribe cluster list"
 MORE_MEMORY = "give it more memory: a smaller input, fewer runs at once, or a machine or cgroup with a higher limit"
 
-#: What ended.
+#: Ended runs.
 _ENDED = (
     Cause(
         "completed",
         "nobody",
-        "It did what it was to do.",
-        ("Fetch its results: jobscribe job logs JOB shows what it wrote.",),
+        "The run succeeded.",
+        ("Fetch its results: jobscribe job logs JOB shows its output.",),
     ),
     Cause(
         "canceled",
         "user",
-        "Somebody asked for its end, through this system.",
+        "A user canceled the run through jobscribe.",
         ("Submit it again if that was a mistake.",),
         ("a time limit", "its own exit"),
     ),
     Cause(
         "timeLimit",
         "user",
-        "It ran as long as its time limit allows, and was ended.",
+        "The run reached its time limit and was stopped.",
         (
             "submit it again with a longer --time-limit",
-            "Have the program save its state, so that the next run can go on from there.",
+            "Have the program save its state, so that the next run can continue.",
         ),
-        ("asked for by anyone", "its own exit"),
+        ("canceled by anyone", "its own exit"),
     ),
     Cause(
         "queueLimit",
         "resource",
-        "It waited longer than its queue limit and never started.",
+        "The run reached its queue limit and never started.",
         (
             "Submit it again with a longer queue limit, or without one.",
-            "Ask for less, so that there is room for it earlier.",
+            "Ask for less, so that it fits earlier.",
         ),
-        ("asked for by anyone", "a fault of the job: it never started"),
+        ("canceled by anyone", "a fault of the job: it never started"),
     ),
     Cause(
         "dependency",
         "user",
-        "It is to run after another run: it waits for that, or was canceled as that did not end as it asked for.",
-        ("Look at the run that it is to run after: jobscribe job why JOB",),
+        "The run depends on another run, which has not ended, or did not end as required.",
+        ("Look at the other run: jobscribe job why OTHER",),
     ),
     Cause(
         "shutdown",
         "platform",
-        "It was ended from outside: its machine was shut down, or the keeper of its jobs was told to end.",
-        (_AGAIN, _STORY),
+        "The run was ended by a shutdown of its machine, or by a stop of its keeper.",
+        (_AGAIN, _EVENTS),
         ("canceled by anyone", "a time limit", "its own exit"),
     ),
     Cause(
         "decided",
         "user",
-        "Other tasks of it had decided how the attempt ends, so this one was stopped.",
+        "The result of the attempt was already decided by other tasks, so this task was stopped.",
         ("Look which task decided it: jobscribe job tasks JOB",),
         ("a failure of its own",),
     ),
     Cause(
         "lost",
         "platform",
-        "How it ended is not known: its machine, or everything that watched it, went away.",
-        ("Look whether its output is complete; if not, submit it again.", _STORY),
+        "The exit status is unknown: its machine, or every process that watched it, went away.",
+        ("Check whether its output is complete; if not, submit it again.", _EVENTS),
         ("a failure that the job reported",),
     ),
     Cause(
         "agentStartFailed",
         "platform",
-        "The agent that was to run it could not be started, so it never ran.",
-        ("Mend what the last failure names, then submit it again.", _STORY),
+        "The agent of the run did not start, so the run never started.",
+        ("Fix the last failure shown, then submit it again.", _EVENTS),
         ("a fault of the job: it never started",),
     ),
     Cause(
         "startFailed",
         "unknown",
-        "It could not be started, and never ran.",
-        ("Mend what the sentence names, then submit it again.",),
+        "The start of the run failed; it never ran.",
+        ("Fix the reported problem, then submit it again.",),
     ),
     Cause(
         "setupFailed",
         "user",
-        "A module that it asked for could not be loaded, or its set-up failed, before its command could begin.",
+        "A requested module could not be loaded, or the set-up failed, before the command started.",
         (
-            "Check the name of the module ('module avail' on the cluster lists them), or the lines of set-up, by what they said.",
+            "Check the module name ('module avail' on the cluster lists them), or the set-up lines; the output has their errors.",
         ),
     ),
     Cause(
         "notFound",
         "user",
-        "The command, or one that a script calls, was not found.",
+        "The command, or a command that its script calls, was not found.",
         (
-            "Check the spelling and PATH; a path in full always works.",
+            "Check the spelling and PATH; an absolute path always works.",
             "Load the module or environment that has the command.",
         ),
     ),
     Cause(
         "notExecutable",
         "user",
-        "The command was found but may not be executed.",
+        "The command was found but cannot be executed.",
         (
             "Make the file executable (chmod +x).",
             "Check its first line (#!), and that its disk is not mounted noexec.",
@@ -151,7 +151,7 @@ _ENDED = (
     Cause(
         "wrongArchitecture",
         "user",
-        "The program was built for another kind of machine, or is no program at all.",
+        "The program was built for another processor type, or is not a program.",
         (
             "Compare 'file PROGRAM' with 'uname -m' on the machine.",
             "Build it for that machine, or give a script its first line (#!).",
@@ -160,51 +160,51 @@ _ENDED = (
     Cause(
         "libraryMissing",
         "user",
-        "The program was found, and a shared library that it needs was not.",
+        "The program was found, but not a shared library that it needs.",
         (
-            "Load the modules that were loaded when it was built, or set LD_LIBRARY_PATH; 'ldd PROGRAM' lists what is missing.",
+            "Load the modules that were loaded for its build, or set LD_LIBRARY_PATH; 'ldd PROGRAM' lists missing libraries.",
         ),
     ),
     Cause(
         "outOfMemory",
         "user",
-        "Memory ran out, and the kernel killed a process of it.",
+        "Memory ran out, and the kernel killed a process of the job.",
         (MORE_MEMORY,),
         ("canceled by anyone", "a time limit"),
     ),
     Cause(
         "killed",
         "unknown",
-        "SIGKILL ended it, which no program can catch; this system did not send it.",
+        "Killed by SIGKILL (not sent by jobscribe); no program can catch SIGKILL.",
         (
-            "Look for who sent it: an operator, a guard of the machine, its batch system or engine.",
-            "Submit it again; if it ends so again, ask the operator to look into the kernel's log (dmesg).",
+            "Look for the sender: an operator, a guard of the machine, its batch system or engine.",
+            "Submit it again; if it happens again, ask the operator to check the kernel's log (dmesg).",
         ),
-        ("sent by this system", "canceled by anyone", "a time limit"),
+        ("sent by jobscribe", "canceled by anyone", "a time limit"),
     ),
     Cause(
         "terminated",
         "unknown",
-        "SIGTERM asked it to end; this system did not send it.",
+        "Ended by SIGTERM (not sent by jobscribe).",
         (
-            "Look whether it, or a script around it, sends that signal itself, or whether its machine was being shut down.",
+            "Check whether the program, or a script around it, sends SIGTERM, or whether its machine was being shut down.",
             _AGAIN,
         ),
-        ("sent by this system", "canceled by anyone", "a time limit"),
+        ("sent by jobscribe", "canceled by anyone", "a time limit"),
     ),
     Cause(
         "interrupted",
         "unknown",
-        "SIGINT or SIGQUIT, which Ctrl-C and Ctrl-\\ send, ended it; this system did not send it.",
-        ("Look whether it, or a script around it, sends that signal itself.", _AGAIN),
+        "Ended by SIGINT or SIGQUIT, as sent by Ctrl-C and Ctrl-\\ (not sent by jobscribe).",
+        ("Check whether the program, or a script around it, sends that signal.", _AGAIN),
         ("canceled by anyone",),
     ),
     Cause(
         "hangup",
         "unknown",
-        "SIGHUP ended it: a terminal or a session that it belonged to was closed.",
+        "Ended by SIGHUP: its terminal or session was closed.",
         (
-            "Look whether it starts a session of its own, as ssh or screen do; 'nohup' in front of the command ignores the signal.",
+            "Check whether it starts a session of its own, as ssh or screen do; 'nohup' before the command ignores SIGHUP.",
             _AGAIN,
         ),
         ("canceled by anyone",),
@@ -212,35 +212,35 @@ _ENDED = (
     Cause(
         "brokenPipe",
         "user",
-        "It wrote to a pipe or connection that nobody read from any more.",
+        "It wrote to a pipe or connection that no process read from any more.",
         (
-            "Look at what reads from it: the command behind the pipe ('head' does that), or the other task, ended first.",
+            "Look at the reader: the command after the pipe (such as 'head'), or the other task, ended first.",
         ),
     ),
     Cause(
         "crash",
         "user",
-        "The kernel ended it for what its program did: a bad address, a bad instruction, bad arithmetic, or abort().",
+        "The program crashed: a bad address, a bad instruction, bad arithmetic, or abort().",
         (
-            "Read what it wrote last, then run it with a smaller input and a build that checks bounds.",
-            "Raise the limit of the stack (ulimit -s), where large arrays lie on it.",
+            "Read its last output, then run it with a smaller input and a build that checks bounds.",
+            "Raise the stack limit (ulimit -s) if it has large arrays on the stack.",
         ),
         ("canceled by anyone", "a time limit"),
     ),
     Cause(
         "cpuLimit",
         "user",
-        "It used more CPU time than a limit of one process (ulimit -t) allows.",
+        "A process used more CPU time than its limit (ulimit -t).",
         (
             "Look for 'ulimit -t' in the job and raise it there; if there is none, ask the operator for a higher limit.",
-            "Make it do less in one process.",
+            "Make one process do less.",
         ),
         ("the time limit of the run",),
     ),
     Cause(
         "fileSizeLimit",
         "user",
-        "It wrote a longer file than a limit of one process (ulimit -f) allows.",
+        "A process wrote a longer file than its limit (ulimit -f).",
         (
             "Look for 'ulimit -f' in the job and raise it there; if there is none, ask the operator for a higher limit.",
             "Write shorter files.",
@@ -250,7 +250,7 @@ _ENDED = (
     Cause(
         "memoryRefused",
         "user",
-        "It asked for more memory than it could have, and was refused; nothing was killed for that.",
+        "A request for memory was refused; no process was killed.",
         (
             "Look for 'ulimit -v' in the job and raise it there: with such a limit, more memory for the job does not help.",
             "Give it more memory if there is no such limit, or make it need less.",
@@ -260,7 +260,7 @@ _ENDED = (
     Cause(
         "commandTimeout",
         "user",
-        "It exited with 124, as 'timeout' does when the command that it runs takes too long.",
+        "Exit code 124, as from 'timeout' when its command takes too long.",
         (
             "Look for 'timeout' in the job, and give it more time there.",
             "Look why that command took so long.",
@@ -270,9 +270,9 @@ _ENDED = (
     Cause(
         "signal",
         "unknown",
-        "A signal ended it that usually means nothing by itself.",
+        "Ended by a signal without a usual meaning.",
         (
-            "Look whether the program, or something beside it, sends this signal; Slurm sends SIGUSR1 before a time limit, if asked to.",
+            "Check whether the program, or another process, sends this signal; Slurm sends SIGUSR1 before a time limit on request.",
         ),
     ),
     Cause(
@@ -280,78 +280,74 @@ _ENDED = (
         "platform",
         "A disk that it wrote to was full.",
         (
-            "Find which one is full: 'df -h' and 'df -i' on its machine; remove what is not needed, or write to another one.",
+            "Find the full disk: 'df -h' and 'df -i' on its machine; remove unneeded files, or write to another disk.",
         ),
         ("a quota",),
     ),
     Cause(
         "quota",
         "user",
-        "Its user has used up the disk quota there.",
-        (
-            "Remove what is not needed any more ('quota -s' shows what is used), or ask the operator for more.",
-        ),
+        "The user's disk quota was used up.",
+        ("Remove unneeded files ('quota -s' shows the usage), or ask the operator for more.",),
         ("a full disk",),
     ),
     Cause(
         "traceback",
         "user",
-        "A Python program ended with an exception that nothing caught.",
-        ("Read the exception and the lines of the program that it names.",),
+        "A Python program ended with an uncaught exception.",
+        ("Read the exception and the program lines it names.",),
         ("canceled by anyone", "a time limit"),
     ),
     Cause(
         "usage",
         "user",
-        "The command did not understand its arguments.",
-        (
-            "Compare its arguments with what its --help says; quotes and blanks may be lost on the way through a shell.",
-        ),
+        "The command did not accept its arguments.",
+        ("Compare its arguments with its --help; a shell may remove quotes and blanks.",),
     ),
     Cause(
         "launcher",
         "unknown",
-        "It exited with 255, as ssh and MPI launchers do that cannot reach something; -1 becomes 255, too.",
-        ("Look for what ssh, srun or mpirun wrote, and try the same connection by hand.",),
+        "Exit code 255, as from ssh and MPI launchers that cannot connect; -1 becomes 255, too.",
+        ("Look for errors of ssh, srun or mpirun, and try the same connection by hand.",),
     ),
     Cause(
         "exit",
         "unknown",
-        "It ended by itself, and said so by its exit code; what that code means only its program knows.",
+        "It ended with an exit code that only its program can explain.",
         (_LOGS,),
         ("canceled by anyone", "a time limit"),
     ),
     Cause(
         "slurmCanceled",
         "unknown",
-        "Somebody canceled its job in Slurm, not here; who it was is not known.",
+        "The job was canceled in Slurm, not here, by an unknown user.",
         (
-            "Ask who canceled it, and why, before you submit it again: 'sacct -j ID' on the cluster may name who.",
+            "Ask who canceled it, and why, before you submit it again: 'sacct -j ID' on the cluster may name the user.",
         ),
         ("canceled by anyone here", "a time limit", "its own exit"),
     ),
     Cause(
         "slurmCanceledByUser",
         "user",
-        "Its own user canceled its job in Slurm, not here.",
+        "Its own user canceled the job in Slurm, not here.",
         ("Submit it again if that was a mistake.",),
         ("canceled by anyone here", "a time limit", "its own exit"),
     ),
     Cause(
         "slurmCanceledByOther",
         "platform",
-        "Somebody else than its user canceled its job in Slurm: an operator of the cluster.",
+        "Another user canceled the job in Slurm: an operator of the cluster.",
         ("Ask the operators of the cluster why, before you submit it again.",),
         ("canceled by anyone here", "a time limit", "its own exit", "a fault of its program"),
     ),
     Cause(
         "nodeFail",
         "platform",
-        "A node of the cluster failed under it.",
+        "A node of the cluster failed under the job.",
         (
-            "Submit it again; it may come to other nodes.",
-            "Tell the operators of the cluster which node it was, if it happens again.",
-            "Look there how long a login takes where its script had not begun: 'time bash -l -c true'.",
+            "Submit it again; it may get other nodes.",
+            "Tell the operators of the cluster the node's name if it happens again.",
+            "Check how long a login takes there if its script had not begun: 'time bash -l -c true'.",
         ),
         ("canceled by anyone here", "a time limit", "its own exit"),
     ),
@@ -360,32 +356,32 @@ _ENDED = (
         "platform",
         "The cluster could not boot its nodes, or could not launch it there.",
         (
-            "Submit it again; it may come to other nodes.",
-            "Tell the operators of the cluster which node it was, if it happens again.",
+            "Submit it again; it may get other nodes.",
+            "Tell the operators of the cluster the node's name if it happens again.",
         ),
         ("canceled by anyone here", "a time limit", "its own exit"),
     ),
     Cause(
         "preempted",
         "platform",
-        "Slurm took its nodes away for a job that goes before it.",
+        "Slurm preempted it: a job with higher priority took its nodes.",
         (
             _AGAIN,
-            "Ask for a partition or QOS that is not preempted, or have the program save its state when it is told to end.",
+            "Ask for a partition or QOS without preemption, or have the program save its state when it is told to end.",
         ),
         ("canceled by anyone here", "a time limit", "its own exit"),
     ),
     Cause(
         "deadline",
         "user",
-        "It could not have ended before its deadline any more, and Slurm removed it.",
+        "It could no longer end before its deadline, so Slurm removed it.",
         ("Submit it again with a later deadline, or with a shorter time limit.",),
         ("canceled by anyone here", "its own exit"),
     ),
     Cause(
         "purged",
         "nobody",
-        "It is over, and its files were removed since.",
+        "The run ended, and its files were removed later.",
         ("Submit it again to have its files back.",),
     ),
     Cause(
@@ -393,106 +389,106 @@ _ENDED = (
     ),
 )
 
-#: What waits or runs: the words of `queueState`, and `running`.
+#: Waiting and running runs: the values of `queueState`, and `running`.
 _LIVE = (
     Cause(
         "running",
         "nobody",
-        "Its processes run.",
-        ("Follow what it writes: jobscribe job logs -f JOB",),
+        "Its processes are running.",
+        ("Follow its output: jobscribe job logs -f JOB",),
     ),
     Cause(
         "stopping",
         "nobody",
-        "It is coming to its end.",
-        ("Wait: what does not end by itself is killed after its grace time.",),
+        "The run is being stopped.",
+        ("Wait: processes that do not end are killed after the grace time.",),
     ),
     Cause(
         "ending",
         "nobody",
-        "Its command has ended; something of it is still there, and its own exit decides the result.",
-        ("Wait: it is over when nothing of it is left.",),
-        ("running: its time limit is not counted any more",),
+        "Its command has ended, other processes are still alive; the command's exit decides the result.",
+        ("Wait: the run ends with its last process.",),
+        ("running: its time limit no longer counts",),
     ),
     Cause(
         "debug_hold",
         "user",
-        "It failed, and is kept for somebody to look at.",
-        ("Enter it: jobscribe job shell JOB", "Give back what it holds: jobscribe job release JOB"),
+        "A task failed and is held for debugging.",
+        ("Enter it: jobscribe job shell JOB", "Release its resources: jobscribe job release JOB"),
     ),
     Cause(
         "retry_wait",
         "platform",
-        "An attempt failed, and another one follows by itself.",
-        ("Wait, or take it back: jobscribe job cancel JOB",),
+        "An attempt failed, and the next one starts by itself.",
+        ("Wait, or cancel it: jobscribe job cancel JOB",),
     ),
     Cause(
         "starting",
         "nobody",
-        "Its agent was asked to start it; an image may have to be pulled before.",
-        ("Wait; if it takes minutes, look where it stands: jobscribe job tasks JOB",),
+        "Its agent was told to start it; an image may have to be pulled first.",
+        ("Wait; if it takes minutes, look at its tasks: jobscribe job tasks JOB",),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "agent",
         "platform",
-        "Its agent, which starts it, is not there yet.",
-        ("Wait; it is tried again by itself. What was tried: jobscribe trace JOB",),
+        "Its agent has not started yet.",
+        ("Wait: the start is retried. Previous tries: jobscribe trace JOB",),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "op_slot",
         "resource",
-        "Other runs of the same user have the places that one user may have.",
-        (_ACTIVE, "Cancel what is not needed: jobscribe job cancel OTHER"),
+        "Other runs of the same user fill the user's limit of concurrent runs.",
+        (_ACTIVE, "Cancel unneeded runs: jobscribe job cancel OTHER"),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "cpu_slot",
         "resource",
-        "Other runs have all places of the machine or cluster.",
-        (_ACTIVE, "Wait: places are given in the order of submission."),
+        "Other runs fill the limit of concurrent runs of the machine or cluster.",
+        (_ACTIVE, "Wait: runs start in the order of submission."),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "array_slot",
         "resource",
-        "As many runs of its array are under way as were to be at once.",
-        ("Wait for those before it, or submit the array with more at once.",),
+        "Its array runs as many runs at once as it may.",
+        ("Wait for earlier runs, or submit the array with more at once.",),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "run_dir",
         "resource",
-        "The earlier run in the same directory has not ended yet.",
-        ("Wait: it is being ended. What is left of it: jobscribe job list --active",),
+        "An earlier run in the same directory has not ended yet.",
+        ("Wait: the earlier run is being ended. Active runs: jobscribe job list --active",),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "resources",
         "resource",
-        "No host has what it asks for free at the moment.",
+        "No host has the requested resources free at the moment.",
         (_POOL, _ACTIVE),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "ports",
         "resource",
-        "Ports that it asks for are in use, or are being looked at.",
-        ("Leave the beginning of port ranges out, so that free ones are found.",),
+        "Requested ports are in use, or are being checked.",
+        ("Leave out the start of port ranges, so that jobscribe chooses free ports.",),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "no_host",
         "user",
-        "No host or cluster that there is may take it.",
-        (_POOL, _CLUSTER, "Cancel it, and submit it again asking for what there is."),
+        "No existing host or cluster can take it.",
+        (_POOL, _CLUSTER, "Cancel it, and submit it again with a request that fits."),
         ("a failure: it waits",),
     ),
     Cause(
         "host_down",
         "platform",
-        "No host that it may go to can be asked.",
+        "No host for it can be reached.",
         (_CHECK, "Tell the operator which host is down."),
         ("a fault of the job: it waits",),
     ),
@@ -502,16 +498,16 @@ _LIVE = (
         "Its host has no memory left for another agent.",
         (
             _ACTIVE,
-            "Wait until an agent there has gone, or have the operator raise the host's memory for agents.",
+            "Wait until an agent there has ended, or ask the operator to raise the host's memory for agents.",
         ),
         ("a fault of the job: it waits",),
     ),
     Cause(
         "sign_in",
         "user",
-        "Its user has to sign in to the cluster first.",
+        "Its user must sign in to the cluster first.",
         ("Sign in: jobscribe login CLUSTER",),
-        ("a failure: it goes on by itself after the sign-in",),
+        ("a failure: it continues by itself after the sign-in",),
     ),
     Cause(
         "slurm",
@@ -522,10 +518,10 @@ _LIVE = (
     ),
 )
 
-#: All words. The order is that of a page: ends first.
+#: All causes; ended runs first, which is the order in the documentation.
 CAUSES: dict[str, Cause] = {cause.word: cause for cause in (*_ENDED, *_LIVE)}
 
-#: Signals by the word that they are, whoever sent them.
+#: Causes by signal, whoever sent it.
 BY_SIGNAL: dict[int, str] = {
     signal.SIGHUP: "hangup",
     signal.SIGINT: "interrupted",
@@ -548,7 +544,7 @@ BY_SIGNAL: dict[int, str] = {
         "crash",
     ),
 }
-#: Why we stopped it, and what Slurm calls ends of its own doing.
+#: Causes by jobscribe's own stop reason, and by Slurm's state for runs that Slurm ended.
 BY_STOP = {
     "cancel": "canceled",
     "timeLimit": "timeLimit",
@@ -568,7 +564,7 @@ BY_SLURM = {
     "DEADLINE": "deadline",
     "OUT_OF_MEMORY": "outOfMemory",
 }
-#: Ends of a run that are no exit of its own.
+#: Causes by end reason of a run, for ends without an exit of its own.
 BY_REASON = {
     "cancel": "canceled",
     "timeLimit": "timeLimit",

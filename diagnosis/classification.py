@@ -1,9 +1,9 @@
-"""From what is known of one end to a word of the table of causes: how sure, what shows it, what it
-is not. Pure, and cheap.
+"""Classification of a run's end: finds its cause, confidence, evidence and excluded causes. Pure
+and cheap.
 
-Facts come first (see `ladder`), then signals, then exit codes that are a convention, then what was
-written last, which is never more than likely. `by_facts` leaves output out: its word decides the
-class, by which a run is tried again or not (see `diagnosis`).
+The order: facts (see `kill_attribution`), signals, conventional exit codes, and last the output,
+which is never more than likely. `classify_by_facts` ignores output: its cause decides the type, and
+so whether a run is retried (see `exit_table`).
 """
 
 import signal
@@ -12,10 +12,10 @@ from ..protocol.jobs.exit_info import ExitInfo, signal_name
 from ..protocol.jobs.status import CANCELED, COMPLETED, PURGED
 from . import output_patterns
 from .causes import BY_REASON, BY_SIGNAL, BY_STOP, Confidence
-from .kill_attribution import Classification, climb, facts_of, intent, ulimits
+from .kill_attribution import Classification, attribute_kill, facts_of, own_stop, ulimits
 
-#: A shell says 128+n; these n are what programs die of by themselves, so hardly anybody says such a
-#: code for anything else.
+#: Signals that a program raises by its own error. An exit code of 128+n for these rarely has another
+#: meaning.
 _OWN_SIGNALS = frozenset(
     (
         signal.SIGSEGV,
@@ -29,11 +29,11 @@ _OWN_SIGNALS = frozenset(
         signal.SIGXFSZ,
     )
 )
-#: Programs that handle these exit with 128+n by themselves, and shells are silent about two of
+#: Programs that handle these signals also exit with 128+n, and shells print no message for two of
 #: them.
 _ALSO_SAID = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE))
 _NOT_EXECUTABLE, _NOT_FOUND, _LAUNCHER, _GENERAL = 126, 127, 255, 1
-#: Which complaints say something about which codes; others about all.
+#: Causes by error line that can explain only these exit codes; the others can explain any code.
 _OF_CODE = {
     _NOT_EXECUTABLE: frozenset({"wrongArchitecture"}),
     _NOT_FOUND: frozenset({"libraryMissing", "notFound"}),
@@ -52,9 +52,9 @@ _ANY = frozenset(
         "memoryRefused",
     }
 )
-#: Options of `ulimit` that may explain a cause.
+#: Option of `ulimit` that may explain a cause.
 _BY_ULIMIT = {"cpuLimit": "-t", "fileSizeLimit": "-f", "memoryRefused": "-v"}
-#: What the start says that failed, in words of the kernel.
+#: Texts of the kernel and the engine in a failed start, and their causes.
 _START = (
     ("Exec format error", "wrongArchitecture"),
     ("quota", "quota"),
@@ -66,10 +66,12 @@ _START = (
 NO_CORE = "no core was written: a run has none unless it was submitted with --core (--core 1G), and 'ulimit -c' in it cannot raise that"
 
 
-def refined(
+def classify_run(
     status: str, reason: str | None, exit_: ExitInfo | None, lines: list[str] | None = None
 ) -> Classification:
-    """status, reason: the run's. lines: the newest of its output, where they are at hand already."""
+    """Classify the end of a run. status, reason: of the run. lines: its newest output if the caller
+    has it already.
+    """
     if status == PURGED:
         return Classification("purged", "certain")
     if status == COMPLETED:
@@ -77,7 +79,7 @@ def refined(
     if reason == "lost" and exit_ is not None and exit_.source == "lost":
         return _lost(exit_)
     if reason in BY_REASON:
-        noted = intent(exit_) if exit_ is not None else None
+        noted = own_stop(exit_) if exit_ is not None else None
         return Classification(
             BY_REASON[reason], "certain", noted.evidence if noted is not None else ()
         )
@@ -90,17 +92,17 @@ def refined(
             else "exit"
         )
         return Classification(word, "certain" if word != "exit" else "unknown")
-    return of_exit(exit_, lines)
+    return classify_exit(exit_, lines)
 
 
-def by_facts(exit_: ExitInfo) -> Classification:
-    """Of one execution alone, whatever it printed."""
-    return of_exit(exit_, [])
+def classify_by_facts(exit_: ExitInfo) -> Classification:
+    """Classify one execution without its output."""
+    return classify_exit(exit_, [])
 
 
 def is_guess(cause: str, confidence: Confidence | str | None) -> bool:
-    """Can it have been something else, or somebody whom nobody knows, so that whose it is may be
-    otherwise as well?
+    """Return whether another cause or an unknown sender is possible, so that the responsible side
+    may differ.
     """
     return (
         confidence == "possible"
@@ -109,35 +111,33 @@ def is_guess(cause: str, confidence: Confidence | str | None) -> bool:
     )
 
 
-#: Signals that say nothing of who sent them: with "unknown" that is what is not known; those that
-#: are known to have ended it.
+#: Signals of unknown sender: with confidence "unknown" the sender is unknown; the second set are
+#: signals that certainly ended the run.
 _BY_SOMEBODY, _SENT = frozenset({"killed", "terminated"}), frozenset({"interrupted", "hangup"})
 
 
-def of_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Classification:
-    """Of one execution alone."""
-    found = _of_exit(exit_, lines)
+def classify_exit(exit_: ExitInfo, lines: list[str] | None = None) -> Classification:
+    """Classify one execution."""
+    found = _classify(exit_, lines)
     limits = ulimits(exit_, _BY_ULIMIT[found.cause]) if found.cause in _BY_ULIMIT else ()
     return (
-        found._replace(
-            evidence=(*found.evidence, f"a limit that holds in the job: {', '.join(limits)}")
-        )
+        found._replace(evidence=(*found.evidence, f"limit set in the job: {', '.join(limits)}"))
         if limits
         else found
     )
 
 
-def _of_exit(exit_: ExitInfo, lines: list[str] | None) -> Classification:
+def _classify(exit_: ExitInfo, lines: list[str] | None) -> Classification:
     if exit_.code == 0 and exit_.stop_reason is None:
         return Classification("completed", "certain")
     if exit_.source == "start" and exit_.stop_reason is None:
         return _start(exit_)
     if exit_.source == "lost" and exit_.stop_reason is None:
         return _lost(exit_)
-    found = climb(exit_)
+    found = attribute_kill(exit_)
     if found is not None:
-        # that a code is all there is does not keep its output from saying more
-        return found if found.cause != "exit" else _by_words(exit_, lines, _ANY) or found
+        # if only the exit code is known, the output may explain more
+        return found if found.cause != "exit" else _by_output(exit_, lines, _ANY) or found
     if exit_.signal is not None:
         return _signal(exit_)
     return _code(exit_, lines)
@@ -148,7 +148,7 @@ def _lost(exit_: ExitInfo) -> Classification:
         return Classification(BY_STOP.get(exit_.stop_reason, "canceled"), "certain")
     if exit_.out_of_memory:
         return Classification(
-            "outOfMemory", "possible", ("memory ran out in it before its end, which nobody saw",)
+            "outOfMemory", "possible", ("memory ran out before its end, which was not observed",)
         )
     return Classification("lost", "unknown")
 
@@ -158,14 +158,14 @@ def _start(exit_: ExitInfo) -> Classification:
         None,
         "diskFull",
         "engineRefused",
-    )  # any other fault says itself what was missing
+    )  # any other fault names the missing resource itself
     word = next(
         (word for text, word in _START if named and text in (exit_.detail or "")), "startFailed"
     )
     if exit_.fault == "diskFull" and word == "startFailed":
         word = "diskFull"
     return Classification(
-        word, "certain", ("its start said so: it never ran",) if word != "startFailed" else ()
+        word, "certain", ("the error of its start; it never ran",) if word != "startFailed" else ()
     )
 
 
@@ -178,7 +178,7 @@ def _signal(exit_: ExitInfo) -> Classification:
 def _core(exit_: ExitInfo) -> tuple[str, ...]:
     if exit_.core_dumped:
         return (
-            "a core was written: 'core*' in its run directory, or where kernel.core_pattern of its machine says ('coredumpctl list')",
+            "a core was written: 'core*' in its run directory, or at kernel.core_pattern of its machine ('coredumpctl list')",
         )
     return (NO_CORE,)
 
@@ -186,30 +186,30 @@ def _core(exit_: ExitInfo) -> tuple[str, ...]:
 def _code(exit_: ExitInfo, lines: list[str] | None) -> Classification:
     code = exit_.code or 0
     number, by_shell = code - 128, facts_of(exit_).via_shell
-    told = f"{code} is what a shell says whose command {signal_name(number)} ended"
+    by_convention = f"a shell returns {code} if {signal_name(number)} ended its command"
     if number in BY_SIGNAL and by_shell is not False and (by_shell or number in _OWN_SIGNALS):
         word = BY_SIGNAL[number]
         return Classification(
             word,
             "certain" if by_shell else "likely",
-            (told, *(_core(exit_) if word == "crash" else ())),
+            (by_convention, *(_core(exit_) if word == "crash" else ())),
         )
     if number == signal.SIGINT and output_patterns.interrupted(_lines(exit_, lines)):
         return Classification(
             "interrupted",
             "likely",
-            (told, "Python's last exception is KeyboardInterrupt, which SIGINT raises"),
+            (by_convention, "Python's last exception is KeyboardInterrupt, which SIGINT raises"),
         )
-    said = _by_words(
+    by_output = _by_output(
         exit_,
         lines,
         _ANY | _OF_CODE.get(code, frozenset({"usage"}) if code != _GENERAL else frozenset()),
     )
-    if said is not None:
-        return said
+    if by_output is not None:
+        return by_output
     if number in _ALSO_SAID and by_shell is not False:
         return Classification(
-            "exit", "possible", (f"{told}, and what a program may say by itself",)
+            "exit", "possible", (f"{by_convention}; a program may also return it by itself",)
         )
     match code:
         case 124:
@@ -218,7 +218,7 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Classification:
                 "commandTimeout",
                 "likely" if calls else "possible",
                 (
-                    "124 is what 'timeout' says of a command that took too long"
+                    "'timeout' returns 124 if its command takes too long"
                     + (", and the job calls it" if calls else ""),
                 ),
             )
@@ -226,22 +226,22 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Classification:
             return Classification(
                 "notExecutable",
                 "likely",
-                ("126 is what a shell says of what it found and may not execute",),
+                ("a shell returns 126 for a command that it cannot execute",),
             )
         case 127:
             return Classification(
-                "notFound", "likely", ("127 is what a shell says of what it did not find",)
+                "notFound", "likely", ("a shell returns 127 for a command that it does not find",)
             )
         case 255:
             return Classification(
                 "launcher",
                 "possible",
-                ("255 is what ssh and MPI launchers say, and what exit(-1) becomes",),
+                ("ssh and MPI launchers return 255, and exit(-1) becomes 255",),
             )
         case _:
             own = number in BY_SIGNAL
             denied = (
-                (f"{signal_name(number)}: the program said {code} by itself, no signal ended it",)
+                (f"{signal_name(number)}: the program itself returned {code}, no signal ended it",)
                 if own
                 else ()
             )
@@ -250,14 +250,16 @@ def _code(exit_: ExitInfo, lines: list[str] | None) -> Classification:
             )
 
 
-def _by_words(
+def _by_output(
     exit_: ExitInfo, lines: list[str] | None, words: frozenset[str]
 ) -> Classification | None:
-    """What its last lines say. Only ever likely: whoever can write a line can write this one."""
+    """Classify by the last lines of output. At most likely, because any program can print such a
+    line.
+    """
     lines = _lines(exit_, lines)
     if not lines:
         return None
-    found = output_patterns.complaint(lines, words)
+    found = output_patterns.known_error_line(lines, words)
     if found is not None:
         return Classification(
             found.word,

@@ -1,14 +1,14 @@
-"""What an exit means: one row of the exit table, and the line of output that seems to say why.
-Shapes and rules, pure.
+"""The exit table: finds the row that explains an exit, and a hint from a line of output. Shapes and
+rules, pure.
 
-The first that applies decides: (a) we stopped it; (b) facts of the driver and of the kernel; (c)
-the cause that all facts together show (`refining`); (d) its signal; (e) its exit code; (f) nothing
-of this is known. A row can ask for the cause beside any other condition, so that a code or a signal
-never contradicts what is known. A line of output decides nothing: it is a hint for people. So a job
-cannot print itself another class, and a log that looks like a fault of its user never keeps a run
-from being tried again after a machine was lost.
+The first step with a matching row decides: (a) jobscribe stopped the execution; (b) facts of the
+driver and the kernel; (c) the cause that all facts together show (`classification`); (d) the
+signal; (e) the exit code; (f) none of these. A row can require a cause beside any other condition,
+so that a code or a signal never contradicts the facts. A line of output decides nothing: it is a
+hint for people. So a job cannot choose its type by its output, and a log that looks like a user
+error never prevents a retry after a machine was lost.
 
-Codes of rows begin at 1000, exit codes end at 255: the two can never be taken for each other.
+Codes of rows start at 1000 and exit codes end at 255, so they cannot be confused.
 """
 
 import re
@@ -20,42 +20,42 @@ import msgspec
 from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, number_of_signal, signal_name
 from . import output_patterns
 from .causes import CAUSES
-from .classification import by_facts
+from .classification import classify_by_facts
 from .kill_attribution import Classification
 
-#: Whose it is.
+#: The responsible side.
 Cause = Literal["user", "platform", "resource", "unknown"]
-#: What trying again would do: help; help later; not help; nobody knows.
+#: Effect of a retry: helps; helps later; does not help; unknown.
 Behavior = Literal["transient", "conflict", "permanent", "unknown"]
 
-#: Both in words.
+#: Both as text.
 WHOSE: dict[Cause, str] = {
-    "user": "of the job: its program, its input, or what was asked for it",
-    "platform": "of the platform, not of the job",
-    "resource": "what it needs could not be had in time",
-    "unknown": "whose it is cannot be told",
+    "user": "caused by the job: its program, its input, or its request",
+    "platform": "caused by the platform, not the job",
+    "resource": "a resource that was not available in time",
+    "unknown": "responsible side unknown",
 }
 AGAIN: dict[Behavior, str] = {
-    "transient": "trying again helps",
-    "conflict": "trying again later helps",
-    "permanent": "trying again does not help",
-    "unknown": "whether trying again helps is not known",
+    "transient": "a retry helps",
+    "conflict": "a retry helps later",
+    "permanent": "a retry does not help",
+    "unknown": "the effect of a retry is unknown",
 }
 
-#: An excerpt has so many lines, and so many bytes as UTF-8, the matched line always among them.
+#: Limits of an excerpt: lines, and bytes in UTF-8. The matched line is always included.
 EXCERPT_LINES, EXCERPT_BYTES = 15, 4096
-#: Rules see so much: characters of the newest output, lines of these, characters of each line.
+#: Input limits of rules: newest characters of output, lines of these, characters of each line.
 SEEN_CHARS, SEEN_LINES, LINE_CHARS = 4096, 100, 400
-#: A stop that no row knows counts as this one does (see the core's `endings`).
+#: An unknown stop reason counts as this one (see `supervisor.core.runs.outcome`).
 ORDINARY_STOP = "cancel"
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of one execution that did not succeed. code: of the row of the exit table, never the raw exit
-    code (that is in the exit).
+    """Diagnosis of one execution that did not succeed. code: of the row in the exit table, never
+    the exit code of the process.
 
     hint: phrase of a row whose rule matched a line of output (`matched`, with `excerpt` around it).
-    It changes neither type nor behavior.
+    A hint changes neither type nor behavior.
     """
 
     code: int
@@ -70,13 +70,13 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row applies to: all that is given here must hold; a list holds where one of it does.
+    """Conditions of a row. All given conditions must hold; a list holds if one of its elements
+    does.
 
-    memory: the kernel killed a process of it for want of memory. slurm: what Slurm calls its end,
-    where that was Slurm's doing. cause, perhaps: the word of the table of causes that the facts
-    show; `perhaps` where that is possible and no more, else `cause`. log: regular expressions over
-    single lines of output; a row that has any is a hint, and the rest of its conditions say to
-    which exits.
+    memory: the kernel killed a process because memory ran out. slurm: Slurm's state, if Slurm ended
+    the run. cause, perhaps: the cause shown by the facts, with `perhaps` for confidence `possible`
+    and `cause` for higher confidence. log: regular expressions over single lines of output. A row
+    with `log` is a hint; its other conditions select the exits.
     """
 
     stop: tuple[str, ...] = ()
@@ -92,8 +92,8 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of exit. reason: a sentence that says what happened; solutions: what a person can
-    try, the likeliest first.
+    """One kind of exit. reason: a sentence; {code} and {signal} are replaced. solutions: advice,
+    most likely to help first.
     """
 
     code: int
@@ -106,16 +106,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in the order in which they are looked at. What none of them knows falls to a few rows
-    that are built in.
-    """
+    """Rows in order of precedence. Built-in rows cover everything else."""
 
     rows: tuple[Row, ...] = ()
 
 
 def diagnose(exit_: ExitInfo, table: Table) -> Diagnosis | None:
-    """What this exit means; None exactly for exit code 0 of an execution that nobody stopped,
-    whatever else is known of it.
+    """Return the diagnosis of an exit; None if and only if the exit code is 0 and no stop was
+    requested, whatever else is known.
     """
     if exit_.code == 0 and exit_.stop_reason is None:
         return None
@@ -146,8 +144,8 @@ def diagnose(exit_: ExitInfo, table: Table) -> Diagnosis | None:
 
 
 def agrees(found: Classification, diagnosis: Diagnosis) -> bool:
-    """Is the class that of the cause? A diagnosis of an older version may have been made without
-    it.
+    """Return whether type and cause agree. A diagnosis of an older version may have ignored the
+    cause.
     """
     return diagnosis.type in ("unknown", CAUSES[found.cause].whose) or CAUSES[
         found.cause
@@ -155,7 +153,7 @@ def agrees(found: Classification, diagnosis: Diagnosis) -> bool:
 
 
 def reason_of(row: Row, exit_: ExitInfo | None = None) -> str:
-    """Its sentence; {code} and {signal} become those of this exit, or of the row."""
+    """Return the reason of the row, with {code} and {signal} of this exit, or of the row."""
     codes = row.when.codes if exit_ is None or exit_.code is None else (exit_.code,)
     signals = (
         [number_of_signal(code, None) for code in codes]
@@ -169,10 +167,10 @@ def reason_of(row: Row, exit_: ExitInfo | None = None) -> str:
 
 
 def classified(exit_: ExitInfo, table: Table) -> Row:
-    """The row that decides type and behavior of an exit that is not a success."""
+    """Return the row that decides type and behavior of an unsuccessful exit."""
     if exit_.stop_reason is not None:
         return _stopped(exit_.stop_reason, table.rows)
-    found = by_facts(exit_)
+    found = classify_by_facts(exit_)
     known = [
         row
         for row in (*table.rows, *BUILT_IN)
@@ -182,7 +180,7 @@ def classified(exit_: ExitInfo, table: Table) -> Row:
 
 
 def _stopped(reason: str, rows: Iterable[Row]) -> Row:
-    """A stop is known by its reason alone: what the process made of our signal does not matter."""
+    """Return the row of a stop reason. The process's reaction to our signal does not matter."""
     known = [row for row in (*rows, *BUILT_IN) if _stage(row.when) == "stop"]
     return next(row for word in (reason, ORDINARY_STOP) for row in known if word in row.when.stop)
 
@@ -191,7 +189,7 @@ _ORDER = ("fact", "cause", "signal", "code", "rest")
 
 
 def _stage(when: When) -> str:
-    """At which of the steps this row is looked at: the earliest that it has a condition of."""
+    """Return the step at which the row is checked: the earliest step of any of its conditions."""
     if when.log:
         return "hint"
     if when.stop:
@@ -204,7 +202,7 @@ def _stage(when: When) -> str:
 
 
 def _holds(when: When, exit_: ExitInfo, found: Classification | None = None) -> bool:
-    """found: its cause, by the facts; of a hint nobody asks for that."""
+    """found: cause by the facts; None for hints, which have no condition on it."""
     return (
         (not when.source or exit_.source in when.source)
         and (not when.fault or exit_.fault in when.fault)
@@ -230,10 +228,10 @@ def _possible(found: Classification) -> bool:
 
 
 def _hint(exit_: ExitInfo, rows: Iterable[Row]) -> tuple[Row, str, str] | None:
-    """(row, matched line, excerpt) of the newest line that a rule matches and that may be why the
-    program ended.
+    """Return (row, matched line, excerpt) for the newest line that matches a rule and may be the
+    final error.
 
-    A job's last word is newer than its output.
+    The termination message of a job is newer than its output.
     """
     rules = [row for row in rows if row.when.log and _holds(row.when, exit_)]
     if not rules:
@@ -243,24 +241,24 @@ def _hint(exit_: ExitInfo, rows: Iterable[Row]) -> tuple[Row, str, str] | None:
         for at in range(len(lines) - 1, -1, -1):
             line = lines[at][:LINE_CHARS].strip()
             row = next((row for row in rules if line and _matches(row, line)), None)
-            if row is not None and output_patterns.stands(lines, at):
+            if row is not None and output_patterns.is_final_error(lines, at):
                 return row, line, excerpt(lines, at)
     return None
 
 
 def _newest(text: str) -> list[str]:
-    """What rules see of it: whole lines, none that begins in the middle."""
+    """Return the newest lines within the limits, without a partial first line."""
     lines = text[-SEEN_CHARS:].splitlines()[-SEEN_LINES:]
     return lines[1:] if len(text) > SEEN_CHARS and len(lines) > 1 else lines
 
 
 def _matches(row: Row, line: str) -> bool:
-    # compiled expressions are kept by `re` itself
+    # `re` caches compiled expressions
     return any(re.search(rule, line) for rule in row.when.log)
 
 
 def excerpt(lines: list[str], at: int) -> str:
-    """Lines around this one, without leaving the limits: what is farthest away from it goes first."""
+    """Return the lines around line `at` within the limits; the nearest lines win."""
     first = max(0, min(at - EXCERPT_LINES // 2, len(lines) - EXCERPT_LINES))
     last = min(len(lines), first + EXCERPT_LINES)
     kept = {at: _cut(lines[at], EXCERPT_BYTES)}
@@ -297,20 +295,19 @@ def _row(
     )
 
 
-#: Machines that ran short of something: it comes back when others have ended.
+#: Shortages of a machine, which end when other jobs end.
 _SHORT = ("noProcesses", "noDescriptors", "noMemory", "diskFull")
 #: Of containers: what another attempt, which may be on another host, does not meet; what comes
-#: back; what is not to be had.
+# Container faults: gone on another host; gone later; permanent.
 _ELSEWHERE, _LATER = ("subnetTaken", "engineRefused"), ("registryUnreachable", "pullTimeout")
 _NOT_TO_BE_HAD = ("imageMissing", "pullDenied", "noShell", "volumeRefused")
-#: Of clusters: what must be asked for differently, and ends that are theirs.
+#: Cluster faults: the request must change; ends caused by the cluster.
 _NOT_THERE, _TAKEN = ("batchRefused", "neverPossible"), ("PREEMPTED", "REVOKED")
 _NODES = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
-#: Signals by who raises them: somebody outside; the kernel, for what the program did; or the
-#: program, for reasons of its own.
+#: Signals by sender: another process; the kernel, for an error of the program; the program itself.
 _OUTSIDE, _PROGRAM, _OWN = (1, 2, 3, 9, 15), (4, 5, 7, 8, 13, 24, 25, 31), (6, 11)
 
-#: Causes that a code of 128+n can have.
+#: Possible causes of exit codes 128+n.
 _SENT, _OF_CHILD = (
     ("killed", "terminated", "hangup", "interrupted"),
     ("crash", "brokenPipe", "cpuLimit", "fileSizeLimit"),
@@ -322,13 +319,13 @@ def _codes(signals: Iterable[int]) -> tuple[int, ...]:
 
 
 BUILT_IN = (
-    _row(1001, "canceled", "user", "permanent", "It was canceled.", stop=("cancel",)),
+    _row(1001, "canceled", "user", "permanent", "A user canceled the run.", stop=("cancel",)),
     _row(
         1002,
         "time limit reached",
         "user",
         "permanent",
-        "It reached its time limit.",
+        "The run reached its time limit.",
         stop=("timeLimit",),
     ),
     _row(
@@ -336,7 +333,7 @@ BUILT_IN = (
         "queue limit reached",
         "resource",
         "permanent",
-        "It waited longer than its queue limit.",
+        "The run reached its queue limit.",
         stop=("queueLimit",),
     ),
     _row(
@@ -344,7 +341,7 @@ BUILT_IN = (
         "shut down",
         "platform",
         "transient",
-        "It was ended from outside, with its machine or its keeper.",
+        "The run was ended by a shutdown of its machine or a stop of its keeper.",
         stop=("shutdown",),
     ),
     _row(
@@ -352,7 +349,7 @@ BUILT_IN = (
         "unknown to the log",
         "platform",
         "transient",
-        "The log, which was set back, did not know it.",
+        "The event log was rolled back and did not contain the execution.",
         stop=("lost",),
     ),
     _row(
@@ -360,7 +357,7 @@ BUILT_IN = (
         "attempt decided",
         "user",
         "permanent",
-        "It was stopped because its attempt was decided.",
+        "The task was stopped because its attempt was already decided.",
         stop=("decided",),
     ),
     _row(
@@ -368,7 +365,7 @@ BUILT_IN = (
         "out of memory",
         "user",
         "permanent",
-        "Memory ran out, and the kernel killed a process of it.",
+        "Memory ran out, and the kernel killed a process of the job.",
         memory=True,
     ),
     _row(
@@ -376,7 +373,7 @@ BUILT_IN = (
         "killed for memory",
         "user",
         "permanent",
-        "The kernel killed it for want of memory.",
+        "The kernel killed the job because memory ran out.",
         cause=("outOfMemory",),
     ),
     _row(
@@ -384,7 +381,7 @@ BUILT_IN = (
         "perhaps a limit",
         "unknown",
         "unknown",
-        "It was near a limit.",
+        "The job was near a limit.",
         perhaps=("outOfMemory", "cpuLimit"),
     ),
     _row(
@@ -392,7 +389,7 @@ BUILT_IN = (
         "quota used up",
         "user",
         "conflict",
-        "Its user's disk quota was used up.",
+        "The user's disk quota was used up.",
         source=("start",),
         cause=("quota",),
     ),
@@ -401,7 +398,7 @@ BUILT_IN = (
         "no such program",
         "user",
         "permanent",
-        "It cannot run there.",
+        "The program cannot run there.",
         source=("start",),
         cause=("wrongArchitecture", "notFound"),
     ),
@@ -410,7 +407,7 @@ BUILT_IN = (
         "limit of one process",
         "user",
         "permanent",
-        "It met a limit of one process.",
+        "A process reached its limit.",
         cause=("cpuLimit", "fileSizeLimit"),
     ),
     _row(
@@ -418,7 +415,7 @@ BUILT_IN = (
         "port taken",
         "platform",
         "transient",
-        "One of its ports was taken.",
+        "One of its ports was in use.",
         source=("start",),
         fault=("portTaken",),
     ),
@@ -427,7 +424,7 @@ BUILT_IN = (
         "machine short",
         "platform",
         "conflict",
-        "Its machine had not enough to start it.",
+        "Its machine lacked resources to start it.",
         source=("start",),
         fault=_SHORT,
     ),
@@ -436,7 +433,7 @@ BUILT_IN = (
         "refused there",
         "platform",
         "transient",
-        "Its container could not be had there.",
+        "Its container could not be started there.",
         source=("start",),
         fault=_ELSEWHERE,
     ),
@@ -445,7 +442,7 @@ BUILT_IN = (
         "not to be had",
         "user",
         "permanent",
-        "Its image or volumes cannot be had.",
+        "Its image or volumes are not available.",
         source=("start",),
         fault=_NOT_TO_BE_HAD,
     ),
@@ -454,7 +451,7 @@ BUILT_IN = (
         "image not here yet",
         "platform",
         "conflict",
-        "Its image could not be had in time.",
+        "Its image was not available in time.",
         source=("start",),
         fault=_LATER,
     ),
@@ -463,7 +460,7 @@ BUILT_IN = (
         "refused by the cluster",
         "user",
         "permanent",
-        "Its cluster cannot give it.",
+        "Its cluster refused the request.",
         source=("start",),
         fault=_NOT_THERE,
     ),
@@ -472,7 +469,7 @@ BUILT_IN = (
         "cluster not to be asked",
         "platform",
         "conflict",
-        "Slurm was away.",
+        "Slurm was unreachable.",
         source=("start",),
         fault=("schedulerUnreachable",),
     ),
@@ -481,7 +478,7 @@ BUILT_IN = (
         "canceled there by its user",
         "user",
         "permanent",
-        "Its user did.",
+        "Its own user canceled it in Slurm.",
         slurm=("CANCELLED",),
         cause=("slurmCanceledByUser",),
     ),
@@ -490,7 +487,7 @@ BUILT_IN = (
         "canceled by others",
         "platform",
         "permanent",
-        "Not its user.",
+        "Another user canceled it in Slurm.",
         slurm=("CANCELLED",),
         cause=("slurmCanceledByOther",),
     ),
@@ -499,7 +496,7 @@ BUILT_IN = (
         "canceled in Slurm",
         "unknown",
         "permanent",
-        "Somebody canceled it there.",
+        "An unknown user canceled it in Slurm.",
         slurm=("CANCELLED",),
     ),
     _row(
@@ -510,7 +507,7 @@ BUILT_IN = (
         "preempted",
         "platform",
         "transient",
-        "Its nodes were taken away for another job.",
+        "Another job preempted it.",
         slurm=_TAKEN,
     ),
     _row(
@@ -521,24 +518,24 @@ BUILT_IN = (
         "Slurm removed it at its deadline.",
         slurm=("DEADLINE",),
     ),
-    # every other fault: what a person has to mend
+    # every other fault: a person must repair something
     _row(
         2015,
         "machine not fit",
         "platform",
         "permanent",
-        "Its machine cannot start it as it is.",
+        "Its machine cannot start it in its current state.",
         source=("start",),
         fault=tuple(FAULTS),
     ),
-    _row(2020, "not started", "platform", "unknown", "It could not be started.", source=("start",)),
-    _row(2030, "lost", "platform", "transient", "Its end is not known.", source=("lost",)),
+    _row(2020, "not started", "platform", "unknown", "The start failed.", source=("start",)),
+    _row(2030, "lost", "platform", "transient", "The exit status is unknown.", source=("lost",)),
     _row(
         3000,
         "killed from outside",
         "platform",
         "transient",
-        "A signal that this system did not send ended it.",
+        "It was ended by a signal that jobscribe did not send.",
         signals=_OUTSIDE,
     ),
     _row(
@@ -546,10 +543,10 @@ BUILT_IN = (
         "program error",
         "user",
         "permanent",
-        "The kernel ended it for what its program did.",
+        "The kernel ended the program for an error of its own.",
         signals=_PROGRAM,
     ),
-    _row(3002, "crashed", "user", "unknown", "Its program crashed.", signals=_OWN),
+    _row(3002, "crashed", "user", "unknown", "The program crashed.", signals=_OWN),
     _row(
         3099,
         "ended by a signal",
@@ -569,13 +566,13 @@ BUILT_IN = (
     _row(
         4127, "command not found", "user", "permanent", "The command was not found.", codes=(127,)
     ),
-    _row(4200, "try again", "user", "transient", "It asked to be tried again.", codes=(200,)),
+    _row(4200, "try again", "user", "transient", "It asked for a retry.", codes=(200,)),
     _row(
         4201,
         "try again later",
         "user",
         "conflict",
-        "It asked to be tried again later.",
+        "It asked for a later retry.",
         codes=(201,),
     ),
     _row(
@@ -583,7 +580,7 @@ BUILT_IN = (
         "do not try again",
         "user",
         "permanent",
-        "It asked not to be tried again.",
+        "It asked for no retry.",
         codes=(210,),
     ),
     _row(
@@ -591,7 +588,7 @@ BUILT_IN = (
         "stopped by timeout",
         "user",
         "unknown",
-        "It said 124, as timeout does.",
+        "Exit code 124, as from 'timeout'.",
         codes=(124,),
         cause=("commandTimeout",),
     ),
@@ -600,7 +597,7 @@ BUILT_IN = (
         "child killed from outside",
         "platform",
         "transient",
-        "A child was ended.",
+        "A signal ended a child.",
         codes=_codes(_OUTSIDE),
         cause=_SENT,
     ),
@@ -609,7 +606,7 @@ BUILT_IN = (
         "error in a child's program",
         "user",
         "permanent",
-        "The kernel ended a child.",
+        "The kernel ended a child for an error of its own.",
         codes=_codes(_PROGRAM),
         cause=_OF_CHILD,
     ),
@@ -618,9 +615,9 @@ BUILT_IN = (
         "child crashed",
         "user",
         "unknown",
-        "A child of it crashed.",
+        "A child crashed.",
         codes=_codes(_OWN),
         cause=("crash",),
     ),
-    _row(9000, "failed", "unknown", "unknown", "It ended by itself and said so by its exit code."),
+    _row(9000, "failed", "unknown", "unknown", "It ended with an exit code of its own."),
 )

@@ -1,8 +1,8 @@
-"""Who killed it? Of what SIGKILL or SIGTERM ended: what is known of the sender, the surest first,
-and the first that there is decides.
+"""Kill attribution: finds the sender of a SIGKILL or SIGTERM. The rules are ordered by certainty,
+and the first that applies decides.
 
-Killed by want of memory, by `kill -9`, by us, and a program that exits with 137 look alike from
-outside and need different remedies.
+A memory kill, `kill -9`, a stop by jobscribe, and a program that exits with 137 look alike from
+outside, but need different remedies.
 """
 
 import re
@@ -15,23 +15,23 @@ import msgspec
 from ..protocol.jobs.exit_info import OUT_OF_MEMORY, ExitFacts, ExitInfo, signal_name
 from .causes import BY_SLURM, BY_STOP, Confidence
 
-#: From this share of its limit on, a peak may mean that memory ran out: what is counted is not all
-#: that the kernel counts.
+#: Share of the memory limit from which a peak may mean that memory ran out. The measured peak omits
+#: part of the kernel's count.
 NEAR = 0.95
-#: The same of a limit of CPU time, and seconds less: for the limit the kernel counts ticks, which
-#: are more than was measured on a machine whose processors are shared.
+#: The same for a limit of CPU time, minus some seconds. The kernel counts ticks for the limit, which
+#: exceed the measured time on machines with shared processors.
 NEAR_CPU, NEAR_CPU_SECS = 0.85, 0.3
-#: Of the kernel's lines, these say that it killed for want of memory; others tell of crashes.
+#: Lines of the kernel's log about memory kills; other lines report crashes.
 _OOM_LINE = re.compile(r"(?i)\bout of memory\b|\boom[-_ ]kill|\bkilled process \d")
 _SENDERS = {
-    signal.SIGKILL: "who can send SIGKILL: its own user, root, its batch system, or a guard of the machine",
-    signal.SIGTERM: "who can send SIGTERM: the job or a script around it, its user, root, its batch system, or a machine that goes down",
+    signal.SIGKILL: "possible senders of SIGKILL: its own user, root, its batch system, or a guard of the machine",
+    signal.SIGTERM: "possible senders of SIGTERM: the job or its script, its user, root, its batch system, or a shutdown of the machine",
 }
 
 
 class Classification(NamedTuple):
-    """A word of the table of causes, how sure it is, and what shows it. excluded: what it is not,
-    beyond what the table says.
+    """A cause from the table, its confidence and its evidence. excluded: causes that are ruled out,
+    beyond those in the table.
     """
 
     cause: str
@@ -41,13 +41,13 @@ class Classification(NamedTuple):
 
 
 def facts_of(exit_: ExitInfo) -> ExitFacts:
-    """What was measured; nothing, for ends that an older version wrote down."""
+    """Return the measured facts; empty for ends recorded by older versions."""
     return exit_.facts if isinstance(exit_.facts, ExitFacts) else ExitFacts()
 
 
 def killed_by(exit_: ExitInfo) -> int | None:
-    """SIGKILL or SIGTERM, where one of them ended it or, as far as its code tells, the command of
-    its shell.
+    """Return SIGKILL or SIGTERM if it ended the execution or, judging by its exit code, the command
+    of its shell.
     """
     for number in (signal.SIGKILL, signal.SIGTERM):
         if exit_.signal == number or (
@@ -57,67 +57,69 @@ def killed_by(exit_: ExitInfo) -> int | None:
     return None
 
 
-def intent(exit_: ExitInfo) -> Classification | None:
-    """We did: our own record was written before the first signal was sent."""
+def own_stop(exit_: ExitInfo) -> Classification | None:
+    """jobscribe ended it: the record was written before the first signal."""
     if exit_.stop_reason is None:
         return None
-    told = (
-        f"before the first signal it was noted there that this system ends it ({exit_.stop_reason})"
+    evidence = (
+        f"jobscribe recorded its decision to stop before the first signal ({exit_.stop_reason})"
     )
-    return Classification(BY_STOP.get(exit_.stop_reason, "canceled"), "certain", (told,))
+    return Classification(BY_STOP.get(exit_.stop_reason, "canceled"), "certain", (evidence,))
 
 
 def slurm(exit_: ExitInfo) -> Classification | None:
-    """Slurm did, by its own account."""
-    said = exit_.ended_by_scheduler
-    if said is None:
+    """Slurm ended it, by Slurm's own report."""
+    state = exit_.ended_by_scheduler
+    if state is None:
         return None
-    mine = facts_of(exit_).canceled_by_user if said == "CANCELLED" else msgspec.UNSET
+    mine = facts_of(exit_).canceled_by_user if state == "CANCELLED" else msgspec.UNSET
     word = (
-        BY_SLURM[said]
+        BY_SLURM[state]
         if mine is msgspec.UNSET
         else "slurmCanceledByUser"
         if mine
         else "slurmCanceledByOther"
     )
-    return Classification(word, "certain", (f"Slurm calls its end {said}",))
+    return Classification(word, "certain", (f"Slurm's state is {state}",))
 
 
 def kernel_count(exit_: ExitInfo) -> Classification | None:
-    """The kernel counted a kill for want of memory while it ran.
+    """The kernel counted a memory kill during the execution.
 
-    A count says that a process of it was killed, and not which. So it is certain only where three
-    agree: the count is of its own cgroup, SIGKILL is what ended it (the kernel uses no other signal
-    for that), and the kernel's log names it. Without that line a child may have been killed, and
-    somebody's `kill -9` have followed; and a peak at the limit proves nothing more, for there is no
-    such kill without one, and what the peak counts has files in it that could have been given up.
-    With another end than SIGKILL it was a child, and what the main process made of that only it
-    knows. Without a count of its own somebody among all that ran here was killed, and this one died
-    as if it had been it.
+    The count shows that one of its processes was killed, but not which. So it is certain only if
+    three facts agree: the count is of its own cgroup, SIGKILL ended it (the only signal that the
+    kernel uses for this), and the kernel's log names it. Without that line, a child may have been
+    killed, and a `kill -9` of somebody may have followed. A peak at the limit proves nothing more:
+    every memory kill has one, and the peak includes file pages that could have been dropped. With
+    another end than SIGKILL, a child was killed, and only the main process knows the consequence.
+    Without a count of its own, some process on this machine was killed, and this execution ended as
+    if it was the one.
     """
     own = facts_of(exit_).memory_kills
     if not (own or (exit_.out_of_memory is True and exit_.source not in ("engine", "script"))):
         return None
-    told = f"{OUT_OF_MEMORY} (the kernel's own count" + (
+    evidence = f"{OUT_OF_MEMORY} (the kernel's own count" + (
         f" in its cgroup rose by {own} while it ran)" if own else ")"
     )
     sure = bool(own) and killed_by(exit_) == signal.SIGKILL and _named(exit_) is not None
-    return Classification("outOfMemory", "certain" if sure else "likely", (told, *_also(exit_)))
+    return Classification("outOfMemory", "certain" if sure else "likely", (evidence, *_also(exit_)))
 
 
 def engine_flag(exit_: ExitInfo) -> Classification | None:
-    """The container engine says that memory ran out in it. Its flag is set for any process in
-    there: alone it says little of the end.
+    """The container engine reports that memory ran out. Its flag covers any process in the
+    container, so alone it says little about the end.
     """
     if exit_.out_of_memory is not True:
         return None
-    told = f"{OUT_OF_MEMORY} (the kernel's own count, as the container engine or its script tells)"
+    evidence = (
+        f"{OUT_OF_MEMORY} (the kernel's own count, reported by the container engine or its script)"
+    )
     if killed_by(exit_) == signal.SIGKILL:
-        return Classification("outOfMemory", "likely", (told, *_also(exit_)))
+        return Classification("outOfMemory", "likely", (evidence, *_also(exit_)))
     return Classification(
         "outOfMemory",
         "possible",
-        (told, "SIGKILL did not end the command itself: a child of it was hit"),
+        (evidence, "SIGKILL did not end the command itself: a child of it was killed"),
     )
 
 
@@ -128,9 +130,9 @@ def kernel_line(exit_: ExitInfo) -> Classification | None:
 
 
 def cpu_limit(exit_: ExitInfo) -> Classification | None:
-    """A hard limit of CPU time holds in it, and it had used that up: then the kernel sends SIGKILL.
+    """A hard limit of CPU time applied and was used up: then the kernel sends SIGKILL.
 
-    Where nobody measured its CPU time, it ran at least that long.
+    If its CPU time was not measured, its run time is an upper bound.
     """
     if killed_by(exit_) != signal.SIGKILL:
         return None
@@ -139,16 +141,16 @@ def cpu_limit(exit_: ExitInfo) -> Classification | None:
     used, measured = _cpu_secs(exit_)
     if secs is None or used is None or used < NEAR_CPU * secs - NEAR_CPU_SECS:
         return None
-    told = f"it had used {used:.1f} s of CPU time" if measured else f"it ran for {used:.1f} s"
+    usage = f"it had used {used:.1f} s of CPU time" if measured else f"it ran for {used:.1f} s"
     return Classification(
         "cpuLimit",
         "likely" if measured else "possible",
-        (f"{told}, and its limit is {secs} s (ulimit -t)",),
+        (f"{usage}, and its limit is {secs} s (ulimit -t)",),
     )
 
 
 def _cpu_secs(exit_: ExitInfo) -> tuple[float | None, bool]:
-    """Seconds of CPU time, and whether they were measured; else how long it ran."""
+    """Return (seconds of CPU time, True), or (run time, False) if CPU time was not measured."""
     if exit_.user_secs is not None and exit_.system_secs is not None:
         return exit_.user_secs + exit_.system_secs, True
     if exit_.started_at is None or exit_.ended_at is None:
@@ -157,7 +159,7 @@ def _cpu_secs(exit_: ExitInfo) -> tuple[float | None, bool]:
 
 
 def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
-    """Limits of one process of this kind that hold in it, as its command sets them: "ulimit -t 1"."""
+    """Return its limits of this kind as text, such as "ulimit -t 1"."""
     known = facts_of(exit_).ulimits
     return tuple(
         text for text in (() if known is msgspec.UNSET else known) if option in text.split()
@@ -165,9 +167,8 @@ def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
 
 
 def near_limit(exit_: ExitInfo) -> Classification | None:
-    """It had nearly all that it may have. Where the kernel counts and has counted nothing, it was
-    not the kernel that killed it; a guard of the machine, which sends SIGTERM as well, may have
-    been it.
+    """Its memory peak was near its limit. If the kernel's counter shows no kill, SIGKILL was not
+    the kernel's; a guard of the machine, which also sends SIGTERM, may be the sender.
     """
     number, line = killed_by(exit_), _near(exit_)
     counted = exit_.out_of_memory is False or facts_of(exit_).memory_kills == 0
@@ -176,42 +177,53 @@ def near_limit(exit_: ExitInfo) -> Classification | None:
     return Classification(
         "outOfMemory",
         "possible",
-        (line, f"{signal_name(number)} ended it, and nobody is known to have sent it"),
+        (line, f"{signal_name(number)} ended it, and its sender is unknown"),
     )
 
 
-def nobody_known(exit_: ExitInfo) -> Classification | None:
-    """Somebody else did."""
+def unknown_sender(exit_: ExitInfo) -> Classification | None:
+    """The sender is unknown."""
     number = killed_by(exit_)
     if number is None:
         return None
     by_shell = exit_.signal is None
     if by_shell and facts_of(exit_).via_shell is None:
-        told = f"{128 + number} is what a shell says whose command {signal_name(number)} ended, and what a program may say by itself"
-        return Classification("exit", "possible", (told,))
+        evidence = f"a shell returns {128 + number} if {signal_name(number)} ended its command; a program may also return it by itself"
+        return Classification("exit", "possible", (evidence,))
     word = "killed" if number == signal.SIGKILL else "terminated"
     shell = (
-        (f"its shell says {128 + number}: {signal_name(number)} ended the command, not the shell",)
+        (
+            f"its shell returned {128 + number}: {signal_name(number)} ended the command, not the shell",
+        )
         if by_shell
         else ()
     )
     return Classification(word, "unknown", (*shell, _SENDERS[signal.Signals(number)]))
 
 
-#: In this order.
-RUNGS = (intent, slurm, kernel_count, engine_flag, kernel_line, cpu_limit, near_limit, nobody_known)
+#: Ordered by certainty.
+RULES = (
+    own_stop,
+    slurm,
+    kernel_count,
+    engine_flag,
+    kernel_line,
+    cpu_limit,
+    near_limit,
+    unknown_sender,
+)
 
 
-def climb(exit_: ExitInfo) -> Classification | None:
-    """The first rung that holds; None for what neither signal ended, and in which memory did not
-    run out.
+def attribute_kill(exit_: ExitInfo) -> Classification | None:
+    """Return the result of the first rule that applies; None if neither signal ended the execution
+    and memory did not run out.
     """
-    return next(_held(exit_), None)
+    return next(_results(exit_), None)
 
 
-def _held(exit_: ExitInfo) -> Iterator[Classification]:
-    for rung in RUNGS:
-        found = rung(exit_)
+def _results(exit_: ExitInfo) -> Iterator[Classification]:
+    for rule in RULES:
+        found = rule(exit_)
         if found is not None:
             yield found
 
@@ -225,7 +237,7 @@ def _near(exit_: ExitInfo) -> str | None:
 
 
 def _also(exit_: ExitInfo) -> tuple[str, ...]:
-    """What speaks for it as well."""
+    """Return further evidence for a memory kill."""
     return tuple(line for line in (_near(exit_), _named(exit_)) if line is not None)
 
 
@@ -235,7 +247,7 @@ def _named(exit_: ExitInfo) -> str | None:
 
 
 def mib(size: int) -> str:
-    """Bytes as people compare them."""
+    """Format a size for people."""
     if size < 2**20:
         return f"{size / 2**10:.0f} KiB"
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

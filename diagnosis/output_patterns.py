@@ -1,20 +1,20 @@
-"""What can be read out of the newest lines of output: Python's last exception, faulthandler's
-frames, well-known complaints. Pure.
+"""Recognizes well-known texts in the newest lines of output: Python's last exception, faulthandler
+frames, error lines. Pure.
 
-A job prints what it likes. So nothing of this is ever more than "likely", and it decides nothing.
+A job can print any text. So a match is at most "likely" and decides nothing.
 """
 
 import re
 from typing import Any, NamedTuple
 
-#: So many of the newest lines are looked at; a complaint counts among the last few of these only,
-#: for programs recover from much.
+#: Newest lines that are searched. Error lines count only among the last few of them, because
+#: programs recover from many errors.
 _SEEN, _LAST = 200, 15
-#: With no more lines behind it, a complaint is near the end. With so many it still counts although
-#: an error of another kind follows.
+#: An error line is near the end if at most this many lines follow. It still counts if an unrelated
+#: error follows within the second number of lines.
 _NEAR, _BEFORE_ERROR = 8, 3
-#: A line that says itself that the program goes on; and one that is an error of its own, no report
-#: of somebody's exit code.
+#: A line that says that the program continues. An error line of its own; not a report of another
+#: program's exit code.
 _SURVIVED = re.compile(
     r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b",
 )
@@ -22,8 +22,7 @@ _ERROR = re.compile(
     r"(?i)^(?:[\w./\[\]-]{1,60}: ?)?(?:fatal |internal )?(?:error|fatal|exception)\b[:! ]"
 )
 _REPORTS_CODE = re.compile(r"(?i)\b(?:error|status|code|exited with)[ :]+\d{1,3}\b")
-#: After an exception nothing caught, hardly anything more is written by its process; by others
-#: around it, perhaps.
+#: After an uncaught exception its process writes hardly anything; other processes around it may.
 _AFTER_EXCEPTION = 5
 _FRAMES = 12
 _LINE_CHARS = 400
@@ -37,13 +36,12 @@ _FAULT_HEADER = re.compile(
 )
 _FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
 
-#: (word of the table of causes, what its line looks like, one of which is in it in small letters);
-#: for one line the first one counts. The latter is there because status replies are asked for
-#: often, and looking for a few letters costs next to nothing.
+#: (cause, pattern of the line, lower-case hints, one of which the line contains). For one line the
+#: first row counts. The hints are a cheap filter, because status requests come often.
 _COMPLAINTS = tuple(
     (word, re.compile(rule), hints)
     for word, rule, hints in (
-        # of the script that a batch job is, on its node
+        # printed by the job's own batch script on its node
         ("setupFailed", r"^jobscribe: this module cannot be loaded: ", ("jobscribe: this module",)),
         (
             "setupFailed",
@@ -90,23 +88,23 @@ _COMPLAINTS = tuple(
 
 
 def newest(*texts: str | None) -> list[str]:
-    """Lines of these texts, the oldest first, none longer than anybody reads."""
+    """Return the newest lines of these texts, oldest first, each shortened."""
     lines = [line[:_LINE_CHARS].rstrip() for text in texts if text for line in text.splitlines()]
     return lines[-_SEEN:]
 
 
-class Complaint(NamedTuple):
-    """A word of the table of causes and its line. near: near the end of the output, and no other
-    error follows.
-    """
+class ErrorLine(NamedTuple):
+    """A cause and its line. near: near the end of the output, and no other error follows."""
 
     word: str
     line: str
     near: bool
 
 
-def complaint(lines: list[str], words: frozenset[str] | None = None) -> Complaint | None:
-    """The newest complaint that the program did not survive. words: which ones are looked for."""
+def known_error_line(lines: list[str], words: frozenset[str] | None = None) -> ErrorLine | None:
+    """Return the newest known error line that may have ended the program. words: the causes to look
+    for; default all.
+    """
     last = [line.strip() for line in lines[-2 * _LAST :] if line.strip()][-_LAST:]
     text = "\n".join(last).lower()
     rules = [
@@ -118,8 +116,8 @@ def complaint(lines: list[str], words: frozenset[str] | None = None) -> Complain
         return None
     for at in range(len(last) - 1, -1, -1):
         word = next((word for word, rule in rules if rule.search(last[at])), None)
-        if word is not None and stands(last, at):
-            return Complaint(
+        if word is not None and is_final_error(last, at):
+            return ErrorLine(
                 word,
                 last[at],
                 near=len(last) - at <= _NEAR and not any(map(_is_error, last[at + 1 :])),
@@ -127,9 +125,9 @@ def complaint(lines: list[str], words: frozenset[str] | None = None) -> Complain
     return None
 
 
-def stands(lines: list[str], at: int) -> bool:
-    """May this line be why the program ended? Not if it says that the program goes on, or if an
-    error of another kind ends the output.
+def is_final_error(lines: list[str], at: int) -> bool:
+    """Return whether this line may be why the program ended: it does not say that the program
+    continues, and no other kind of error ends the output.
     """
     behind = [line.strip() for line in lines[at + 1 :] if line.strip()]
     if behind and _SURVIVED.search(lines[at]):
@@ -142,14 +140,14 @@ def _is_error(line: str) -> bool:
 
 
 def interrupted(lines: list[str]) -> bool:
-    """Is KeyboardInterrupt the exception that ended a Python program?"""
+    """Return whether KeyboardInterrupt is the exception that ended a Python program."""
     found = traceback_of(lines)
     return found is not None and str(found["last"]).startswith("KeyboardInterrupt")
 
 
 def traceback_of(lines: list[str]) -> dict[str, Any] | None:
-    """{"last": the exception, "frames": innermost last} of the newest Python traceback, if hardly
-    anything was written after it.
+    """Return {"last": exception, "frames": frames, innermost last} of the newest Python traceback,
+    if hardly anything follows it.
     """
     first = next(
         (n for n, line in enumerate(lines) if 'File "' in line or line.endswith(_HEADER)), None
@@ -174,8 +172,8 @@ def traceback_of(lines: list[str]) -> dict[str, Any] | None:
 
 
 def faulthandler_of(lines: list[str]) -> list[str] | None:
-    """What Python's faulthandler wrote last: its error, then the frames of the thread that it
-    happened in, innermost first.
+    """Return the newest output of Python's faulthandler: its error, then the frames of the faulting
+    thread, innermost first.
     """
     start = next(
         (

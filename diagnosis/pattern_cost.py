@@ -1,11 +1,12 @@
-"""How much work a regular expression can be on one line of output: known when it is loaded,
-whatever a job will print.
+"""Upper bound of the work that a regular expression can cause on one line of output, computed when
+the expression is loaded.
 
-`re` tries one way after the other, and some expressions have more ways through a line than there are atoms. Rules are looked for
-on the loop that all jobs share, so one that could take long is refused with the exit table that has it. No text is tried: who
-tests with samples knows only that these samples did no harm. Instead the ways are counted, each as long as a line can be, in a
-part of the syntax in which they can be: characters, classes, `.`, `\\d \\w \\s \\b` and their opposites, `^`, `$`, groups, `|`,
-repetitions, and `(?i)` in front. A step is one comparison of a word or a character.
+`re` backtracks, and some expressions can match a line in exponentially many ways. The rules run on
+the event loop that all jobs share, so an exit table with an expensive rule is refused. Tests with
+sample lines would prove nothing about other lines. Instead this module counts the ways to match a
+line of maximum length. It accepts only the syntax for which it can count them: characters, classes,
+`.`, `\\d \\w \\s \\b` and their opposites, `^`, `$`, groups, `|`, repetitions, and a leading
+`(?i)`. One step compares one word or one character.
 """
 
 import re
@@ -13,8 +14,8 @@ from typing import NamedTuple
 
 from .exit_table import LINE_CHARS
 
-#: Of one rule on one line: some milliseconds at worst. All rules of a table together stay under a
-#: second for all lines they see.
+#: Limits for one rule on one line (some milliseconds at worst), and for all rules of a table (under
+#: a second for all lines together).
 RULE_STEPS = 1_500_000
 TABLE_STEPS = 15_000_000
 RULE_CHARS = 200
@@ -25,8 +26,8 @@ _TOO_MANY = float("inf")
 
 
 class _Cost(NamedTuple):
-    """ways: in which it can match from one place; steps: to try them all; least: characters it
-    takes at least; one: is one character.
+    """ways: number of ways to match from one place. steps: steps to try them all. least: minimum
+    number of characters. one: is a single character.
     """
 
     ways: float
@@ -40,8 +41,8 @@ _PLACE = _Cost(1, 1, 0)
 
 
 def steps(rule: str) -> float:
-    """The most steps that this rule can take on one line. Raises ValueError, with the sentence that
-    says what a rule must be.
+    """Return the maximum number of steps of this rule on one line. Raises ValueError with a
+    sentence about valid rules.
     """
     if not rule or len(rule) > RULE_CHARS:
         raise ValueError(f"must be a regular expression of 1 to {RULE_CHARS} characters")
@@ -57,19 +58,19 @@ def steps(rule: str) -> float:
         raise ValueError(
             f"must not have a closing parenthesis without an opening one, at {text[end : end + 10]!r}"
         )
-    # an anchor says no at once everywhere but at the beginning
+    # an anchored rule fails at once everywhere but at the beginning
     anchored = text.startswith("^") and _sequence(text, 0)[1] == len(text)
     most = (1 if anchored else LINE_CHARS) * cost.steps
     if most > RULE_STEPS:
         raise ValueError(
-            "can take too long on a line that almost matches: at most one of * and + (on a character or class), "
-            "others as in .{0,40}, and no repetition of what has repetitions or choices in it",
+            "can take too long on a line that almost matches: use at most one of * and + (on a character or class), "
+            "limit others as in .{0,40}, and do not repeat a group that contains repetitions or choices",
         )
     return most
 
 
 def _choice(text: str, at: int) -> tuple[_Cost, int]:
-    """Sequences with `|` between, to the end of the group that begins here; and where that is."""
+    """Parse alternatives up to the end of their group. Returns the cost and the end."""
     found = []
     while True:
         cost, at = _sequence(text, at)
@@ -93,7 +94,7 @@ def _sequence(text: str, at: int) -> tuple[_Cost, int]:
         if repeated:
             item, at = _repeated(item, *_range(repeated)), repeated.end()
         plain = item.one and not repeated
-        # a word is compared as one
+        # a plain word is compared in one step
         steps += 0 if plain and word else ways * item.steps
         ways *= item.ways
         least, count, word, single = least + item.least, count + 1, plain, item
@@ -112,7 +113,7 @@ def _atom(text: str, at: int) -> tuple[_Cost, int]:
                 return _PLACE, at + 2
             if letter not in _SETS and letter.isalnum() and letter != "t":
                 raise ValueError(
-                    f"must not have \\{letter}; there are \\d \\w \\s \\b, and \\ before what is no letter"
+                    f"must not have \\{letter}; allowed are \\d \\w \\s \\b, and \\ before a character that is no letter"
                 )
             return _CHARACTER, at + 2
         case "^" | "$":
@@ -155,7 +156,7 @@ def _range(found: re.Match[str]) -> tuple[int, int]:
 
 def _repeated(item: _Cost, least: int, most: int) -> _Cost:
     if item.least == 0 and most > 1:
-        raise ValueError("must not repeat what can be empty")
+        raise ValueError("must not repeat a part that can be empty")
     most = min(most, LINE_CHARS // max(1, item.least))
     ways, steps, more = 0.0, 1.0, 1.0
     for number in range(most + 1):

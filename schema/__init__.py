@@ -1,1 +1,3 @@
-"""Schema: one sentence to be written."""
+"""Shapes and rules of text that users write: job descriptions, and the parsers of JSON and YAML
+files. Pure; no scheduling.
+"""

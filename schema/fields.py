@@ -1,9 +1,8 @@
-"""Plain data (what JSON and YAML can say), read key by key: typed values come out, and all that is
-wrong with it, with paths.
+"""Reads plain data (from JSON or YAML) key by key: returns typed values, and collects all errors
+with their paths.
 
-Nothing here raises because of the data, whatever it is: what is wrong is noted, and a value that
-may stand there is returned in its place, so that one reading finds all of it. How the data came
-about, and in which file, is not known here.
+Nothing here raises for any data: an error is recorded, and a valid value is returned instead, so
+that one pass finds all errors. Source and file of the data are unknown here.
 """
 
 import difflib
@@ -17,14 +16,14 @@ import msgspec
 
 from ..protocol import durations
 
-#: So many problems are told in full; who has more than these has another kind of file before him.
+#: Maximum number of reported problems; a file with more is of another kind.
 MAX_PROBLEMS = 1_000
-#: Bytes of one word of a command, and of `NAME=value` in an environment: what the operating system
-#: takes.
+#: Maximum bytes of one word of a command, and of `NAME=value` in an environment: the limit of the
+#: operating system.
 MAX_WORD = 128 * 1024 - 1
 _SHOWN = 60
-#: Characters of a name whose nearest is looked for, and names that are compared in one reading:
-#: each takes its time.
+#: Maximum length of a name that gets a suggestion, and number of comparisons in one pass, because
+#: each takes time.
 _GUESSED, _GUESSES = 40, 20_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LAST = re.compile(r'(?:\.?[A-Za-z_][A-Za-z0-9_-]*|\[(?:\d+|"[^"\n]*")\])\Z')
@@ -47,10 +46,10 @@ _MEGABYTES = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One thing that is wrong or doubtful. path: where (`roles.worker.minFailed`, "" for the
-    whole); right: what would be right.
+    """An error or a warning. path: its place (`roles.worker.minFailed`, "" for the whole document).
+    right: the expected form.
 
-    file, line: where that is in the text, as far as there is one.
+    file, line: its place in the text, if known.
     """
 
     path: str
@@ -60,7 +59,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     file: str | None = None
 
     def sentence(self, kind: str = "") -> str:
-        """All of it on one line, as compilers say it. kind: such as `warning`."""
+        """Return one line in the style of compilers. kind: such as `warning`."""
         place = ":".join(
             p for p in (self.file, None if self.line is None else str(self.line)) if p is not None
         )
@@ -74,18 +73,18 @@ class InvalidValue(Exception):
 
 
 class InvalidDocument(Exception):
-    """What is described cannot be had: all that is wrong with it, and what is doubtful."""
+    """The document is invalid. Has all errors and warnings."""
 
     def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
         self.problems, self.warnings = tuple(problems), tuple(warnings)
         more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
         first = self.problems[0]
-        self.sentence = f"the description does not fit: {first.path + ': ' if first.path else ''}{first.problem}{more}"
+        self.sentence = f"the description is not valid: {first.path + ': ' if first.path else ''}{first.problem}{more}"
         super().__init__(self.sentence)
 
 
 class Findings:
-    """What is wrong (nothing can be done with the data), and what is doubtful."""
+    """Errors, which make the data unusable, and warnings."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -99,21 +98,21 @@ class Findings:
 
     @property
     def count(self) -> int:
-        """Of all problems, also of those that are not kept."""
+        """Return the number of all errors, including those beyond the limit."""
         return len(self.problems) + self._more
 
-    def wrong(self, path: str, problem: str, right: str) -> None:
+    def error(self, path: str, problem: str, right: str) -> None:
         if self.full:
             self._more += 1
         else:
             self.problems.append(Problem(path=path, problem=problem, right=right))
 
-    def doubtful(self, path: str, what: str, right: str) -> None:
+    def warning(self, path: str, problem: str, right: str) -> None:
         if len(self.warnings) < MAX_PROBLEMS:
-            self.warnings.append(Problem(path=path, problem=what, right=right))
+            self.warnings.append(Problem(path=path, problem=problem, right=right))
 
     def nearest(self, word: str, known: Mapping[str, Sequence[str]]) -> str | None:
-        """The name that was probably meant. known: each name, with what others call it."""
+        """Return the name that was probably intended. known: each name with its aliases."""
         self._guesses -= len(known)
         if len(word) > _GUESSED or self._guesses < 0:
             return None
@@ -124,13 +123,13 @@ class Findings:
         return names[hits[0]] if hits else None
 
     def check(self) -> None:
-        """Raises BadDescription where anything is wrong."""
+        """Raise InvalidDocument if there is an error."""
         if self._more:
             self.problems.append(
                 Problem(
                     path="",
                     problem=f"{self._more} more problems are not shown",
-                    right="mend these first",
+                    right="fix these first",
                 )
             )
         if self.problems:
@@ -138,7 +137,7 @@ class Findings:
 
 
 class Bounds(NamedTuple):
-    """low: the least, or, with `above`, what it must be more than."""
+    """Range of a number. low: minimum; with `above`, the value must be greater."""
 
     low: float
     high: float
@@ -147,7 +146,7 @@ class Bounds(NamedTuple):
     def hold(self, value: float) -> bool:
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
-    def said(self) -> str:
+    def text(self) -> str:
         return (
             f"more than {self.low:g}, at most {_figure(self.high)}"
             if self.above
@@ -157,7 +156,7 @@ class Bounds(NamedTuple):
 
 @functools.cache
 def bounds(struct: type[msgspec.Struct], name: str) -> Bounds:
-    """Those of a number of this struct, as its type says them."""
+    """Return the range of this numeric field, from its type."""
     info: Any = msgspec.inspect.type_info(struct)
     type_: Any = next(f.type for f in info.fields if f.name == name)
     for t in getattr(type_, "types", (type_,)):
@@ -165,11 +164,11 @@ def bounds(struct: type[msgspec.Struct], name: str) -> Bounds:
             low, above = (t.ge, False) if t.ge is not None else (t.gt, True)
             if low is not None and t.le is not None:
                 return Bounds(low, t.le, above)
-    raise TypeError(f"{struct.__name__}.{name} is no number between two others")
+    raise TypeError(f"{struct.__name__}.{name} is not a number with two limits")
 
 
 def fits(value: str, shape: Any) -> bool:
-    """Has this text the shape (one of `ids`)?"""
+    """Return whether this text has the shape (a type of `ids`)."""
     try:
         msgspec.convert(value, shape)
     except msgspec.ValidationError:
@@ -178,24 +177,24 @@ def fits(value: str, shape: Any) -> bool:
 
 
 def member(path: str, key: str) -> str:
-    """The path of a key of the object at `path`."""
+    """Return the path of a key of the object at `path`."""
     if not _PLAIN.fullmatch(key):
         return f"{path}[{quoted(key)}]"
     return f"{path}.{key}" if path else key
 
 
 def element(path: str, n: int) -> str:
-    """The path of an element of the list at `path`."""
+    """Return the path of an element of the list at `path`."""
     return f"{path}[{n}]"
 
 
 def above(path: str) -> str:
-    """The path of the object or list that has this."""
+    """Return the path of the object or list that contains `path`."""
     return _LAST.sub("", path) if path else ""
 
 
 def shown(value: object) -> str:
-    """What is there, for a person: short, printable, whatever it is."""
+    """Describe a value for a person: short and printable."""
     match value:
         case None:
             return "nothing"
@@ -216,34 +215,34 @@ def shown(value: object) -> str:
 
 
 class Table:
-    """The keys of one object. known: those it may have, each with what others call it. `None`
-    behind a key is as if it were not there.
+    """The keys of one object. known: allowed keys with their aliases. A key with the value `None`
+    counts as missing.
     """
 
     def __init__(
         self,
         data: object,
         path: str,
-        found: Findings,
+        findings: Findings,
         known: Mapping[str, Sequence[str]],
         what: str,
     ) -> None:
-        self.where, self.found = path, found
+        self.where, self.findings = path, findings
         self._data: dict[Any, Any] = data if isinstance(data, dict) else {}
         if not isinstance(data, dict):
-            found.wrong(
+            findings.error(
                 path,
                 f"it is {shown(data)}",
                 f"{what}: an object, with keys such as {next(iter(known))}",
             )
         for key in self._data:
             if not isinstance(key, str):
-                found.wrong(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
+                findings.error(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
             elif key not in known:
-                near = found.nearest(key, known)
-                found.wrong(
+                near = findings.nearest(key, known)
+                findings.error(
                     member(path, key),
-                    "there is no such key",
+                    "unknown key",
                     f"`{near}`" if near else f"{what} has {_listed(known)}",
                 )
 
@@ -254,35 +253,35 @@ class Table:
         return self._data.get(key) is not None
 
     def null(self, key: str) -> bool:
-        """Is it there, and says nothing?"""
+        """Return whether the key exists with the value null."""
         return key in self._data and self._data[key] is None
 
     def path(self, key: str) -> str:
         return member(self.where, key)
 
-    def wrong(self, key: str, right: str, problem: str = "") -> None:
-        self.found.wrong(self.path(key), problem or f"it is {shown(self.raw(key))}", right)
+    def error(self, key: str, right: str, problem: str = "") -> None:
+        self.findings.error(self.path(key), problem or f"it is {shown(self.raw(key))}", right)
 
     def whole(self, key: str, limits: Bounds, default: int) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.raw(key)
         if value is None:
             return default
         if isinstance(value, int) and not isinstance(value, bool) and limits.hold(value):
             return value
-        self.wrong(
+        self.error(
             key,
-            f"a whole number, {limits.said()}"
+            f"a whole number, {limits.text()}"
             + (", without quotes" if isinstance(value, str) else ""),
         )
         return default
 
     def secs(self, key: str, limits: Bounds, default: float | None) -> float | None:
-        """A time: seconds, or a text that `durations` reads."""
+        """Return a time in seconds, from a number or a text that `durations` reads."""
         return self._amount(key, limits, durations.seconds, durations.FORM, default)
 
     def megabytes(self, key: str, limits: Bounds, default: int) -> int:
-        """Whole MB (2**20 bytes), rounded up: a number of them, or a text such as 2GB."""
+        """Return whole MB (2**20 bytes), rounded up, from a number of MB or a text such as 2GB."""
         amount = self._amount(
             key,
             limits,
@@ -297,7 +296,7 @@ class Table:
         value = self.raw(key)
         if value is None or (isinstance(value, str) and fits(value, shape)):
             return value
-        self.wrong(key, right + (f"; put it in quotes: '{value}'" if _is_whole(value) else ""))
+        self.error(key, right + (f"; put it in quotes: '{value}'" if _is_whole(value) else ""))
         return None
 
     def choice(self, key: str, options: Sequence[str], default: str) -> str:
@@ -306,38 +305,42 @@ class Table:
             return default
         if isinstance(value, str) and value in options:
             return value
-        self.wrong(key, "one of " + ", ".join(options))
+        self.error(key, "one of " + ", ".join(options))
         return default
 
     def table(self, key: str, known: Mapping[str, Sequence[str]], what: str) -> "Table":
-        """The object behind this key; an empty one where there is none."""
+        """Return the object of this key; an empty one if it is missing."""
         return Table(
-            {} if self.raw(key) is None else self.raw(key), self.path(key), self.found, known, what
+            {} if self.raw(key) is None else self.raw(key),
+            self.path(key),
+            self.findings,
+            known,
+            what,
         )
 
     def entries(self, key: str, what: str) -> list[tuple[str, object, str]]:
-        """(name, value, path) of an object with keys of any name, in order."""
+        """Return (name, value, path) for each key of an object, in order."""
         value = self.raw(key)
         if value is None:
             return []
         if not isinstance(value, dict):
-            self.wrong(key, what)
+            self.error(key, what)
             return []
         path = self.path(key)
         for name in value:
             if not isinstance(name, str):
-                self.found.wrong(
+                self.findings.error(
                     path, f"a key is {shown(name)}", "keys are texts; put it in quotes"
                 )
         return [(name, v, member(path, name)) for name, v in value.items() if isinstance(name, str)]
 
     def elements(self, key: str, what: str) -> list[tuple[object, str]]:
-        """(value, path) of a list."""
+        """Return (value, path) for each element of a list."""
         value = self.raw(key)
         if value is None:
             return []
         if not isinstance(value, list | tuple):
-            self.wrong(key, what)
+            self.error(key, what)
             return []
         return [(v, element(self.path(key), n)) for n, v in enumerate(value)]
 
@@ -357,13 +360,13 @@ class Table:
         amount = math.nan
         if isinstance(value, int | float) and not isinstance(value, bool):
             amount = float(value) if abs(value) < 2**64 else math.inf
-        elif isinstance(value, str) and (found := read(value)) is not None:
-            amount = found
+        elif isinstance(value, str) and (number := read(value)) is not None:
+            amount = number
         if whole and math.isfinite(amount):
             amount = math.ceil(amount)
         if limits.hold(amount):
             return amount
-        self.wrong(key, f"{right}, {limits.said()}")
+        self.error(key, f"{right}, {limits.text()}")
         return default
 
 
@@ -373,29 +376,27 @@ def _megabytes(text: str) -> float | None:
     return None if match is None or unit is None else float(match[1]) * unit
 
 
-def word(found: Findings, path: str, value: object) -> str:
-    """A word of a command or the value of a variable: text, or a whole number, which can be written
-    in one way only.
-    """
+def word(findings: Findings, path: str, value: object) -> str:
+    """Return a word of a command or the value of a variable, from a text or a whole number."""
     if _is_whole(value):
         return str(value)
     if not isinstance(value, str):
         how = f"; put it in quotes: '{shown(value)}'" if isinstance(value, bool | float) else ""
-        found.wrong(path, f"it is {shown(value)}", f"a text{how}")
+        findings.error(path, f"it is {shown(value)}", f"a text{how}")
         return ""
     if "\0" in value:
-        found.wrong(path, "it has a NUL", "a text without NUL: no program can be given one")
+        findings.error(path, "it contains a NUL", "a text without NUL; programs cannot receive one")
     elif not value.isascii() and not _is_unicode(value):
-        found.wrong(
+        findings.error(
             path,
-            "it has half of a character (a lone surrogate)",
-            "a text that can be written as UTF-8",
+            "it contains half of a character (a lone surrogate)",
+            "a text in valid Unicode",
         )
     elif len(value) > MAX_WORD or len(value.encode()) > MAX_WORD:
-        found.wrong(
+        findings.error(
             path,
             f"it has {len(value)} characters",
-            f"at most {MAX_WORD} bytes; put more than that into a file",
+            f"at most {MAX_WORD} bytes; put longer data into a file",
         )
     else:
         return value
@@ -415,7 +416,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """In double quotes, ASCII, shortened."""
+    """Return the text in double quotes, as ASCII, shortened."""
     inner = ascii(text[:_SHOWN])[1:-1].replace("\\'", "'").replace('"', "'")
     return f'"{inner}..."' if len(text) > _SHOWN else f'"{inner}"'
 

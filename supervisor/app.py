@@ -18,7 +18,7 @@ import tornado.httpserver
 from ..apps import registry
 from ..db.events.events import SYSTEM, Event, SupervisorStarted, SupervisorStopped
 from ..db.events.state import Job, Task
-from ..db.maintenance.checkpoints import last_session, serial_floor, set_back
+from ..db.maintenance.checkpoints import is_rolled_back, last_session, serial_floor
 from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
@@ -165,14 +165,14 @@ class _Supervisor:
             root / "db" / "events.sqlite",
             self._deliver,
             point=self._stored,
-            say=self._log,
+            log=self._log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
         self._session, self._set_back, self._serial_floor = (
             1 + last_session(system),
-            set_back(system),
+            is_rolled_back(system),
             serial_floor(system),
         )
         self._places = DriverReports(self._log, self._counters, self._agent_id)

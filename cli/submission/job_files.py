@@ -8,7 +8,7 @@ from ...client.api import random_ids
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidDocument, Problem, member
-from ...schema.jobs.description import JobDescription, JobRuns, described, runs
+from ...schema.jobs.description import JobDescription, JobRuns, build_runs, parse_description
 from ...schema.text import job_text
 from ..session.session import Session
 from .plan_text import show
@@ -54,7 +54,7 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
     tree, warnings = _checked(s, path, quiet)
     client = s.client()
     try:
-        planned = runs(described(tree.data), client.uid, random_ids.simulation_id)
+        planned = build_runs(parse_description(tree.data), client.uid, random_ids.simulation_id)
     except InvalidDocument as e:
         raise _refused(s, tree.located(e.problems), tree.name) from None
     items, problems = [], []
@@ -88,7 +88,7 @@ def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
     tree = None
     try:
         tree = job_text.read(path, lenient=True)
-        return tree, tree.problems, tree.located(described(tree.data).warnings)
+        return tree, tree.problems, tree.located(parse_description(tree.data).warnings)
     except InvalidDocument as e:
         if tree is None:
             return tree, list(e.problems), []

@@ -250,16 +250,16 @@ def _batch_request(values: dict[str, Any]) -> "BatchRequest | None":
     }
     if not given:
         return None
-    from ...schema.jobs.batch_fields import lone
+    from ...schema.jobs.batch_fields import parse_batch_options
 
-    request, found = lone(given)
+    request, findings = parse_batch_options(given)
     names = {
         "modules": "module",
         "directives": "directive",
         "tasksPerNode": "tasks-per-node",
         "signalSecs": "signal-secs",
     }
-    for problem in found.problems:
+    for problem in findings.problems:
         key = problem.path.removeprefix("batch").removeprefix(".").partition("[")[0]
         hint = f"--{names.get(key, key)}" if key else None
         raise click.BadParameter(f"{problem.problem}; right: {problem.right}", param_hint=hint)

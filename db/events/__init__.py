@@ -1,1 +1,1 @@
-"""Events: one sentence to be written."""
+"""Events that are stored, and the pure folds that turn them into jobs and agents. No I/O."""

@@ -1,4 +1,4 @@
-"""The fold of an agent's stream: what the log knows of one agent key."""
+"""The fold of an agent's stream: the state of one agent key as the log knows it."""
 
 from typing import assert_never
 
@@ -15,14 +15,13 @@ from .events import (
 )
 from .state import AgentRecord
 
-#: Tokens that may still be in use: a start whose outcome was never heard of leaves an agent behind
-#: that holds an older one, and so does one that was called gone by mistake and is found again by
-#: the next start.
+#: Token hashes kept for each agent. Older tokens may still be in use: a start with unknown outcome
+#: can leave an agent behind, and the next start can find an agent that was reported gone by mistake.
 TOKENS_KEPT = 16
 
 
 def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
-    """The record after this event."""
+    """Return the agent record after this event."""
     agent = msgspec.structs.replace(agent, version=agent.version + 1)
     match event:
         case AgentStartRequested():
@@ -37,7 +36,7 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
         case AgentSignInNeeded():
-            # nobody has its token: it must not push out one that is in use
+            # the token was handed to nobody: it must not push out a token that is in use
             hashes = (
                 agent.token_hashes[:-1]
                 if agent.starting and agent.attempt == event.attempt

@@ -1,12 +1,13 @@
-"""The facts. Past tense, one frozen struct each; what is not here did not happen.
+"""Event types of the log: past tense, one frozen struct for each fact.
 
-Every event has `at` (unix seconds when it was decided). Order is given by positions in the log,
-never by `at`. A stored event is its JSON text with the tag `type` and the schema version `v`;
+Every event has `at`, the unix time in seconds of its decision. Positions in the log give the order
+of events, never `at`. A stored event is JSON text with the tag `type` and the schema version `v`.
 `decode` reads every version ever released.
 
-To add an event: a struct here, a branch in `job.evolve` (or the agent's or the system's fold), a
-line in `story`, and a row in tests/unit/db/events/golden/. To change one (or a value in `state`, which the
-checkpoints carry): raise its version in VERSIONS and add an upcaster.
+To add an event: add a struct here, a branch in `job_fold.evolve` (or in the fold of the agent or
+the system), a line in `event_text` and a row in tests/unit/db/events/golden/. To change an event
+(or a value in `state`, which checkpoints contain): raise its version in VERSIONS and add an
+upcaster.
 """
 
 import functools
@@ -33,11 +34,11 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename
 
 
 class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
-    """A run was accepted. spec.compute_job_hash is always set here. The run before it, if any, is
-    history from now on.
+    """The supervisor accepted a run. spec.compute_job_hash is always set here. An earlier run of
+    the same job becomes history.
 
-    mono: the supervisor's monotonic clock at `at`, good for spans within the boot that is named;
-    wall clocks jump.
+    mono: monotonic clock of the supervisor at `at`, for time spans within the boot `boot_id`; wall
+    clocks jump.
     """
 
     serial: int
@@ -46,13 +47,12 @@ class RunRequested(_Event, frozen=True, kw_only=True, tag="RunRequested"):
     req_id: str
     mono: float | None = None
     boot_id: str | None = None
-    #: runs of which it waits for the end, their serials known; those that have ended already are
-    #: not among them
+    #: runs that must end first, with their serials; runs that already ended are left out
     waits_for: tuple[After, ...] = ()
 
 
 class DependencyEnded(_Event, frozen=True, kw_only=True, tag="DependencyEnded"):
-    """A run that this one waited for is over; `status` is how."""
+    """A run that this run waited for has ended with `status`."""
 
     serial: int
     compute_jid: str
@@ -61,12 +61,12 @@ class DependencyEnded(_Event, frozen=True, kw_only=True, tag="DependencyEnded"):
 
 
 class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
-    """Slots were taken and the execution was assigned to an agent. Written before the op is sent:
-    G2's first line.
+    """The run took its resources, and an agent was assigned to the execution. Written before the op
+    is sent (guarantee G2).
 
-    boot_id: of the agent's machine. What is nowhere to be found after a restart of that machine may
-    have run before it. All tasks of an attempt are placed in one transaction. address, ports, gpus:
-    see roles.Place.
+    boot_id: boot of the agent's machine. If that machine restarts and the execution cannot be
+    found, the execution may have run before the restart. All tasks of an attempt are placed in one
+    transaction. address, ports, gpus: see `roles.TaskPlace`.
     """
 
     token: Token
@@ -79,14 +79,14 @@ class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
 
 
 class TaskSubmitted(_Event, frozen=True, kw_only=True, tag="TaskSubmitted"):
-    """A batch scheduler has accepted it, under the number that `batch` has. Once for each token."""
+    """The batch scheduler accepted the task with the job id in `batch`. Once for each token."""
 
     token: Token
     batch: BatchState
 
 
 class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
-    """A process started. pid and start_ticks name it on the machine and boot named here."""
+    """A process started. pid and start_ticks identify it on this host during this boot."""
 
     token: Token
     pid: int
@@ -97,8 +97,8 @@ class TaskStarted(_Event, frozen=True, kw_only=True, tag="TaskStarted"):
 
 
 class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
-    """Somebody (`by`: a uid, or "supervisor") wants the run to end. Written before the first
-    signal; the status is final from here.
+    """A user (`by`: a uid) or the supervisor (`by`: "supervisor") requested the end of the run.
+    Written before the first signal. The status is final from here on.
     """
 
     serial: int
@@ -110,11 +110,10 @@ class StopRequested(_Event, frozen=True, kw_only=True, tag="StopRequested"):
 
 
 class TaskExited(_Event, frozen=True, kw_only=True, tag="TaskExited"):
-    """The command's own exit is known, and something of the execution is still there. At most once
-    for each token.
+    """The exit of the command is known, but other processes of the execution are still alive. At
+    most once for each token.
 
-    From here on its time limit is not counted. exit: as far as it is known; TaskEnded has all of
-    it.
+    The time limit stops counting here. exit: the part known so far; TaskEnded has all of it.
     """
 
     token: Token
@@ -122,10 +121,10 @@ class TaskExited(_Event, frozen=True, kw_only=True, tag="TaskExited"):
 
 
 class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequested"):
-    """Somebody wanted the run to end when the commands of all its live tasks had exited. At most
-    once for each run.
+    """A stop was requested after the commands of all live tasks had exited. At most once for each
+    run.
 
-    It does not change the result; no other attempt follows.
+    The result does not change, and no further attempt follows.
     """
 
     serial: int
@@ -136,8 +135,8 @@ class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequeste
 
 
 class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
-    """It failed, nothing of it runs any more, and it keeps what it holds for `secs`, so that
-    somebody can look at it.
+    """The task failed, none of its processes runs, and it keeps its resources for `secs` seconds,
+    so that somebody can debug it.
     """
 
     token: Token
@@ -149,8 +148,8 @@ class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
 
 
 class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
-    """Nothing of the execution is left. diagnosis: what the exit means by the table of that day;
-    None for a success.
+    """No process of the execution is left. diagnosis: meaning of the exit by the exit table at that
+    time; None for a success.
     """
 
     token: Token
@@ -159,10 +158,10 @@ class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
 
 
 class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
-    """By the completion policy it is known what the attempt comes to. Written before the other
-    tasks are stopped: they did not fail.
+    """The completion policy decided the result of the attempt. Written before the remaining tasks
+    are stopped, so that these stops do not count as failures.
 
-    reason: a sentence. role, index: the task whose end decided it.
+    reason: a sentence. role, index: the task whose exit decided.
     """
 
     serial: int
@@ -174,8 +173,8 @@ class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
 
 
 class AttemptEnded(_Event, frozen=True, kw_only=True, tag="AttemptEnded"):
-    """All tasks of the attempt are over. retry: another one follows; not_retried: why none does,
-    where one might be expected.
+    """All tasks of the attempt have ended. retry: another attempt follows. not_retried: why no
+    attempt follows although a retry policy exists.
     """
 
     serial: int
@@ -186,8 +185,8 @@ class AttemptEnded(_Event, frozen=True, kw_only=True, tag="AttemptEnded"):
 
 
 class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
-    """The run has its final status. With a stop it may come before TaskEnded: the status is true,
-    its processes are being ended.
+    """The run has its final status. After a stop, RunEnded may come before TaskEnded: the status is
+    final while the processes are still being ended.
     """
 
     serial: int
@@ -197,19 +196,17 @@ class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
 
 
 class RunPurged(_Event, frozen=True, kw_only=True, tag="RunPurged"):
-    """The run ended long ago, and its run directory is not kept any longer. Written before the
-    directory goes.
-    """
+    """The run directory of an old run is removed. Written before the removal."""
 
     serial: int
 
 
 class JobFolded(_Event, frozen=True, kw_only=True, tag="JobFolded"):
-    """A checkpoint: stands for all events of this job up to its own version. `at` is the time of
-    the last of them.
+    """A checkpoint that replaces all events of this job up to its own version. `at` is the time of
+    the last replaced event.
 
-    job: what they add up to. events: how many they were; since: time of the first. trimmed: parts
-    of the job (older runs; of a purged run its input) are not in it any more.
+    job: the folded state. events: number of replaced events. since: time of the first one. trimmed:
+    the checkpoint leaves out parts of the job (older runs; the input of a purged run).
     """
 
     job: Job
@@ -223,7 +220,7 @@ class JobFolded(_Event, frozen=True, kw_only=True, tag="JobFolded"):
 
 
 class AgentStartRequested(_Event, frozen=True, kw_only=True, tag="AgentStartRequested"):
-    """An agent is being started; token_hash authenticates its connections."""
+    """The start of an agent was requested. token_hash authenticates its connections."""
 
     agent_key: AgentKey
     token_hash: str
@@ -231,7 +228,7 @@ class AgentStartRequested(_Event, frozen=True, kw_only=True, tag="AgentStartRequ
 
 
 class AgentStarted(_Event, frozen=True, kw_only=True, tag="AgentStarted"):
-    """The driver started it. The handle finds it again after a restart."""
+    """The driver started the agent. `handle` finds the agent again after a restart."""
 
     agent_key: AgentKey
     handle: dict[str, Any]
@@ -244,8 +241,8 @@ class AgentStartFailed(_Event, frozen=True, kw_only=True, tag="AgentStartFailed"
 
 
 class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeeded"):
-    """Its user has to sign in before it can be started: it was not, and its token was given to
-    nobody.
+    """The user must sign in before the agent can start. The agent was not started, and its token
+    was handed to nobody.
     """
 
     agent_key: AgentKey
@@ -254,8 +251,8 @@ class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeede
 
 
 class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
-    """The driver found that keeper and agent are not there any more. ended: it had ended them
-    itself, so there is no mistake.
+    """The driver found neither keeper nor agent. ended: the driver itself ended them, so the
+    finding is certain.
     """
 
     agent_key: AgentKey
@@ -264,9 +261,7 @@ class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
 
 
 class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
-    """A checkpoint: stands for the events of this agent up to its own version, as JobFolded does
-    for a job's.
-    """
+    """A checkpoint that replaces the events of this agent up to its own version; see JobFolded."""
 
     agent: AgentRecord
     events: int
@@ -278,8 +273,8 @@ class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
 
 
 class SupervisorStarted(_Event, frozen=True, kw_only=True, tag="SupervisorStarted"):
-    """root_id: the identity of the root that the log belongs to (see supervisor.root_identity);
-    None from versions that had none.
+    """The supervisor started. root_id: identity of the root of this log (see
+    supervisor.root_identity); None in events of versions without it.
     """
 
     session: int
@@ -295,8 +290,8 @@ class SupervisorStopped(_Event, frozen=True, kw_only=True, tag="SupervisorStoppe
 
 
 class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
-    """A checkpoint: stands for the events of the system up to its own version. session, root_id: of
-    the last one that started.
+    """A checkpoint that replaces the events of the system up to its own version. session, root_id:
+    of the last start.
     """
 
     session: int
@@ -308,11 +303,11 @@ class SystemFolded(_Event, frozen=True, kw_only=True, tag="SystemFolded"):
 
 
 class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
-    """Closes a compaction: the log up to `position` was written anew, shorter. checksum: the last
-    one of the old log, hex.
+    """Ends a compaction: the log up to `position` was rewritten, shorter. checksum: last checksum
+    of the old log, in hex.
 
-    As the last row of a log whose witness names that position and checksum, it says which log this
-    one took the place of.
+    If the head file still names that position and checksum, this last row identifies the log that
+    the new file replaced.
     """
 
     position: int
@@ -323,12 +318,12 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
 
 
 class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
-    """The log goes on without events that it had: a backup was restored, or damaged events were
-    left out. reason: `restored` or `repaired`.
+    """The log continues without events that it once had: a backup was restored, or damaged events
+    were dropped. reason: `restored` or `repaired`.
 
-    position: up to which nothing was lost; `lost_up_to`: the highest that had been given away
-    before. No run may get a serial below `serial_floor`: one like it may have been used in what is
-    lost. witnessed, checksum: as the witness had it (see LogCompacted).
+    position: nothing is lost up to here. lost_up_to: highest position ever assigned before.
+    serial_floor: no run may get a lower serial, because a lost run may have used it. witnessed,
+    checksum: content of the head file (see LogCompacted).
     """
 
     position: int
@@ -367,18 +362,16 @@ AgentEvent = (
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 Event = JobEvent | AgentEvent | SystemEvent
 
-#: Events that stand for all before them in their stream, of which they are the first; their version
-#: counts those as well.
+#: Events that replace all earlier events of their stream. A checkpoint is the first event of its
+#: stream, and its version counts the replaced events too.
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
-#: Schema version written for each event type; absent means 1.
+#: Schema version written for each event type; 1 if absent.
 VERSIONS: dict[str, int] = {"JobFolded": 4}
 
 
 def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
-    """A run whose driver is left out is one of the driver local: it was the default once, and there
-    is none any more.
-    """
+    """Set the driver to `local`, the former default, in a run without a driver."""
     run = event["job"].get("run")
     if run is not None:
         run["spec"].setdefault("driver", "local")
@@ -386,16 +379,16 @@ def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_batch(event: dict[str, Any]) -> dict[str, Any]:
-    """Nothing was given to a batch scheduler yet: what is new has its default."""
+    """Version 3 added the batch state, which has a default."""
     return event
 
 
 def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
-    """No stop was kept that came after the exits of all tasks: the new fields have their defaults."""
+    """Version 4 added late stops and exits of commands, which have defaults."""
     return event
 
 
-#: (type, version) -> function from the JSON object of that version to the object of the next.
+#: (type, version) -> function that converts the JSON object of that version to the next version.
 UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("JobFolded", 1): _with_driver,
     ("JobFolded", 2): _without_batch,
@@ -426,8 +419,8 @@ def schema_of(event: Event) -> int:
 
 
 def encode(event: Event) -> bytes:
-    """JSON text, the same bytes for the same event. A checkpoint, made to save room, leaves out
-    what reading it supplies.
+    """Return the event as deterministic JSON text. A checkpoint leaves out fields that have their
+    default.
     """
     if type_of(event) in CHECKPOINTS:
         return _encoder.encode({"type": type_of(event), **_lean(event)})
@@ -435,7 +428,9 @@ def encode(event: Event) -> bytes:
 
 
 def _lean(value: Any) -> Any:
-    """Structs without the fields that have their defaults. What users gave (dicts) is as it is."""
+    """Convert structs to objects without the fields that have their default. Dicts come from users
+    and stay unchanged.
+    """
     if isinstance(value, tuple):
         return [_lean(v) for v in value]
     if not isinstance(value, msgspec.Struct) or value.__struct_config__.array_like:
@@ -450,15 +445,15 @@ def _lean(value: Any) -> Any:
 @functools.cache
 def _fields(struct: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
     """(name, name in JSON, default) of each field."""
-    made = (
+    defaults = (
         (f, f.default_factory() if f.default_factory is not msgspec.NODEFAULT else f.default)
         for f in msgspec.structs.fields(struct)
     )
-    return [(f.name, f.encode_name, default) for f, default in made]
+    return [(f.name, f.encode_name, default) for f, default in defaults]
 
 
 def known(type_: Any, schema: Any) -> bool:
-    """Can this version read events of this type and schema?"""
+    """Return whether this version can read events of this type and schema."""
     if type_ not in _TYPES or type(schema) is not int or schema < 1:
         return False
     current = VERSIONS.get(type_, 1)
@@ -466,14 +461,14 @@ def known(type_: Any, schema: Any) -> bool:
 
 
 def decode(type_: str, schema: int, body: bytes) -> Event:
-    """The event; raises Refusal("unknownEvent") for a type or schema this version does not know, or
-    a body that does not fit.
+    """Return the event. Raises Refusal("unknownEvent") for an unknown type or schema, or an invalid
+    body.
     """
     current = VERSIONS.get(type_, 1)
     if type_ not in _TYPES or schema > current or schema < 1:
         raise Refusal(
             "unknownEvent",
-            f"the log holds an event {type_!r} version {schema}, which this version does not know",
+            f"the log contains an event {type_!r} version {schema}, which this version does not know",
         )
     try:
         if schema == current:

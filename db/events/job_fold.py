@@ -1,9 +1,9 @@
-"""The one fold: what the events of a job add up to. Used live, at restart, by stories, records and
-tests.
+"""The fold of a job's stream. The supervisor, restarts, event history, records and tests all use
+it.
 
-`evolve(job, event)` is total: it never raises on a sequence the core can write, and a late event of
-an older run changes nothing but its own place in history. Values are frozen; a change is a new
-value.
+`evolve(job, event)` is total: it never raises on a sequence that the core can write. A late event
+of an older run changes only that run's entry in the history. Values are frozen; a change returns a
+new value.
 """
 
 from typing import Any, assert_never
@@ -34,15 +34,14 @@ from .events import (
 )
 from .state import Attempt, DebugHold, Decided, Job, PastRun, Run, Stop, Task
 
-#: Earlier runs kept in a job; older ones are only counted (the log still has them).
+#: Earlier runs kept in a job. Older runs are only counted; the log still has them.
 HISTORY_LENGTH = 50
-#: Attempts of a run of which the tasks are kept, and of which anything is: no policy counts further
-#: back.
+#: Attempts kept with their tasks, and attempts kept at all. No retry policy counts further back.
 ATTEMPTS_WHOLE, ATTEMPTS_KEPT = 20, 2_500
 
 
 def evolve(job: Job, event: JobEvent) -> Job:
-    """The job after this event."""
+    """Return the job after this event."""
     job = msgspec.structs.replace(job, version=job.version + 1)
     match event:
         case RunRequested():
@@ -118,7 +117,7 @@ def evolve(job: Job, event: JobEvent) -> Job:
 
 
 def fold(jid: str, events: list[JobEvent]) -> Job:
-    """The job that these events, oldest first, add up to."""
+    """Return the job that results from these events, oldest first."""
     job = Job(jid=jid)
     for e in events:
         job = evolve(job, e)
@@ -173,27 +172,28 @@ def _past(run: Run) -> PastRun:
 
 
 def _purged(run: Run) -> Run:
-    """With its files goes what is quoted from them; how it ended stays."""
+    """Remove texts quoted from the files of the run, which are deleted. The exit codes stay."""
     attempts = tuple(
-        msgspec.structs.replace(a, tasks=tuple(map(_unquoted, a.tasks))) for a in run.attempts
+        msgspec.structs.replace(a, tasks=tuple(map(_without_quotes_in, a.tasks)))
+        for a in run.attempts
     )
     return msgspec.structs.replace(run, status=PURGED, attempts=attempts)
 
 
-def _unquoted(task: Task) -> Task:
+def _without_quotes_in(task: Task) -> Task:
     return (
         task
         if task.exit is None
-        else msgspec.structs.replace(task, **_without_words(task.exit, task.diagnosis))
+        else msgspec.structs.replace(task, **_without_quotes(task.exit, task.diagnosis))
     )
 
 
-def without_words(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
-    """The event of a run that was purged since, as it may be shown."""
-    return msgspec.structs.replace(event, **_without_words(event.exit, event.diagnosis))
+def without_quotes(event: TaskEnded | TaskHeld) -> TaskEnded | TaskHeld:
+    """Return the event without texts quoted from the files of a run that was purged since."""
+    return msgspec.structs.replace(event, **_without_quotes(event.exit, event.diagnosis))
 
 
-def _without_words(exit_: ExitInfo, diagnosis: Diagnosis | None) -> dict[str, Any]:
+def _without_quotes(exit_: ExitInfo, diagnosis: Diagnosis | None) -> dict[str, Any]:
     return {
         "exit": msgspec.structs.replace(exit_, termination_message=None, last_lines=None),
         "diagnosis": None
@@ -223,7 +223,7 @@ def _placed(run: Run, task: Task) -> Run:
 
 
 def _older(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    """What is kept of them when another one begins."""
+    """Drop tasks of old attempts, and the oldest attempts, when another attempt begins."""
     whole = len(attempts) - ATTEMPTS_WHOLE + 1
     if whole <= 0 or not attempts[whole - 1].tasks:
         return attempts[-ATTEMPTS_KEPT + 1 :]
@@ -233,7 +233,7 @@ def _older(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
 
 def _change_attempt(run: Run, number: int, change) -> Run:  # type: ignore[no-untyped-def]
     attempts = run.attempts
-    if attempts and attempts[-1].number == number:  # as it nearly always is
+    if attempts and attempts[-1].number == number:  # the usual case
         return msgspec.structs.replace(run, attempts=(*attempts[:-1], change(attempts[-1])))
     return msgspec.structs.replace(
         run, attempts=tuple(change(a) if a.number == number else a for a in attempts)
@@ -254,14 +254,14 @@ def _change_task(run: Run, token: Token, **fields: object) -> Run:
 
 
 def _change_task_of(job: Job, token: Token, **fields: object) -> Job:
-    """A task of the current run, or of an earlier one that still lives."""
+    """Change a task of the current run or of an earlier run with live tasks."""
     if job.run is not None and job.run.serial == token.serial:
         return msgspec.structs.replace(job, run=_change_task(job.run, token, **fields))
     return _change_past(job, token, **fields)
 
 
 def _change_past(job: Job, token: Token, **fields: object) -> Job:
-    """A task of an earlier run that still lives."""
+    """Change a live task of an earlier run."""
     return msgspec.structs.replace(
         job,
         history=tuple(
@@ -353,7 +353,7 @@ def _run_ended(run: Run, e: RunEnded) -> Run:
         return run
     error = e.error if e.status != CANCELED else None
     exit_ = run.exit
-    # it may have ended long before anybody could tell us
+    # the process may have ended long before the exit reached the supervisor
     ended_at = (
         e.at if run.stop is not None or exit_ is None or run.spec.roles else exit_.ended_at or e.at
     )

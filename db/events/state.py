@@ -1,9 +1,8 @@
-"""What events add up to, as values: a job with its runs, and an agent. The folds that make them are
-in `job` and `agent`.
+"""Folded state as frozen values: a job with its runs, and an agent. The folds are in `job_fold` and
+`agent_fold`.
 
-They lie below `events`, because a checkpoint event carries one of them whole: a change here, of a
-default as well (what has its default is left out there), is a change of what is stored. Values are
-frozen; a change is a new value.
+The module lies below `events`, because a checkpoint event contains one of these values. A change
+here, even of a default (checkpoints leave out defaults), changes stored data.
 """
 
 from typing import Any
@@ -20,8 +19,8 @@ from ...protocol.jobs.status import ACTIVE, MISSING
 
 
 class DebugHold(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that failed and is kept for somebody to look at: nothing of it runs, what it holds it
-    goes on holding.
+    """A failed task that is kept for debugging: no process runs, but the task keeps its resources.
+    secs: length of the hold.
     """
 
     at: float
@@ -31,10 +30,10 @@ class DebugHold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution of (role, index). Placed, then perhaps started, then ended; ended_at is None
-    while anything of it may live.
+    """One execution of (role, index). It is placed, may start, and ends. ended_at is None while any
+    of its processes may live.
 
-    A task that is held has its exit already, and has not ended.
+    A held task has its exit already, but has not ended.
     """
 
     token: Token
@@ -49,14 +48,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     exit: ExitInfo | None = None
     diagnosis: Diagnosis | None = None
-    #: what its peers connect to, and what it was given there
+    #: address for its peers, and the ports and GPUs it got on the host
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
     held: DebugHold | None = None
-    #: the exit of its command, while something else of the execution is still there
+    #: exit of its command while other processes of the execution are alive
     exited: ExitInfo | None = None
-    #: as its batch scheduler accepted it
+    #: as accepted by its batch scheduler
     batch: BatchState | None = None
 
     @property
@@ -65,7 +64,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_said(self) -> BatchState | None:
-        """The last word of its batch scheduler that is on record."""
+        """Return the last recorded state at its batch scheduler."""
         if self.exit is not None and isinstance(self.exit.batch, BatchState):
             return self.exit.batch
         return self.batch
@@ -84,8 +83,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What the attempt comes to, whatever its other tasks still do. role, index: the task that
-    decided it, if one did.
+    """The result of the attempt, independent of its remaining tasks. role, index: the task that
+    decided, if any.
     """
 
     at: float
@@ -96,7 +95,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retrying(msgspec.Struct, frozen=True, kw_only=True):
-    """Another attempt follows `delay_secs` after `at`. mono, boot_id: as in RunRequested."""
+    """Another attempt follows `delay_secs` seconds after `at`. mono, boot_id: as in RunRequested."""
 
     at: float
     delay_secs: float
@@ -107,7 +106,9 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """retry: another one follows; not_retried: why none does, where somebody might have thought so."""
+    """One attempt of a run. retry: another attempt follows. not_retried: why no attempt follows
+    although a retry policy exists.
+    """
 
     number: int
     tasks: tuple[Task, ...] = ()
@@ -119,8 +120,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def telling(self) -> Task | None:
-        """The task whose exit stands for the attempt: the one that decided it; else the first that
-        failed, else the last.
+        """Return the task whose exit represents the attempt: the task that decided, else the first
+        failed task, else the last task.
         """
         ended = [t for t in self.tasks if t.exit is not None]
         decided = self.decided
@@ -161,7 +162,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     queued_at: float
     queued_mono: float | None = None
     queued_boot_id: str | None = None
-    #: first process
+    #: when the first process started
     started_at: float | None = None
     #: when the status became final
     ended_at: float | None = None
@@ -169,9 +170,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: tuple[Attempt, ...] = ()
     stop: Stop | None = None
-    #: a stop that came when all its live tasks had exited: it changed nothing
+    #: a stop requested after all live tasks had exited; without effect
     late_stop: Stop | None = None
-    #: runs whose end it waits for
+    #: runs that must end first
     waits_for: tuple[After, ...] = ()
 
     @property
@@ -184,7 +185,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ending(self) -> tuple[Task, ...]:
-        """Its live tasks, where the exit of each is known; else none."""
+        """Return the live tasks if the exit of each is known, else ()."""
         live = self.live_tasks
         return (
             live
@@ -195,22 +196,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Is anything owed for this run: a status, or the end of a process?"""
+        """Return whether the run still needs a status or has a live process."""
         return self.active or any(t.live for a in self.attempts for t in a.tasks)
 
     @property
     def attempt(self) -> int:
-        """Number of the latest attempt; 0 before the first."""
+        """Return the number of the latest attempt; 0 before the first."""
         return self.attempts[-1].number if self.attempts else 0
 
     @property
     def retry(self) -> Retrying | None:
-        """It waits between two attempts."""
+        """Return the planned retry while the run waits between two attempts."""
         return self.attempts[-1].retry if self.attempts and self.active else None
 
     @property
     def telling(self) -> Task | None:
-        """The task whose exit stands for the run."""
+        """Return the task whose exit represents the run."""
         for attempt in reversed(self.attempts):
             if any(t.exit is not None for t in attempt.tasks):
                 return attempt.telling
@@ -218,12 +219,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit(self) -> ExitInfo | None:
-        """The exit that stands for the run."""
+        """Return the exit that represents the run."""
         task = self.telling
         return None if task is None else task.exit
 
     def find(self, token: Token) -> Task | None:
-        """The task with this token, while it is kept."""
+        """Return the task with this token, or None if it is no longer kept."""
         for attempt in reversed(self.attempts):
             if attempt.number == token.attempt:
                 at = self.seat(attempt, token)
@@ -231,8 +232,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def seat(self, attempt: Attempt, token: Token) -> int | None:
-        """Which one of the attempt's tasks this is. They were placed role by role, so it need not
-        be searched for.
+        """Return the index of the task in the attempt, or None. Tasks are placed role by role, so
+        the index follows from role and task number without a search.
         """
         tasks, at = attempt.tasks, 0
         for role in self.spec.roles:
@@ -246,13 +247,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """What that exit means, where it is not a success."""
+        """Return the diagnosis of the run's exit, or None for a success."""
         task = self.telling
         return None if task is None else task.diagnosis
 
 
 class PastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of an earlier run. Its live tasks are still watched until they end."""
+    """Summary of an earlier run. Its live tasks are tracked until they end."""
 
     serial: int
     status: str
@@ -267,13 +268,13 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     live_tasks: tuple[Task, ...] = ()
-    #: as long as any of them lives: what it asked for, which is what they hold
+    #: what its live tasks asked for, and so what they still hold; empty without live tasks
     roles: tuple[TaskRole, ...] = ()
     at_once: int | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute job: the slot for results that a computeJid names. `version` counts its events."""
+    """A compute job, identified by its computeJid. `version` counts its events."""
 
     jid: str
     version: int = 0
@@ -294,15 +295,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return own + tuple(t for p in self.history for t in p.live_tasks)
 
     def task(self, token: Token) -> Task | None:
-        """The live or ended task with this token, if this job still knows it."""
+        """Return the live or ended task with this token, or None if the job no longer keeps it."""
         if self.run and self.run.serial == token.serial:
             return self.run.find(token)
         return next((t for p in self.history for t in p.live_tasks if t.token == token), None)
 
 
 class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` counts events. handle: what finds it again; None when nothing runs as far as the
-    log knows.
+    """State of one agent key. `version` counts events. handle: finds the agent again; None if no
+    agent runs as far as the log knows.
     """
 
     key: AgentKey
@@ -310,6 +311,6 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     token_hashes: tuple[str, ...] = ()
     handle: dict[str, Any] | None = None
-    #: a start was asked for and nothing was heard of it
+    #: a start was requested, and its outcome is unknown
     starting: bool = False
     last_failure: str | None = None

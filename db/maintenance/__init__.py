@@ -1,1 +1,3 @@
-"""Maintenance: one sentence to be written."""
+"""Offline maintenance of a store: check, backup, restore, repair, rebuild and compaction. The
+running supervisor does not write through this package.
+"""

@@ -1,9 +1,9 @@
-"""Copies of a store: made of one in use, and put in the place of one that is not.
+"""Backup and restore of a store.
 
-A backup is a folder with a log and its witness, as the store's own folder is; what an upkeep
-command kept aside is one, too. The copy is made of one moment of the log, while the supervisor goes
-on writing, and is verified before its witness is written: a folder without a witness is a backup
-that was not finished.
+A backup is a folder with a log and its head file, like the store's own folder. Folders that
+maintenance commands keep aside are backups, too. A backup copies one snapshot of the log while the
+supervisor continues to write. It is verified before its head file is written: a folder without a
+head file is an unfinished backup.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from ..sqlite.schema import FILE, checksum_at, last_before, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
 from . import derived_tables, file_replacement
 from .rebuild import copy
-from .rollback import set_back, used
+from .rollback import highest_used, record_rollback
 from .verification import (
     Problem,
     Progress,
     check_file,
+    durable_head,
+    no_progress,
     open_file,
     opened,
-    silent,
-    standing,
     store_path,
 )
 
-#: Pages in one step; between two of them others get a turn.
+#: Pages copied in one step; other connections get a turn between steps.
 STEP = 512
 
 
@@ -46,8 +46,8 @@ class BackedUp(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Restored(msgspec.Struct, kw_only=True, rename="camel"):
-    """position: up to which the log goes back; lost_up_to: what had been given away since.
-    kept_aside: what was there before.
+    """position: the end of the restored log. lost_up_to: highest position assigned before.
+    kept_aside: folder with the replaced store.
     """
 
     events: int
@@ -58,9 +58,9 @@ class Restored(msgspec.Struct, kw_only=True, rename="camel"):
     kept_aside: str | None = None
 
 
-def backup(root: Path, destination: Path, progress: Progress = silent) -> BackedUp:
-    """Copy the store, in use or not, into a folder that is new or empty. Raises Refusal, and leaves
-    nothing behind then.
+def backup(root: Path, destination: Path, progress: Progress = no_progress) -> BackedUp:
+    """Copy the store, even while in use, to a new or empty folder. Raises Refusal and then leaves
+    nothing behind.
     """
     source = opened(root)
     try:
@@ -77,9 +77,9 @@ def backup(root: Path, destination: Path, progress: Progress = silent) -> Backed
         if wrong:
             raise Refusal(
                 "storeDamaged",
-                f"what was copied is not whole ({_said(wrong[0])}); 'jobscribe db check --root {root}' says more",
+                f"the copy is damaged ({_problem_text(wrong[0])}); run 'jobscribe db check --root {root}' for details",
             )
-        position = _witnessed(target)
+        position = _write_head_file(target)
         return BackedUp(
             path=str(destination),
             events=report.events,
@@ -104,56 +104,56 @@ def restore(
     *,
     replace: bool = False,
     now: float | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Restored:
-    """Put a backup in the place of the store of `root`, which need not exist. The backup is
-    verified first and stays as it is.
+    """Replace the store of `root`, which need not exist, by a backup. The backup is verified first
+    and stays unchanged.
 
-    replace: although there is a store, which is kept aside. Raises Refusal: rootBusy, badRequest,
+    replace: allow an existing store, which is kept aside. Raises Refusal: rootBusy, badRequest,
     storeDamaged, notFound, unknownEvent.
     """
     if not (source / FILE).exists():
-        raise Refusal("notFound", f"{source} is no backup: there is no {FILE} in it")
-    if head_file.look(source) is None:
+        raise Refusal("notFound", f"{source} is not a backup: it contains no {FILE}")
+    if head_file.read_head(source) is None:
         raise Refusal(
             "storeDamaged",
-            f"{source} is no whole backup: its witness {NAME!r} is missing or unreadable",
+            f"{source} is not a complete backup: its head file {NAME!r} is missing or unreadable",
         )
     path = store_path(root)
-    there = path.exists() or head_file.look(path.parent) not in (None, NOTHING)
-    if there and not replace:
+    exists = path.exists() or head_file.read_head(path.parent) not in (None, NOTHING)
+    if exists and not replace:
         raise Refusal(
             "badRequest",
-            f"there is a store in {path.parent} already; --replace keeps it aside and puts the backup in its place",
+            f"{path.parent} already contains a store; --replace keeps it aside and restores the backup",
         )
-    if head_file.held(source):
+    if head_file.is_locked(source):
         raise Refusal(
             "badRequest",
-            f"{source} is a store in use, no backup; 'jobscribe db backup' makes one of it",
+            f"{source} is a store in use, not a backup; make a backup of it with 'jobscribe db backup'",
         )
     if path.exists() and source.resolve() == path.parent.resolve():
-        raise Refusal("badRequest", f"{source} is the store itself")
+        raise Refusal("badRequest", f"{source} is the store of this root, not a backup")
     for folder in (root, path.parent):
         make_folder(str(folder))
-    with file_replacement.alone(root, path, "restore the backup") as lock:
+    with file_replacement.exclusive(root, path, "restore the backup") as lock:
         return _restore(root, path, source, lock, time.time() if now is None else now, progress)
 
 
-def begin(root: Path, *, now: float | None = None) -> None:
-    """Put an empty log where none is: what was given away before is not known, and serials rest on
-    the clock. Raises Refusal: rootBusy.
+def create_empty_log(root: Path, *, now: float | None = None) -> None:
+    """Create an empty log where none exists. Earlier serials are unknown, so new serials depend on
+    the clock alone. Raises Refusal: rootBusy.
     """
     path = store_path(root)
     make_folder(str(path.parent))
-    with file_replacement.alone(root, path, "begin it anew") as lock:
+    with file_replacement.exclusive(root, path, "create a new log") as lock:
         if lock.new:
             lock.reset(*NOTHING)
         new = path.with_name(path.name + ".begun")
-        with file_replacement.begun(new) as target:
-            end = set_back(
+        with file_replacement.new_store(new) as target:
+            end = record_rollback(
                 target,
                 NOTHING,
-                used(path, lock.mark),
+                highest_used(path, lock.mark),
                 "restored",
                 time.time() if now is None else now,
             )
@@ -163,30 +163,31 @@ def begin(root: Path, *, now: float | None = None) -> None:
 def _restore(
     root: Path, path: Path, source: Path, lock: HeadFile, now: float, progress: Progress
 ) -> Restored:
-    taken = path.with_name("being-restored")
+    copied_to = path.with_name("being-restored")
     try:
-        _take(source, taken)
-        old, mark = _verified(taken, source, progress)
+        _copy_files(source, copied_to)
+        old, mark = _verified(copied_to, source, progress)
         try:
-            lost = used(path, lock.mark)
+            lost = highest_used(path, lock.mark)
             if lock.new:
-                # nothing was ever durable here: without this a crash between file and witness would
-                # look like a lost witness
+                # nothing was ever durable here: without this, a crash between log file and head
+                # file would look like a lost head file
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
-            with file_replacement.begun(new) as target:
+            with file_replacement.new_store(new) as target:
                 copied = copy(old, target, progress)
                 if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
                     raise Refusal(
-                        "storeDamaged", f"the log in {source} is not the one that its witness saw"
+                        "storeDamaged",
+                        f"the log in {source} differs from its head file",
                     )
-                end = set_back(target, copied.head, lost, "restored", now)
+                end = record_rollback(target, copied.head, lost, "restored", now)
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
                 jobs = derived_tables.index(target, progress)
         finally:
             old.close()
-        # a copy: what is in the old WAL is not in its file, and need not be readable
+        # copy instead of link: the old file lacks what is only in the WAL, and may be unreadable
         aside = (
             file_replacement.keep_aside(path, "before-restore", copy=True)
             if path.exists() or not lock.new
@@ -196,7 +197,7 @@ def _restore(
             file_replacement.empty_wal(path, damaged=True)
         file_replacement.replace(root, path, new, lock, end)
     finally:
-        shutil.rmtree(taken, ignore_errors=True)
+        shutil.rmtree(copied_to, ignore_errors=True)
     removed = derived_tables.records(root, end.position, progress)
     return Restored(
         events=copied.events,
@@ -208,32 +209,32 @@ def _restore(
     )
 
 
-def _take(source: Path, taken: Path) -> None:
-    """The backup's files, to be read here: where a WAL is among them, SQLite writes beside it."""
-    shutil.rmtree(taken, ignore_errors=True)
-    taken.mkdir(mode=0o700)
+def _copy_files(source: Path, copied_to: Path) -> None:
+    """Copy the backup's files, because SQLite writes beside a file that has a WAL."""
+    shutil.rmtree(copied_to, ignore_errors=True)
+    copied_to.mkdir(mode=0o700)
     for name in (FILE, FILE + "-wal", NAME):
         if (source / name).exists():
-            shutil.copyfile(source / name, taken / name)
-            (taken / name).chmod(0o600)
+            shutil.copyfile(source / name, copied_to / name)
+            (copied_to / name).chmod(0o600)
 
 
 def _verified(
-    taken: Path, source: Path, progress: Progress
+    copied_to: Path, source: Path, progress: Progress
 ) -> tuple[sqlite3.Connection, DurablePosition]:
-    report = check_file(taken / FILE, None, progress)
+    report = check_file(copied_to / FILE, None, progress)
     wrong = [p for p in report.problems if p.where in ("log", "witness", "stream", "file")]
     if wrong:
         raise Refusal(
             "storeDamaged",
-            f"the backup in {source} is damaged ({_said(wrong[0])}); nothing was changed",
+            f"the backup in {source} is damaged ({_problem_text(wrong[0])}); nothing was changed",
         )
-    connection, mark = open_file(taken / FILE), head_file.look(taken)
+    connection, mark = open_file(copied_to / FILE), head_file.read_head(copied_to)
     assert mark is not None
-    return connection, standing(connection, mark)
+    return connection, durable_head(connection, mark)
 
 
-def _said(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     return (
         problem.what if problem.position is None else f"position {problem.position}: {problem.what}"
     )
@@ -243,7 +244,7 @@ def _said(problem: Problem) -> str:
 
 
 def _folder(destination: Path) -> bool:
-    """Is it new? Raises Refusal where there is something in it."""
+    """Create the folder and return whether it is new. Raises Refusal if it contains files."""
     try:
         destination.mkdir(mode=0o700, parents=True)
     except (PermissionError, NotADirectoryError) as e:
@@ -254,15 +255,15 @@ def _folder(destination: Path) -> bool:
         if not destination.is_dir() or any(destination.iterdir()):
             raise Refusal(
                 "badRequest",
-                f"{destination} is there already and not an empty folder; a backup wants a new one",
+                f"{destination} already exists and is not an empty folder; choose a new folder for the backup",
             ) from None
         return False
     return True
 
 
 def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
-    """One moment of the log: a read that stays open while the pages are copied. It keeps nobody
-    from writing.
+    """Copy a snapshot of the log: one read transaction stays open while the pages are copied. It
+    blocks no writer.
     """
     connection = open_for_writing(target)
     try:
@@ -280,7 +281,7 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
         connection.close()
 
 
-def _witnessed(target: Path) -> int:
+def _write_head_file(target: Path) -> int:
     with contextlib.closing(open_file(target)) as connection:
         position, checksum = last_before(connection, 2**62)
     mark = HeadFile(target.parent)
@@ -293,7 +294,7 @@ def _witnessed(target: Path) -> int:
 
 
 def _remove(destination: Path, made: bool) -> None:
-    """What was written of a backup that failed; the folder was empty before."""
+    """Remove the files of a failed backup; the folder was empty before."""
     for name in (FILE, FILE + "-wal", FILE + "-shm", FILE + "-journal", NAME):
         (destination / name).unlink(missing_ok=True)
     if made:

@@ -1,10 +1,9 @@
-"""Which events one checkpoint may stand for, and what it says. Pure: rules and events in, a
-checkpoint out.
+"""Decides which events a checkpoint may replace, and builds the checkpoint. Pure.
 
-A job is folded whole, once nothing is owed for it and its last event is old; of an agent's stream
-and the system's the old beginning is. A checkpoint takes position, version and time of the last
-event it stands for, so whatever was built on those (index, records, followers, expected versions)
-stays true. Folding what is folded already changes nothing.
+A job is folded as a whole when it is not busy and its last event is old. In the streams of agents
+and of the system, only the old beginning is folded. A checkpoint has position, version and time of
+the last event it replaces, so everything derived from these (index, records, followers, expected
+versions) stays valid. Folding a checkpoint again changes nothing.
 """
 
 from collections.abc import Sequence
@@ -29,14 +28,12 @@ from ..events.state import AgentRecord, Job
 from ..store.contract import Stored
 
 _JOB, _AGENT = "job/", "agent/"
-#: In place of the error of a run that was purged: that it failed is kept.
+#: Replaces the error text of a purged run, so that its failure stays visible.
 NOT_KEPT = "it failed; what was said of that is not kept"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """before: what happened at this time or later stays as it is. history: earlier runs kept of a
-    job. at: now.
-    """
+    """before: events at this time or later are kept. history: earlier runs kept in a job. at: now."""
 
     before: float
     history: int
@@ -44,8 +41,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose log it is. root_id: None for a log that no version with identities has used. restored:
-    put in place as a backup since.
+    """Identity of the root that owns the log. root_id: None for a log from versions without
+    identities. restored: a backup was restored since.
     """
 
     root_id: str | None = None
@@ -53,16 +50,14 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """`row` stands for the first `count` events of its stream, whose last one it takes the place
-    of.
-    """
+    """`row` replaces the first `count` events of its stream, at the place of the last of them."""
 
     row: Stored
     count: int
 
 
 def job_of(stream: str, events: Sequence[Stored]) -> Job | None:
-    """The job that a whole stream adds up to; None where it is another kind of stream."""
+    """Return the job that the whole stream folds to; None for another kind of stream."""
     if not stream.startswith(_JOB):
         return None
     job = Job(jid=parse("computeJid", stream.removeprefix(_JOB)))
@@ -72,15 +67,15 @@ def job_of(stream: str, events: Sequence[Stored]) -> Job | None:
 
 
 def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
-    """What may stand for the first events of this stream (given from its first one on); None where
-    nothing is won.
+    """Return a checkpoint for the first events of this stream; None if it would save nothing.
+    events: from the first event of the stream on.
     """
     if stream.startswith(_JOB):
         job = job_of(stream, events)
         return None if job is None else _job(job, events, rules)
     old = _old(events, rules.before)
     if stream == SYSTEM:
-        old = old[: _owed(old)]
+        old = old[: _first_needed(old)]
     if len(old) < 2:
         return None
     if stream.startswith(_AGENT):
@@ -108,12 +103,12 @@ def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Checkpoin
         )
     else:
         return None
-    return _instead(old, event)
+    return _replacing(old, event)
 
 
 def trimmed(job: Job, history: int) -> Job:
-    """The job without what is not kept for ever: older runs, and of a purged run all but what it
-    was and how it ended.
+    """Return the job without data that compaction drops: older runs; of a purged run, everything
+    but its description and result.
     """
     run = job.run
     if run is not None and run.status == PURGED:
@@ -136,7 +131,7 @@ def trimmed(job: Job, history: int) -> Job:
 
 
 def last_session(events: Sequence[Stored]) -> int:
-    """Of the events of the system: number of the last supervisor session; 0 for none."""
+    """Return the number of the last supervisor session; 0 for none. events: of the stream `system`."""
     return max(
         (s.event.session for s in events if isinstance(s.event, SupervisorStarted | SystemFolded)),
         default=0,
@@ -144,7 +139,9 @@ def last_session(events: Sequence[Stored]) -> int:
 
 
 def serial_floor(events: Sequence[Stored]) -> int:
-    """Of the events of the system: below this, serials may have been used in what the log has lost."""
+    """Return the lowest safe serial: lost events may have used lower ones. events: of the stream
+    `system`.
+    """
     return max(
         (s.event.serial_floor for s in events if isinstance(s.event, LogSetBack | SystemFolded)),
         default=0,
@@ -152,7 +149,7 @@ def serial_floor(events: Sequence[Stored]) -> int:
 
 
 def identity(events: Sequence[Stored]) -> Identity:
-    """Of the events of the system."""
+    """Return the identity of the log. events: of the stream `system`."""
     out = Identity()
     for stored in events:
         match stored.event:
@@ -180,7 +177,7 @@ def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
         folded_at=rules.at,
         trimmed=kept != job or (isinstance(first, JobFolded) and first.trimmed),
     )
-    return _instead(events, event)
+    return _replacing(events, event)
 
 
 def _old(events: Sequence[Stored], before: float) -> Sequence[Stored]:
@@ -188,24 +185,24 @@ def _old(events: Sequence[Stored], before: float) -> Sequence[Stored]:
     return events[:young]
 
 
-def _owed(events: Sequence[Stored]) -> int:
-    """Number of the first event that a start still looks for: a setting back after which no session
-    has ended yet.
+def _first_needed(events: Sequence[Stored]) -> int:
+    """Return the index of the first event that the next start still needs: a rollback that no ended
+    session follows.
     """
-    owed = len(events)
+    needed = len(events)
     for n, s in enumerate(events):
         if isinstance(s.event, LogSetBack):
-            owed = min(owed, n)
+            needed = min(needed, n)
         elif isinstance(s.event, SupervisorStopped):
-            owed = len(events)
-    return owed
+            needed = len(events)
+    return needed
 
 
-def set_back(events: Sequence[Stored]) -> bool:
-    """Of the events of the system: was the log set back, and no session has ended since? Then
-    agents may run what it does not know.
+def is_rolled_back(events: Sequence[Stored]) -> bool:
+    """Return whether the log was rolled back and no session has ended since. Agents may then run
+    executions that the log does not know. events: of the stream `system`.
     """
-    return _owed(events) < len(events)
+    return _first_needed(events) < len(events)
 
 
 def _count(events: Sequence[Stored]) -> int:
@@ -220,6 +217,6 @@ def _since(events: Sequence[Stored]) -> float:
     return first.since if isinstance(first, JobFolded | AgentFolded | SystemFolded) else first.at
 
 
-def _instead(events: Sequence[Stored], event: Event) -> Checkpoint:
+def _replacing(events: Sequence[Stored], event: Event) -> Checkpoint:
     last = events[-1]
     return Checkpoint(Stored(last.position, last.stream, last.version, event), len(events))

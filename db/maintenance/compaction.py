@@ -1,10 +1,10 @@
-"""Making the log shorter without changing what it says: streams that are over are folded into one
-checkpoint each.
+"""Compaction: shortens the log by folding finished streams into one checkpoint each, without
+changing its meaning.
 
-The log is written anew into a file of its own. Rows that are kept keep position and version, a
-checkpoint has those of the last row it stands for, and all are chained anew: a gap between two
-positions is vouched for by the row after it. A closing event names the end of the log that was
-replaced. Before the new file takes its place, every job in it is held against the old log.
+The log is rewritten into a new file. Kept rows keep position and version; a checkpoint has those of
+the last row it replaces. All rows get new checksums, so the row after a gap in positions proves
+that nothing is missing there. A closing event names the end of the replaced log. Before the new
+file replaces the old one, every job in it is compared with the old log.
 """
 
 import contextlib
@@ -29,24 +29,33 @@ from ..store.job_index import index_row
 from . import derived_tables, file_replacement
 from .checkpoints import Rules, checkpoint, job_of
 from .rebuild import trusted
-from .verification import EVERY, Progress, folded, open_file, opened, silent, store_path, whole_rows
+from .verification import (
+    EVERY,
+    Progress,
+    folded,
+    no_progress,
+    open_file,
+    opened,
+    store_path,
+    whole_rows,
+)
 
 DAY = 86_400.0
-#: A job is folded when nothing has happened to it for so long; earlier runs that are kept of it.
+#: Default age of the last event of a folded job, and earlier runs kept in it.
 OLDER_THAN_SECS = 30 * DAY
 HISTORY = 10
 
 _UNCHAINED = bytes(16)
-#: What a row takes besides its text: its numbers, and its share of the two indexes.
+#: Bytes of a row besides its text: its numbers, and its share of the two indexes.
 _ROW_BYTES = 60
 
 
 class Compacted(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was done, or would be. Without anything to fold nothing is written, and events_after is
-    events_before.
+    """Result of a compaction, or its estimate. If nothing can be folded, nothing is written, and
+    events_after equals events_before.
 
-    bytes_saved: text of events; the file shrinks by about as much. kept_aside: the folder with the
-    log as it was.
+    bytes_saved: text of events; the file shrinks by about as much. kept_aside: folder with the old
+    log.
     """
 
     events_before: int
@@ -63,7 +72,7 @@ class Compacted(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Plan(msgspec.Struct):
-    """up_to: of each stream that is folded, the version up to which the checkpoint stands for it."""
+    """up_to: the last version that the checkpoint of each folded stream replaces."""
 
     up_to: dict[str, int]
     rows: list[Row]
@@ -81,22 +90,22 @@ def compact(
     history: int = HISTORY,
     keep: bool = True,
     now: float | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Compacted:
-    """Fold what is over and older than that. Raises Refusal: rootBusy while the store is in use;
-    storeDamaged.
+    """Fold finished streams older than `older_than_secs`. Raises Refusal: rootBusy while the store
+    is in use; storeDamaged.
     """
     path = store_path(root)
     opened(root).close()
     rules = _rules(older_than_secs, history, now)
-    with file_replacement.alone(root, path, "compact it") as lock:
+    with file_replacement.exclusive(root, path, "compact it") as lock:
         old = opened(root)
         try:
             mark = trusted(old, lock.mark, path)
             head, events = _verified(old, mark, path, progress)
             new = path.with_name(path.name + ".compacted")
             with contextlib.ExitStack() as unfinished:
-                target = unfinished.enter_context(file_replacement.begun(new))
+                target = unfinished.enter_context(file_replacement.new_store(new))
                 plan = _plan(old, target, rules, events, progress)
                 if not plan.up_to:
                     unfinished.pop_all().close()
@@ -110,7 +119,7 @@ def compact(
         finally:
             old.close()
         end = _verify_new(new)
-        # from here on the witness names exactly the log that the closing event names
+        # from here on the head file names exactly the log that the closing event names
         file_replacement.empty_wal(path)
         lock.reset(head.position, head.checksum)
         aside = file_replacement.keep_aside(path, "before-compaction", copy=False) if keep else None
@@ -126,9 +135,9 @@ def estimate(
     older_than_secs: float = OLDER_THAN_SECS,
     history: int = HISTORY,
     now: float | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Compacted:
-    """What `compact` would do now. Writes nothing, and the store may be in use. Raises Refusal."""
+    """Return what `compact` would do now. Writes nothing; the store may be in use. Raises Refusal."""
     connection = opened(root)
     try:
         connection.execute("BEGIN")
@@ -155,7 +164,7 @@ def _rules(older_than_secs: float, history: int, now: float | None) -> Rules:
 def _verified(
     connection: sqlite3.Connection, mark: DurablePosition, path: Path, progress: Progress
 ) -> tuple[DurablePosition, int]:
-    """The end of the log and its number of events, after all of it was found whole."""
+    """Verify the whole log; return its end and its number of events."""
     (of,) = connection.execute("SELECT count(*) FROM events").fetchone()
     head, count, seen = NOTHING, 0, mark == NOTHING
     try:
@@ -172,7 +181,7 @@ def _verified(
     if not seen:
         raise Refusal(
             "storeDamaged",
-            f"{path}: position {mark.position} of the log is not what was witnessed. {repair(path)}",
+            f"{path}: position {mark.position} of the log differs from the head file. {repair(path)}",
         )
     return head, count
 
@@ -187,8 +196,8 @@ def _plan(
     of: int,
     progress: Progress,
 ) -> _Plan:
-    """Find what can be folded. target: gets the checkpoints, not chained yet, and the index of jobs
-    as the old log has it.
+    """Find the streams that can be folded. target: gets the checkpoints, without checksums, and the
+    index of jobs of the old log.
     """
     plan, index, done = _Plan({}, []), list[IndexRow](), 0
     rows = old.execute(f"SELECT {ROW_COLUMNS} FROM events ORDER BY events.stream, events.version")
@@ -208,7 +217,7 @@ def _plan(
     if target is not None:
         _flush(target, plan, index)
     if not (plan.jobs_folded or plan.agents_folded) and plan.replaced <= 2:
-        # two events of the system into one, and one to say so
+        # two events of the system would become a checkpoint and a closing event
         plan.up_to.clear()
     return plan
 
@@ -266,7 +275,7 @@ def _size(row_: Row) -> int:
 def _copy(
     old: sqlite3.Connection, target: sqlite3.Connection, plan: _Plan, of: int, progress: Progress
 ) -> None:
-    """The rows that no checkpoint stands for."""
+    """Copy the rows that no checkpoint replaces."""
 
     def kept() -> Iterator[Row]:
         for n, raw in enumerate(rows_after(old, 0), 1):
@@ -282,9 +291,7 @@ def _copy(
 def _chain(
     target: sqlite3.Connection, plan: _Plan, head: DurablePosition, events: int, now: float
 ) -> Compacted:
-    """Bind all rows to each other in their order, and close the log with the event that says what
-    happened.
-    """
+    """Compute the checksums of all rows in order, and append the closing event."""
     previous, last, count = START, 0, 0
     kinds: set[tuple[str, int]] = set()
     while page := [_row(raw) for raw in rows_after(target, last, None, derived_tables.BATCH)]:
@@ -333,8 +340,8 @@ def _chain(
 
 
 def _same_jobs(target: sqlite3.Connection, progress: Progress) -> None:
-    """Every job that the new log adds up to stands in the index of the old one, as it is. Anything
-    else is a fault of ours.
+    """Compare every job of the new log with the index of the old one. A difference is a bug, and
+    raises Refusal.
     """
     listed = target.execute(f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY 'job/' || jid")
     for count, (made, raw) in enumerate(itertools.zip_longest(folded(target, 2**62), listed), 1):
@@ -347,14 +354,14 @@ def _same_jobs(target: sqlite3.Connection, progress: Progress) -> None:
             which = raw[0] if made is None else made[0].jid
             raise Refusal(
                 "internal",
-                f"the compacted log says something else of {which} than the log does; nothing was changed",
+                f"the compacted log differs from the log for job {which}; nothing was changed",
             )
         if count % EVERY == 0:
             progress("jobs compared", count, count)
 
 
 def _verify_new(new: Path) -> DurablePosition:
-    """The end of the new file, read once more from its beginning."""
+    """Verify the new file from its beginning and return its end."""
     connection = open_file(new)
     try:
         head = NOTHING
@@ -363,7 +370,8 @@ def _verify_new(new: Path) -> DurablePosition:
         return head
     except Broken as e:
         raise Refusal(
-            "storageUnavailable", f"{new} is not what was written to it: {e}; nothing was changed"
+            "storageUnavailable",
+            f"{new} differs from what was written to it: {e}; nothing was changed",
         ) from None
     finally:
         connection.close()

@@ -1,5 +1,5 @@
-"""What is derived from a log, made from nothing: kinds, receipts, names and index in a new file,
-and the records beside it.
+"""Rebuilds everything that is derived from a log: kinds, receipts, names and job index in a new
+file, and the records beside it.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ BATCH = 5000
 
 
 def write_rows(target: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    """Rows of the log, as they are."""
+    """Insert rows of the log unchanged, in batches."""
     waiting: list[Row] = []
     for row in rows:
         waiting.append(row)
@@ -47,8 +47,8 @@ def _write(target: sqlite3.Connection, rows: list[Row]) -> None:
 
 
 def receipts(old: sqlite3.Connection | None, target: sqlite3.Connection) -> None:
-    """Those in the log of its last day, and of the old ones (a request may have led to a run that
-    was there) what can be read.
+    """Fill the receipts: from the last day of the log, and all readable old receipts of jobs in the
+    log.
     """
     (newest,) = target.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()
     rows: list[tuple[str, str, str, int, float]] = []
@@ -84,14 +84,14 @@ def receipts(old: sqlite3.Connection | None, target: sqlite3.Connection) -> None
 
 
 def names(target: sqlite3.Connection, progress: Progress) -> None:
-    """The table of what jobs and agents are found by."""
+    """Fill the table `names`."""
     target.execute("BEGIN IMMEDIATE")
     write_names(target, progress)
     target.execute("COMMIT")
 
 
 def index(target: sqlite3.Connection, progress: Progress) -> int:
-    """The table of jobs; returns how many there are."""
+    """Fill the table `jobs`; return the number of jobs."""
     count = 0
     rows: list[IndexRow] = []
     target.execute("BEGIN IMMEDIATE")
@@ -108,8 +108,8 @@ def index(target: sqlite3.Connection, progress: Progress) -> int:
 
 
 def records(root: Path, head: int, progress: Progress) -> int:
-    """Write every record that is not right, remove those of jobs that are not in the log, and say
-    in the marker that all are there.
+    """Write every outdated record, remove records of unknown jobs, and set the marker. Returns the
+    number of removed records.
     """
     folder = root / RECORDS
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _holds(path: Path, right: bytes) -> bool:
 
 
 def _jids(folder: Path) -> Iterator[str]:
-    """Of the files that are records by their name; others are not ours to touch."""
+    """Yield the jids of files whose names are those of records; other files are left alone."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(Refusal):

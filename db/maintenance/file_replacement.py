@@ -1,9 +1,9 @@
-"""A new file takes the place of the log's: alone, in one step, with the old one kept aside. What is
-in it, others say.
+"""Replacement of the log file in one atomic step, under the lock, with the old file kept aside.
+Other modules fill the new file.
 
-The order is: marker of the records to 0, file, witness. A crash in between leaves the old log or
-the new one, whole: after the file was replaced its last row says which log it took the place of
-(see `opening.successor`), and the next opening goes on.
+The order: set the marker of the records to 0, replace the log file, write the head file. A crash in
+between leaves the old log or the new one, complete: the last row of the new log names the log it
+replaced (see `opening.successor`), and the next opening continues.
 """
 
 import contextlib
@@ -18,21 +18,22 @@ from ...runtime.filesystems import network_file_system
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import write_marker
 from ..sqlite.head_file import NAME, DurablePosition, HeadFile
-from ..sqlite.opening import owned
+from ..sqlite.opening import check_owner
 from ..sqlite.schema import create, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
 
 
 @contextlib.contextmanager
-def alone(root: Path, path: Path, doing: str) -> Iterator[HeadFile]:
-    """Nobody else has the store open meanwhile. Raises Refusal: rootBusy, foreignRoot,
-    networkFileSystem, storageUnavailable.
+def exclusive(root: Path, path: Path, doing: str) -> Iterator[HeadFile]:
+    """Hold the lock of the store. Raises Refusal: rootBusy, foreignRoot, networkFileSystem,
+    storageUnavailable.
     """
-    owned(path.parent)
+    check_owner(path.parent)
     network = network_file_system(str(path.parent))
     if network is not None:
         raise Refusal(
-            "networkFileSystem", f"{path.parent} lies on {network}, which cannot keep the log safe"
+            "networkFileSystem",
+            f"{path.parent} is on {network}, where the log is not safe; move the root to a local disk",
         )
     try:
         lock = HeadFile(path.parent)
@@ -54,14 +55,14 @@ def alone(root: Path, path: Path, doing: str) -> Iterator[HeadFile]:
 
 
 def companions(path: Path) -> list[Path]:
-    """The files that SQLite may have beside this one."""
+    """Return the files that SQLite may keep beside this file."""
     return [path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal")]
 
 
 @contextlib.contextmanager
-def begun(path: Path) -> Iterator[sqlite3.Connection]:
-    """A new file at `path`, with the tables of a store and no row; afterwards it is one file,
-    without companions, on the disk.
+def new_store(path: Path) -> Iterator[sqlite3.Connection]:
+    """Create a new store file at `path` without rows. On exit it is one synced file without
+    companions; on an exception it is removed.
     """
     for leftover in (path, *companions(path)):
         leftover.unlink(missing_ok=True)
@@ -80,13 +81,15 @@ def begun(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def finish(connection: sqlite3.Connection) -> None:
-    """Everything into the file itself."""
+    """Move everything from the WAL into the file itself."""
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
 def empty_wal(path: Path, *, damaged: bool = False) -> None:
-    """All of the old log in one file: when it is replaced nothing of it may be in the WAL alone."""
+    """Move the WAL of the old log into its file, because the WAL is deleted when the file is
+    replaced. damaged: ignore an unreadable file.
+    """
     try:
         connection = open_for_writing(path)
         try:
@@ -96,20 +99,20 @@ def empty_wal(path: Path, *, damaged: bool = False) -> None:
     except UNREADABLE:
         if not damaged:
             raise
-        return  # what it looked like is kept aside
+        return  # a copy of the files was kept aside before
     if busy:
         raise Refusal(
-            "rootBusy", f"{path} is being read by another process; try again when that is done"
+            "rootBusy", f"{path} is being read by another process; try again when it has finished"
         )
     sync(path)
 
 
 def keep_aside(path: Path, name: str, *, copy: bool) -> Path:
-    """The folder `<name>-<number>` with what is there now. copy: the files are going to be written
-    to before they are replaced.
+    """Keep the current files in a new folder `<name>-<number>` and return it. copy: the files will
+    be written to before they are replaced.
 
-    Without it the log is there under a second name, which costs nothing; one that a crash left
-    behind is used again.
+    Without `copy` the log gets a hard link, which costs no space. A folder that a crash left behind
+    is used again.
     """
     number = 1
     while (aside := path.with_name(f"{name}-{number}")).exists():
@@ -137,18 +140,18 @@ def _keep(source: Path, target: Path, *, copy: bool) -> None:
             os.link(source, target)
             return
         except OSError:
-            pass  # a file system without second names
+            pass  # a file system without hard links
     shutil.copyfile(source, target)
     target.chmod(0o600)
     sync(target)
 
 
 def replace(root: Path, path: Path, new: Path, lock: HeadFile, head: DurablePosition) -> None:
-    """`new`, which is on the disk and ends at `head`, becomes the log. Raises OSError."""
+    """Replace the log by `new`, which is synced and ends at `head`. Raises OSError."""
     if (root / RECORDS).exists():
-        # they are of the old log; whatever happens now, the next start looks at all of them
+        # records describe the old log; after a crash the next start checks all of them
         write_marker(root / RECORDS, 0)
-    # the old WAL must not be taken for the new file's: what it held is in the old file, or was kept
+    # SQLite must not apply the old WAL to the new file; its content is in the old file or was kept
     # aside
     for companion in companions(path):
         companion.unlink(missing_ok=True)
@@ -158,7 +161,7 @@ def replace(root: Path, path: Path, new: Path, lock: HeadFile, head: DurablePosi
 
 
 def sync(path: Path) -> None:
-    """Put a file or a folder on the disk. Raises OSError."""
+    """Sync a file or a folder to the disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

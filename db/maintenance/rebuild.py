@@ -1,5 +1,5 @@
-"""Making everything anew that can be derived from the log, which itself stays as it is. Only on a
-store that is not in use.
+"""Rebuild of everything derived from the log; the log itself stays unchanged. Only for a store that
+is not in use.
 """
 
 import sqlite3
@@ -14,11 +14,20 @@ from ..sqlite.opening import repair
 from ..sqlite.schema import INSERT_KINDS, checksum_at, insert
 from ..store.checksum_chain import Broken, Row, stored
 from . import derived_tables, file_replacement
-from .verification import EVERY, Progress, extent, opened, silent, standing, store_path, whole_rows
+from .verification import (
+    EVERY,
+    Progress,
+    durable_head,
+    extent,
+    no_progress,
+    opened,
+    store_path,
+    whole_rows,
+)
 
 
 class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was done."""
+    """Result of a rebuild."""
 
     events: int
     jobs: int
@@ -26,26 +35,26 @@ class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """A log that was copied: its end, and how many events are in it."""
+    """The end of a copied log and its number of events."""
 
     head: DurablePosition
     events: int
 
 
-def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
-    """Index, receipts and records from the log. Raises Refusal: rootBusy while the store is in use;
-    storeDamaged where the log is not whole up to what was witnessed.
+def rebuild(root: Path, progress: Progress = no_progress) -> Rebuilt:
+    """Rebuild index, receipts and records from the log. Raises Refusal: rootBusy while the store is
+    in use; storeDamaged if the log is incomplete.
     """
     path = store_path(root)
     opened(root).close()
-    with file_replacement.alone(root, path, "rebuild it") as lock:
+    with file_replacement.exclusive(root, path, "rebuild it") as lock:
         old = opened(root)
         try:
             mark = trusted(old, lock.mark, path)
             new = path.with_name(path.name + ".rebuilt")
-            with file_replacement.begun(new) as target:
+            with file_replacement.new_store(new) as target:
                 copied = copy(old, target, progress)
-                _as_witnessed(target, copied.head, mark, path)
+                _check_head(target, copied.head, mark, path)
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
                 jobs = derived_tables.index(target, progress)
@@ -60,26 +69,27 @@ def rebuild(root: Path, progress: Progress = silent) -> Rebuilt:
 def trusted(
     connection: sqlite3.Connection, mark: DurablePosition | None, path: Path
 ) -> DurablePosition:
-    """What the log must at least hold, by the witness. Raises Refusal("storeDamaged") where there
-    is none.
+    """Return the position that the log must reach, by the head file. Raises Refusal("storeDamaged")
+    without a head file.
     """
     if mark is None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         raise Refusal(
             "storeDamaged",
-            f"the witness is missing or unreadable; the log ends at position {last}. {repair(path)}",
+            f"the head file is missing or unreadable; the log ends at position {last}. {repair(path)}",
         )
-    return standing(connection, mark)
+    return durable_head(connection, mark)
 
 
 def copy(old: sqlite3.Connection, target: sqlite3.Connection, progress: Progress) -> Copied:
-    """The log, verified row by row."""
+    """Copy the log, verifying every row."""
     of, _ = extent(old)
     try:
         return store_rows(whole_rows(old), target, of, progress)
     except Broken as e:
         raise Refusal(
-            "storeDamaged", f"the log is damaged at {e}; 'jobscribe db repair' keeps what is whole"
+            "storeDamaged",
+            f"the log is damaged at {e}; 'jobscribe db repair' keeps the intact events",
         ) from None
 
 
@@ -105,7 +115,7 @@ def store_rows(
     return Copied(head, count)
 
 
-def _as_witnessed(
+def _check_head(
     target: sqlite3.Connection, head: DurablePosition, mark: DurablePosition, path: Path
 ) -> None:
     if head.position < mark.position:
@@ -116,5 +126,5 @@ def _as_witnessed(
     if mark != NOTHING and checksum_at(target, mark.position) != mark.checksum:
         raise Refusal(
             "storeDamaged",
-            f"position {mark.position} of the log is not what was witnessed. {repair(path)}",
+            f"position {mark.position} of the log differs from the head file. {repair(path)}",
         )

@@ -1,8 +1,8 @@
-"""What an operator does about a damaged store: look what is whole, say what is lost, then keep the
-whole part and go on from it.
+"""Repair of a damaged store: report the intact and the lost events, then keep the intact ones and
+continue from there.
 
-`examine` only looks. `repair` keeps all old files aside, keeps of each stream what `salvaging`
-says, makes everything anew that is derived from it, and says in the log that it was set back.
+`examine` only reads. `repair` keeps all old files aside, keeps the events of each stream that
+`salvage` selects, rebuilds everything derived, and records the rollback in the log.
 """
 
 import sqlite3
@@ -22,21 +22,21 @@ from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
 from . import derived_tables, file_replacement
 from .rebuild import Copied, rebuild, store_rows
-from .rollback import set_back, used
+from .rollback import highest_used, record_rollback
 from .salvage import Loss, Survey, kept, survey
-from .verification import Progress, check_file, open_file, silent, store_path
+from .verification import Progress, check_file, no_progress, open_file, store_path
 
-#: Jobs and streams that are named; more are counted.
+#: Jobs and streams listed by name; others are only counted.
 NAMED = 20
 
 
 class Damage(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `examine` found. cut: events are lost (or the log is trusted without its witness);
-    otherwise only what is derived is wrong.
+    """Result of `examine`. cut: events are lost (or the head file is); otherwise only derived data
+    is wrong.
 
-    kept_events: so many are kept; kept_up_to: position up to which nothing is lost; lost_up_to: the
-    last that was given away. jobs_lost: jobs that lose events (named: some of them). losses: what
-    some of the streams lose. reasons: sentences.
+    kept_events: number of events kept. kept_up_to: nothing is lost up to this position. lost_up_to:
+    last position ever assigned. jobs_lost: number of jobs that lose events. named: some of these
+    jobs. losses: losses of some streams. reasons: sentences.
     """
 
     path: str
@@ -55,19 +55,19 @@ class Damage(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Repaired(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was done. kept_aside: the folder with the old files, where the log was cut."""
+    """Result of a repair. kept_aside: folder with the old files, if events were dropped."""
 
     events: int
     jobs: int
     kept_aside: str | None = None
 
 
-def examine(root: Path, progress: Progress = silent) -> Damage:
-    """What is wrong and what would be kept. Raises Refusal: notFound; unknownEvent for a store of a
-    newer version, which is not damaged.
+def examine(root: Path, progress: Progress = no_progress) -> Damage:
+    """Report the damage and the events that `repair` would keep. Raises Refusal: notFound;
+    unknownEvent for a store of a newer version, which is not damaged.
     """
     path = store_path(root)
-    mark = head_file.look(path.parent)
+    mark = head_file.read_head(path.parent)
     if not path.exists() and mark in (None, NOTHING):
         raise Refusal("notFound", f"there is no event store at {path}")
     _refuse_newer(path)
@@ -79,7 +79,7 @@ def examine(root: Path, progress: Progress = silent) -> Damage:
     if report.more_problems:
         reasons.append(f"and {report.more_problems} more")
     cut = any(p.where in ("log", "witness") for p in report.problems) or _unreadable(path)
-    lost = used(path, mark)
+    lost = highest_used(path, mark)
     damage = Damage(
         path=str(path),
         reasons=reasons,
@@ -100,8 +100,8 @@ def examine(root: Path, progress: Progress = silent) -> Damage:
     return damage
 
 
-def repair(root: Path, *, now: float | None = None, progress: Progress = silent) -> Repaired:
-    """Keep what is whole. Raises Refusal: rootBusy while the store is in use; notFound;
+def repair(root: Path, *, now: float | None = None, progress: Progress = no_progress) -> Repaired:
+    """Keep the intact events. Raises Refusal: rootBusy while the store is in use; notFound;
     unknownEvent.
     """
     path = store_path(root)
@@ -109,21 +109,23 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = silent)
     if not damage.cut:
         rebuilt = rebuild(root, progress)
         return Repaired(events=rebuilt.events, jobs=rebuilt.jobs)
-    with file_replacement.alone(root, path, "repair it") as lock:
+    with file_replacement.exclusive(root, path, "repair it") as lock:
         aside = file_replacement.keep_aside(path, "before-repair", copy=True)
         if path.exists():
             file_replacement.empty_wal(path, damaged=True)
-        lost, old = used(path, lock.mark), _opened(path)
+        lost, old = highest_used(path, lock.mark), _opened(path)
         new = path.with_name(path.name + ".repaired")
         try:
-            with file_replacement.begun(new) as target:
+            with file_replacement.new_store(new) as target:
                 copied = (
                     Copied(NOTHING, 0)
                     if old is None
                     else store_rows(_kept(old, lock.mark), target, damage.kept_events, progress)
                 )
                 at = time.time() if now is None else now
-                end = set_back(target, copied.head, lost, "repaired", at, whole=damage.kept_up_to)
+                end = record_rollback(
+                    target, copied.head, lost, "repaired", at, whole=damage.kept_up_to
+                )
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
                 jobs = derived_tables.index(target, progress)
@@ -150,7 +152,7 @@ def _survey(path: Path, mark: DurablePosition | None) -> Survey:
 
 
 def _refuse_newer(path: Path) -> None:
-    """A store of a newer version must not be cut for being one."""
+    """Raise Refusal for a store of a newer version, so that it is not cut."""
     try:
         connection = open_for_reading(path)
     except UNREADABLE:
@@ -165,7 +167,7 @@ def _refuse_newer(path: Path) -> None:
 
 
 def _opened(path: Path) -> sqlite3.Connection | None:
-    """The file, where it is a store at all."""
+    """Open the file; None if it contains no store."""
     try:
         return open_file(path)
     except Refusal as e:

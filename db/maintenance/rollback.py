@@ -1,10 +1,9 @@
-"""A log that goes on from an earlier point: a restored backup, or what was whole of a damaged one.
-The event that says so.
+"""The event that records a rollback of the log: to a restored backup, or to the intact part of a
+damaged log.
 
-What was given away after that point must not be given away again: its position lies behind all that
-were ever used, and it names a serial below which runs of what is lost may have been. Where the log
-that is replaced cannot be read any more, serials rest on the clock alone (see the core's
-`submission`).
+Positions and serials assigned after the rollback point must not be assigned again. So the event's
+position lies behind all used positions, and it names a serial above all serials of lost runs. If
+the replaced log is unreadable, serials depend on the clock alone (see `runs.submission`).
 """
 
 import contextlib
@@ -22,8 +21,8 @@ from .derived_tables import write_rows
 
 
 class HighestUsed(msgspec.Struct, frozen=True):
-    """The highest position and serial that a log has given away, as far as it can be read. mark:
-    what was witnessed of it.
+    """The highest position and serial that a log has assigned, as far as readable. mark: its
+    durable head.
     """
 
     position: int = 0
@@ -31,14 +30,16 @@ class HighestUsed(msgspec.Struct, frozen=True):
     mark: DurablePosition | None = None
 
 
-def used(path: Path, mark: DurablePosition | None) -> HighestUsed:
-    """Of the log at `path`, in whatever state it is; never raises."""
+def highest_used(path: Path, mark: DurablePosition | None) -> HighestUsed:
+    """Return the highest position and serial of the log at `path`, whatever its state. Never
+    raises.
+    """
     position, serial = mark.position if mark else 0, 0
     with (
         contextlib.suppress(*UNREADABLE, OSError),
         contextlib.closing(open_for_reading(path)) as connection,
     ):
-        # each by itself: one of them may be damaged
+        # query each by itself: one of the tables may be damaged
         for query in ("SELECT max(position) FROM events", "SELECT max(position) FROM jobs"):
             position = max(position, _number(connection, query))
         serial = _number(connection, "SELECT max(serial) FROM jobs")
@@ -60,7 +61,7 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return found if isinstance(found, int) and 0 < found < 2**53 else 0
 
 
-def set_back(
+def record_rollback(
     target: sqlite3.Connection,
     head: DurablePosition,
     lost: HighestUsed,
@@ -69,8 +70,8 @@ def set_back(
     *,
     whole: int | None = None,
 ) -> DurablePosition:
-    """Close the log in `target`, which ends at `head`; returns its new end. whole: up to where
-    nothing is lost, unless all is.
+    """Append LogSetBack to the log in `target`, which ends at `head`; return its new end. whole:
+    nothing is lost up to this position; default `head`.
     """
     (version,) = target.execute(
         "SELECT coalesce(max(version), 0) FROM events WHERE stream = ?", (SYSTEM,)

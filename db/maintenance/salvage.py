@@ -1,17 +1,17 @@
-"""What can be kept of a damaged log: of each stream its beginning, up to its first event that is
-lost. Reads the damaged file only.
+"""Selects the events of a damaged log that can be kept: for each stream, the events before its
+first lost event. Only reads.
 
-A row is whole if its checksum fits the one of the row before it, or if the next row proves what the
-checksum must have been. What may be kept alone:
+A row is intact if its checksum follows from the previous row, or if the next row proves its
+content. The rules:
 
-* Of a job, its events before the first that is damaged or missing. The events that one transaction
-  wrote to a stream lie next to each other and have the same time; of such a transaction all are
-  kept or none, so that half a placement or half an end never stands alone. Only the request of a
-  run may. Where it cannot be seen whether a transaction went on in what is lost, it is dropped.
-* Of an agent and of the system, every whole event: each is a fact for itself. They are numbered
-  anew.
-* Events of different streams do not depend on each other: whoever waits for another run looks at it
-  again at every start.
+* Of a job, keep the events before the first damaged or missing one. Events that one transaction
+wrote to a stream are adjacent and have the same time. Keep all events of such a transaction or
+none, so that no half placement or half end remains. Only the request of a run may stand alone. If a
+transaction may continue in the lost part, drop it.
+* Of an agent and of the system, keep every intact event, because each is an independent fact.
+Renumber their versions.
+* Events of different streams are independent: at every start, a run that waits for another run
+checks it again.
 """
 
 import json
@@ -31,10 +31,10 @@ _JOB = "job/"
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A stream that loses events. kept: of its events (folded ones included); up_to: position of
-    the last of these, 0 for none.
+    """A stream that loses events. kept: number of its events that are kept (folded events
+    included). up_to: position of the last kept event, 0 for none.
 
-    lost: so many events at least.
+    lost: minimum number of lost events.
     """
 
     stream: str
@@ -44,8 +44,8 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What would be kept: so many events. cuts: per job stream that loses something, the first
-    version that is not kept.
+    """Selection of the kept events. events: their number. cuts: first dropped version of each job
+    stream that loses events.
     """
 
     events: int
@@ -54,34 +54,36 @@ class Survey(msgspec.Struct, kw_only=True):
 
 
 class _Seen(NamedTuple):
-    """The last whole event of a job. begun: the version at which the transaction that wrote it
-    began, as far as times show it.
+    """The last intact event of a job. begun: version at which its transaction began, judged by
+    times.
 
-    Where that may be kept alone, the version after it.
+    If the event may stand alone, begun is the next version.
     """
 
     version: int
     position: int
     at: Any
     begun: int
-    #: position before that transaction
+    #: last position before that transaction
     before: int
 
 
-class _Books:
+class _Scan:
+    """State of the scan over the rows of a damaged log."""
+
     def __init__(self, index: dict[str, int]) -> None:
-        """index: per job stream, the position of its last event, as far as that can be read."""
+        """index: position of the last event of each job stream, as far as readable."""
         self.index = index
         self.seen: dict[str, _Seen] = {}
         self.cuts: dict[str, int] = {}
-        #: of streams that lose something: the last version of which something was seen
+        #: last version found in each stream that loses events
         self.last: dict[str, int] = {}
         self.up_to: dict[str, int] = {}
-        #: of others than jobs: events lost
+        #: number of lost events in streams of other kinds
         self.others: dict[str, int] = {}
-        #: jobs whose last event was directly before something that is lost and may have been theirs
+        #: jobs whose last event is directly before a lost row that may belong to the same job
         self.doubted: set[str] = set()
-        #: the job that the row before this one is of
+        #: stream of the previous row if it is a job's
         self.before: str | None = None
         self.position = 0
 
@@ -97,7 +99,7 @@ class _Books:
             return
         begun, before = r.version, 0 if seen is None else seen.position
         if r.type == "RunRequested":
-            begun, before = r.version + 1, r.position  # a request can stand alone
+            begun, before = r.version + 1, r.position
         elif seen is not None and seen.at == r.at:
             begun, before = seen.begun, seen.before
         self.seen[r.stream] = _Seen(r.version, r.position, r.at, begun, before)
@@ -105,7 +107,7 @@ class _Books:
         self.before = r.stream
 
     def damaged(self, raw: tuple[Any, ...]) -> None:
-        """What is in such a row may be wrong. It is believed where it fits what is known of its
+        """Note a damaged row. Its stream and version count only if they fit the known part of the
         stream.
         """
         position, stream, version = raw[0], _text(raw[1]), raw[2]
@@ -123,7 +125,7 @@ class _Books:
                 else seen.version + 1
             )
             if stream in self.cuts or version == expected:
-                # it began another transaction if both of its times say so
+                # a new transaction began only if both copies of the time differ
                 self._lose(
                     stream,
                     min(version, expected),
@@ -138,13 +140,13 @@ class _Books:
         self.gap()
 
     def gap(self) -> None:
-        """The content of this position is not known."""
+        """Note a row of unknown content."""
         if self.before is not None:
             self.doubted.add(self.before)
         self.before = None
 
     def end(self) -> None:
-        """All rows were seen."""
+        """Note that all rows were scanned."""
         for stream, position in self.index.items():
             seen = self.seen.get(stream)
             if seen is not None and seen.position == position:
@@ -166,7 +168,7 @@ class _Books:
         return Survey(events=0, losses=losses, cuts=self.cuts)
 
     def _lose(self, stream: str, version: int, *, half: bool = False) -> None:
-        """half: what is lost may be of the same transaction as the last event that was seen."""
+        """half: the lost event may belong to the transaction of the last intact event."""
         self.last[stream] = max(
             self.last.get(stream, 0),
             version,
@@ -181,20 +183,20 @@ class _Books:
 
 
 def survey(connection: sqlite3.Connection, mark: DurablePosition | None) -> Survey:
-    """Look at every row that can be read. mark: what was witnessed of the log."""
-    books = _Books(_index(connection))
+    """Scan every readable row and return what can be kept. mark: durable head of the log."""
+    scan = _Scan(_index(connection))
     for found in _judged(connection, mark):
         match found:
             case Row():
-                books.whole(found)
+                scan.whole(found)
             case None:
-                books.gap()
+                scan.gap()
             case _:
-                books.damaged(found)
-    if mark is not None and mark.position > books.position:
-        books.gap()
-    books.end()
-    out = books.survey()
+                scan.damaged(found)
+    if mark is not None and mark.position > scan.position:
+        scan.gap()
+    scan.end()
+    out = scan.survey()
     out.events = sum(1 for _ in kept(connection, mark, out))
     return out
 
@@ -202,7 +204,7 @@ def survey(connection: sqlite3.Connection, mark: DurablePosition | None) -> Surv
 def kept(
     connection: sqlite3.Connection, mark: DurablePosition | None, found: Survey
 ) -> Iterator[Row]:
-    """The rows that are kept, with their positions, bound to each other anew."""
+    """Yield the kept rows with their positions and new checksums."""
     previous, versions = START, dict[str, int]()
     for r in _judged(connection, mark):
         if not isinstance(r, Row):
@@ -220,9 +222,11 @@ def kept(
                 else 1
             )
             versions[r.stream] = version
-        made = row(previous, r.position, r.stream, version, r.type, r.schema, r.at, r.body.encode())
-        yield made
-        previous = made.checksum
+        kept_row = row(
+            previous, r.position, r.stream, version, r.type, r.schema, r.at, r.body.encode()
+        )
+        yield kept_row
+        previous = kept_row.checksum
 
 
 def _follows(r: Row, seen: _Seen | None) -> bool:
@@ -234,11 +238,13 @@ def _follows(r: Row, seen: _Seen | None) -> bool:
 def _judged(
     connection: sqlite3.Connection, mark: DurablePosition | None
 ) -> Iterator[Row | tuple[Any, ...] | None]:
-    """In order of position: whole rows; damaged ones, raw; None where something cannot be read."""
+    """Yield in order of position: intact rows, damaged rows (raw), and None for an unreadable
+    place.
+    """
     previous: Any = START
     last = 0
-    #: a row whose checksum does not fit, and what the checksum of its content is: the next row
-    #: tells which of the two is wrong
+    #: (damaged row, row with the checksum computed from its content): the next row proves whether
+    #: content or checksum is wrong
     held: tuple[tuple[Any, ...], Row | None] | None = None
     for raw in _readable(connection):
         if raw is None:
@@ -266,7 +272,9 @@ def _judged(
 def _unproven(
     held: tuple[tuple[Any, ...], Row | None] | None, mark: DurablePosition | None
 ) -> Iterator[Row | tuple[Any, ...]]:
-    """A row with a wrong checksum and no row after it: the witness may have seen the right one."""
+    """Yield a last row with a wrong checksum, as intact if the head file has the checksum of its
+    content.
+    """
     if held is not None:
         raw, by_content = held
         proven = (
@@ -285,17 +293,21 @@ def _verified(raw: tuple[Any, ...], previous: Any, after: int) -> Row | None:
 
 
 def _content(raw: tuple[Any, ...], previous: Any) -> Row | None:
-    """The row that its columns but the checksum make."""
+    """Return the row with the checksum computed from its other columns; None if a column has the
+    wrong type.
+    """
     try:
         return row(
             previous, raw[0], raw[1].decode(), raw[2], raw[3].decode(), raw[4], raw[5], raw[6]
         )
-    except Exception:  # of whatever type a damaged column is
+    except Exception:  # any type of error: the damaged column may have any type
         return None
 
 
 def _readable(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...] | None]:
-    """Raw rows in order of position; None where the file itself cannot be read, which is left out."""
+    """Yield raw rows in order of position, and None for each unreadable part of the file, which is
+    skipped.
+    """
     after: int | None = 0
     while after is not None:
         try:
@@ -309,7 +321,7 @@ def _readable(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...] | None
 
 
 def _beyond(connection: sqlite3.Connection, after: int) -> int | None:
-    """A position behind which rows can be read again; None where there is none."""
+    """Return a position after which rows are readable again; None if there is none."""
     try:
         end = int(connection.execute("SELECT max(position) FROM events").fetchone()[0])
     except UNREADABLE:
@@ -327,7 +339,7 @@ def _beyond(connection: sqlite3.Connection, after: int) -> int | None:
 
 
 def _reads(connection: sqlite3.Connection, after: int) -> bool:
-    """Can the first row behind this position be read?"""
+    """Return whether the first row after this position is readable."""
     try:
         return bool(list(rows_after(connection, after, limit=1)))
     except UNREADABLE:
@@ -347,7 +359,7 @@ def _text(value: Any) -> str:
 
 
 def _time_in(body: Any) -> Any:
-    """The time in the text of an event; None where it cannot be read."""
+    """Return the time in the text of an event; None if unreadable."""
     try:
         return json.loads(body).get("at")
     except (ValueError, TypeError, AttributeError):

@@ -1,8 +1,8 @@
-"""Reading a store without a supervisor: verify all of it, tell a story, export it. Nothing here
-writes; `rebuilding` does.
+"""Read-only access to a store without a supervisor: verify it, read the events of a stream, export
+it.
 
-All of it works on a store in use as well, on what is durable at that moment, and says so. Every
-function takes the root.
+All functions also work on a store in use, on its durable part at that moment. Nothing here writes;
+`rebuild` does.
 """
 
 import sqlite3
@@ -36,19 +36,19 @@ from ..sqlite.schema import (
 )
 from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import IndexRow, Stored
-from ..store.disk_errors import UNREADABLE, not_opened
+from ..store.disk_errors import UNREADABLE, open_refusal
 from ..store.job_index import index_row
 
-#: Called with (what is being done, how much of it, how much there is) now and then.
+#: Called now and then with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
 EVERY = 5000
-#: Problems listed; more are counted.
+#: Problems listed; others are only counted.
 LISTED = 100
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """where: `log`, `witness`, `stream`, `index`, `record` or `file`. position: in the log, where
-    it has one.
+    """where: `log`, `witness` (the head file), `stream`, `index`, `record` or `file`. position: in
+    the log, if known.
     """
 
     where: str
@@ -57,14 +57,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Position(msgspec.Struct):
-    """What is needed of a record to see how old it is."""
+    """The position field of a record, to tell its age."""
 
     position: int
 
 
 class Report(msgspec.Struct, kw_only=True, rename="camel"):
-    """What `check` found. whole_up_to: position up to which the log is as it was written (what `db
-    repair` keeps).
+    """Result of `check`. whole_up_to: the log is intact up to this position (`db repair` keeps this
+    part). witness: durable head by the head file.
     """
 
     path: str
@@ -73,7 +73,7 @@ class Report(msgspec.Struct, kw_only=True, rename="camel"):
     jobs: int = 0
     witness: int | None = None
     whole_up_to: int = 0
-    #: records that are behind the log, as after a crash; the next start writes them
+    #: records older than the log, as after a crash; the next start writes them
     records_behind: int = 0
     problems: list[Problem] = []
     more_problems: int = 0
@@ -93,22 +93,22 @@ def store_path(root: Path) -> Path:
     return root / "db" / FILE
 
 
-def silent(what: str, done: int, of: int) -> None:
-    """The progress callback of somebody who does not look."""
+def no_progress(what: str, done: int, of: int) -> None:
+    """Ignore progress."""
 
 
-def check(root: Path, progress: Progress = silent) -> Report:
-    """Verify the chain, the witness, versions, index and records. Raises Refusal where there is no
-    store, or it may not be read.
+def check(root: Path, progress: Progress = no_progress) -> Report:
+    """Verify checksums, head file, versions, index and records. Raises Refusal if there is no
+    readable store.
     """
     return check_file(store_path(root), root / RECORDS, progress)
 
 
-def check_file(path: Path, records: Path | None, progress: Progress = silent) -> Report:
-    """The same of a store wherever it lies: a backup has no records."""
-    # Before the log is read: a store in use goes on, and the log must then hold at least this.
-    report = Report(path=str(path), in_use=head_file.held(path.parent))
-    mark = head_file.look(path.parent)
+def check_file(path: Path, records: Path | None, progress: Progress = no_progress) -> Report:
+    """Verify the store at `path`. records: folder of the records; None for a backup."""
+    # read before the log: a store in use grows, and the log must contain at least this position
+    report = Report(path=str(path), in_use=head_file.is_locked(path.parent))
+    mark = head_file.read_head(path.parent)
     report.witness = mark.position if mark else None
     try:
         connection = open_file(path)
@@ -135,21 +135,21 @@ def check_file(path: Path, records: Path | None, progress: Progress = silent) ->
 
 
 def opened(root: Path) -> sqlite3.Connection:
-    """The store's file for reading. Raises Refusal."""
+    """Open the store's file for reading. Raises Refusal."""
     return open_file(store_path(root))
 
 
-def standing(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition:
-    """What the log must hold: what was witnessed; or all of it, where it took the place of the log
-    that was.
+def durable_head(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition:
+    """Return the position that the log must reach: `mark`, or its own end if it replaced the log of
+    `mark`.
     """
     return successor(connection, mark) or mark
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """A store's file for reading. Raises Refusal."""
+    """Open a store's file for reading. Raises Refusal."""
     if not path.exists():
-        mark = head_file.look(path.parent)
+        mark = head_file.read_head(path.parent)
         if mark is not None and mark != head_file.NOTHING:
             raise Refusal(
                 "storeDamaged",
@@ -159,13 +159,13 @@ def open_file(path: Path) -> sqlite3.Connection:
     try:
         connection = open_for_reading(path)
     except UNREADABLE as e:
-        raise not_opened(e, str(path), lambda: repair(path)) from None
+        raise open_refusal(e, str(path), lambda: repair(path)) from None
     try:
         if not known_layout(connection, path):
-            raise Refusal("storeDamaged", f"{path} holds no event store. {repair(path)}")
+            raise Refusal("storeDamaged", f"{path} contains no event store. {repair(path)}")
     except UNREADABLE as e:
         connection.close()
-        raise not_opened(e, str(path), lambda: repair(path)) from None
+        raise open_refusal(e, str(path), lambda: repair(path)) from None
     except BaseException:
         connection.close()
         raise
@@ -173,8 +173,8 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def extent(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many events there seem to be, and the last position; 0 where that cannot be read: what is
-    whole, reading the rows tells.
+    """Return the number of events and the last position, as SQLite reports them without
+    verification; 0 if unreadable.
     """
     numbers = []
     for query in ("SELECT count(*) FROM events", "SELECT coalesce(max(position), 0) FROM events"):
@@ -186,14 +186,14 @@ def extent(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def whole_rows(connection: sqlite3.Connection) -> Iterator[Row]:
-    """The log from its beginning as long as it is whole; raises Broken where it is not."""
+    """Yield the rows of the log from its beginning. Raises Broken at the first damaged row."""
     position = 0
     try:
         for row in follow(rows_after(connection, 0), START, 0):
             position = row.position
             yield row
     except UNREADABLE as e:
-        raise Broken(position + 1, f"it cannot be read: {e}") from None
+        raise Broken(position + 1, f"the row cannot be read: {e}") from None
 
 
 def _check_log(
@@ -202,9 +202,9 @@ def _check_log(
     of, end = extent(connection)
     kinds = set()
     if mark is None:
-        report.add("witness", "the file is missing or unreadable")
+        report.add("witness", "the head file is missing or unreadable")
     else:
-        mark = standing(connection, mark)
+        mark = durable_head(connection, mark)
     seen = mark is not None and mark.position == 0
     try:
         for row in whole_rows(connection):
@@ -213,9 +213,7 @@ def _check_log(
             if mark is not None and row.position == mark.position:
                 seen = True
                 if row.checksum != mark.checksum:
-                    report.add(
-                        "witness", "this row is not the one that was witnessed", row.position
-                    )
+                    report.add("witness", "this row differs from the head file", row.position)
             _check_event(row, report)
             if report.events % EVERY == 0:
                 progress("events", report.events, of)
@@ -224,21 +222,21 @@ def _check_log(
     if mark is not None and not seen and report.whole_up_to >= end:
         other = end >= mark.position
         what = (
-            "is not in this log: it is another one than was witnessed"
+            "in the log differs from the head file"
             if other
             else f"was durable, but the log ends at {end}"
         )
         report.add("witness", f"position {mark.position} {what}", mark.position)
     missing = kinds - set(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(missing):
-        report.add("index", f"the list of kinds of events lacks {type_} {schema}")
+        report.add("index", f"the table of event kinds lacks {type_} {schema}")
     progress("events", report.events, of)
 
 
 def _check_event(row: Row, report: Report) -> None:
     try:
         if stored(row).event.at != row.at:
-            report.add("log", "the time beside the event is not the one in it", row.position)
+            report.add("log", "the time column differs from the time in the event", row.position)
     except Refusal as e:
         report.add("log", e.sentence, row.position)
 
@@ -246,7 +244,7 @@ def _check_event(row: Row, report: Report) -> None:
 def _check_streams(
     connection: sqlite3.Connection, report: Report, records: Path | None, progress: Progress
 ) -> None:
-    """Versions are continuous, and index and records are what the fold says."""
+    """Check that versions are continuous, and that index and records match the fold."""
     (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
     indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
     busy = 0
@@ -255,15 +253,15 @@ def _check_streams(
         busy += job.busy
         right = msgspec.structs.replace(index_row(job), position=last.position)
         if _index_row_of(connection, job.jid) != right:
-            report.add("index", f"the row of {job.jid} is not what its events say", last.position)
+            report.add("index", f"the row of {job.jid} differs from its events", last.position)
         if records is not None:
             _check_record(records, job, last, report)
         if report.jobs % EVERY == 0:
             progress("jobs", report.jobs, of)
     if report.jobs != of:
-        report.add("index", f"{of} jobs are listed, {report.jobs} are in the log")
+        report.add("index", f"the index has {of} jobs, the log has {report.jobs}")
     if busy != indexed:
-        report.add("index", f"{indexed} jobs are listed as busy, {busy} are")
+        report.add("index", f"the index has {indexed} busy jobs, the log has {busy}")
     progress("jobs", report.jobs, of)
 
 
@@ -272,14 +270,14 @@ def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
     try:
         return read_index_row(rows[0]) if rows else None
     except msgspec.ValidationError:
-        return None  # not what it should be, whatever it is
+        return None  # damaged
 
 
 def folded(
     connection: sqlite3.Connection, up_to: int, report: Report | None = None
 ) -> Iterator[tuple[Job, Stored]]:
-    """Every job in the log up to a position, with its last event; one at a time, since not all fit
-    in memory.
+    """Yield every job in the log up to a position with its last event. One at a time, since not all
+    fit in memory.
     """
     job: Job | None = None
     last: Stored | None = None
@@ -304,12 +302,12 @@ def folded(
                 yield job, last
             stream, version, last = row.stream, 0, None
             job = _new_job(stream, row, report)
-        # a checkpoint stands for all before it, and is the first there is
+        # a checkpoint replaces all earlier events, so it comes first
         version = row.version if version == 0 and row.type in CHECKPOINTS else version + 1
         if row.version != version and report is not None:
             report.add(
                 "stream",
-                f"{stream} has version {row.version} where {version} should be",
+                f"{stream} has version {row.version} instead of {version}",
                 row.position,
             )
             version = row.version
@@ -324,13 +322,13 @@ def folded(
                 what = f"version {last.event.job.version} of {last.event.job.jid}"
                 report.add(
                     "stream",
-                    f"the checkpoint of {stream} version {row.version} holds {what}",
+                    f"the checkpoint of {stream} version {row.version} contains {what}",
                     row.position,
                 )
         except Refusal:
             if report is None:
                 raise
-            # it was reported when the log was read; what comes after it cannot be folded
+            # already reported for the log; later events cannot be folded
             job = None
     if job is not None and last is not None:
         yield job, last
@@ -341,8 +339,8 @@ def _misplaced(job: Job, row: Row) -> bool:
 
 
 def _new_job(stream: str, row: Row, report: Report | None) -> Job | None:
-    """The job of this stream, None where it is another's. The name comes from an index of the file,
-    which may be damaged.
+    """Return an empty job for this stream; None for another kind of stream. The name comes from an
+    index of the file, which may be damaged.
     """
     if not stream.startswith("job/"):
         return None
@@ -365,26 +363,26 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
     if found == right:
         return
     if not report.in_use and read_marker(folder) < last.position:
-        # the next start makes it again, whatever it says now
+        # the next start rewrites it in any case
         report.records_behind += 1
         return
     try:
         position = msgspec.json.decode(found, type=_Position).position
     except msgspec.DecodeError:
-        report.add("record", f"{job.jid}.json is not a record")
+        report.add("record", f"{job.jid}.json is not a valid record")
         return
     if position < last.position:
         report.records_behind += 1
     elif not report.in_use or position == last.position:
         report.add(
             "record",
-            f"{job.jid}.json is not what its events say (position {position})",
+            f"{job.jid}.json differs from its events (position {position})",
             last.position,
         )
 
 
 def events_of(root: Path, stream: str) -> list[Stored]:
-    """The events of one stream, oldest first, for `db story`. Raises Refusal."""
+    """Return the events of one stream, oldest first. Raises Refusal."""
     opened(root).close()
     reader = Reader(store_path(root))
     try:
@@ -394,8 +392,8 @@ def events_of(root: Path, stream: str) -> list[Stored]:
 
 
 def export(root: Path, after: int = 0) -> Iterator[str]:
-    """Every event with position > `after` as a line of JSON (no line end). Raises Refusal at the
-    first row that is not whole.
+    """Yield every event with position > `after` as a line of JSON without line end. Raises Refusal
+    at the first damaged row.
     """
     connection = opened(root)
     try:

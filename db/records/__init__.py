@@ -1,1 +1,3 @@
-"""Records: one sentence to be written."""
+"""Records and texts for people that are derived from events: the record of a job, the history of a
+job, resource usage.
+"""

@@ -1,6 +1,6 @@
-"""The story of a job, an agent or the system, for people: one line per event. Pure.
+"""The history of a job, an agent or the system for people: one line per event. Pure.
 
-Ids are shortened as everywhere in logs; `data` has the same for programs, with the ids as they are.
+Ids are shortened as in logs. `data` returns the same for programs, with full ids.
 """
 
 import itertools
@@ -44,18 +44,18 @@ from ..events.events import (
 )
 from ..store.contract import Stored
 
-#: Of sentences that users or jobs chose, so much is shown.
+#: Maximum length of texts that come from users or jobs.
 SHOWN = 200
 
 
 def story(events: Sequence[Stored]) -> list[str]:
-    """One line for each event: when, how long after the one before, what happened."""
+    """Return one line per event: time, seconds since the previous event, text."""
     return [f"{line['time']}  {_gap(line['gap'])}  {line['text']}" for line in _lines(events)]
 
 
 def data(events: Sequence[Stored]) -> list[dict[str, Any]]:
-    """The same as plain data: position, stream, version, type, at, gap (seconds, null for the
-    first), time (UTC), text, event.
+    """Return the history as plain data: position, stream, version, type, at, gap (seconds, null for
+    the first), time (UTC), text, event.
     """
     return [
         {
@@ -87,12 +87,12 @@ def _time(at: float) -> str:
 
 
 def _gap(gap: float | None) -> str:
-    """Nine characters. Negative where the clock was set back."""
+    """Nine characters. Negative if the clock was set back."""
     return (" " * 9) if gap is None else f"{gap:+.3f}s".rjust(9)
 
 
 def sentence(event: Event) -> str:
-    """What happened."""
+    """Return the text of one event."""
     match event:
         case (
             RunRequested()
@@ -125,41 +125,39 @@ def sentence(event: Event) -> str:
             behind = event.lost_up_to > event.position
             if event.reason == "repaired":
                 lost = (
-                    f"of what came after it, up to {event.lost_up_to}, some is lost"
+                    f"some events after it, up to position {event.lost_up_to}, are lost"
                     if behind
-                    else "nothing is known to be lost"
+                    else "no event is known to be lost"
                 )
-                return f"a damaged log was repaired: it was whole up to position {event.position}; {lost}"
+                return f"a damaged log was repaired: intact up to position {event.position}; {lost}"
             lost = (
-                f"what came after it, up to {event.lost_up_to}, is lost"
+                f"events after it, up to position {event.lost_up_to}, are lost"
                 if behind
-                else "nothing is known to be lost"
+                else "no event is known to be lost"
             )
-            return f"a backup was restored: the log goes on from position {event.position}; {lost}"
+            return (
+                f"a backup was restored: the log continues from position {event.position}; {lost}"
+            )
         case SupervisorStarted():
-            return f"supervisor session {event.session} started: pid {event.pid}, version {_said(event.version)}"
+            return f"supervisor session {event.session} started: pid {event.pid}, version {_clean(event.version)}"
         case SupervisorStopped():
-            return f"supervisor session {event.session} stopped: {_said(event.reason)}"
+            return f"supervisor session {event.session} stopped: {_clean(event.reason)}"
         case _:
             assert_never(event)
 
 
 def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
-    were = "1 earlier event was" if event.events == 1 else f"{event.events} earlier events were"
-    folded = f"{were} folded into this one on {_time(event.folded_at)[:10]}; the first was of {_time(event.since)}"
+    count = "1 earlier event" if event.events == 1 else f"{event.events} earlier events"
+    folded = f"{count} folded into this one on {_time(event.folded_at)[:10]}, the first from {_time(event.since)}"
     match event:
         case JobFolded(job=job):
-            run = (
-                f"run {job.run.serial} is {job.status}" if job.run is not None else "it had no run"
-            )
-            more = "; parts of it are not kept" if event.trimmed else ""
-            return (
-                f"{run} ({len(job.history) + job.history_dropped} runs before it); {folded}{more}"
-            )
+            run = f"run {job.run.serial} is {job.status}" if job.run is not None else "no run"
+            more = "; some data was dropped" if event.trimmed else ""
+            return f"{run} ({len(job.history) + job.history_dropped} earlier runs); {folded}{more}"
         case AgentFolded(agent=agent):
             return f"agent {agent.key} was at attempt {agent.attempt}; {folded}"
         case SystemFolded():
-            return f"supervisor session {event.session} was the last; {folded}"
+            return f"last supervisor session: {event.session}; {folded}"
         case _:
             assert_never(event)
 
@@ -169,19 +167,16 @@ def _of_attempt(event: AttemptDecided | AttemptEnded) -> str:
     match event:
         case AttemptDecided():
             by = "" if event.role is None else f" by {event.role}/{event.index}"
-            return f"{attempt} is decided{by}, it {'succeeds' if event.succeeded else 'fails'}: {_said(event.reason)}"
+            result = "success" if event.succeeded else "failure"
+            return f"{attempt} decided{by}, {result}: {_clean(event.reason)}"
         case AttemptEnded():
             again = (
                 ""
                 if event.retry is None
-                else f"; another one follows after {event.retry.delay_secs:g} s: {_said(event.retry.reason)}"
+                else f"; next attempt in {event.retry.delay_secs:g} s: {_clean(event.retry.reason)}"
             )
-            no = (
-                ""
-                if event.not_retried is None
-                else f"; no other follows: {_said(event.not_retried)}"
-            )
-            return f"{attempt} ended: {_said(event.reason)}{again}{no}"
+            no = "" if event.not_retried is None else f"; no retry: {_clean(event.not_retried)}"
+            return f"{attempt} ended: {_clean(event.reason)}{again}{no}"
         case _:
             assert_never(event)
 
@@ -197,35 +192,37 @@ def _of_run(
     match event:
         case RunRequested():
             spec = event.spec
-            named = f" {_said(spec.sim_name)!r}" if spec.sim_name else ""
+            named = f" {_clean(spec.sim_name)!r}" if spec.sim_name else ""
             return (
                 f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
-                f" {spec.driver} (request {event.req_id})" + _asked(event)
+                f" {spec.driver} (request {event.req_id})" + _requested_roles(event)
             )
         case StopRequested():
-            note = f": {_said(event.note)}" if event.note else ""
-            return f"run {event.serial} is to stop ({event.reason}), asked by {event.by}, grace {event.grace_secs:g} s{note}"
+            note = f": {_clean(event.note)}" if event.note else ""
+            return f"stop of run {event.serial} requested ({event.reason}) by {event.by}, grace {event.grace_secs:g} s{note}"
         case LateStopRequested():
-            note = f": {_said(event.note)}" if event.note else ""
-            asked = f"run {event.serial} was asked to stop ({event.reason}) by {event.by} after its command had ended"
-            return f"{asked}, which does not change its result{note}"
+            note = f": {_clean(event.note)}" if event.note else ""
+            return (
+                f"stop of run {event.serial} requested ({event.reason}) by {event.by} after its command had ended;"
+                f" the result does not change{note}"
+            )
         case DependencyEnded():
-            return f"run {event.serial} waited for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
+            return f"run {event.serial} no longer waits for run {event.compute_job_serial} of {event.compute_jid}, which is {event.status}"
         case RunEnded():
             why = f" ({event.reason})" if event.reason else ""
             return f"run {event.serial} is {event.status}{why}" + (
-                f": {_said(event.error)}" if event.error else ""
+                f": {_clean(event.error)}" if event.error else ""
             )
         case RunPurged():
-            return f"run {event.serial} was purged: its run directory is not kept any longer"
+            return f"run {event.serial} was purged: its run directory was removed"
         case _:
             assert_never(event)
 
 
-def _asked(event: RunRequested) -> str:
+def _requested_roles(event: RunRequested) -> str:
     roles = ", ".join(f"{role.tasks} x {role.name}" for role in event.spec.roles)
     count = len(event.waits_for)
-    waits = f"; it waits for {count} other run{'s' * (count > 1)}" if count else ""
+    waits = f"; waits for {count} other run{'s' * (count > 1)}" if count else ""
     return (f": {roles}" if roles else "") + waits
 
 
@@ -242,17 +239,23 @@ def _of_task(
             return f"{_task(event.token)} started: {pid}{event.host}"
         case TaskExited():
             stopped = (
-                f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+                f", stopped by jobscribe ({event.exit.stop_reason})"
+                if event.exit.stop_reason
+                else ""
             )
-            return f"{_task(event.token)}: its command ended: {_said(event.exit.sentence())}{stopped}; something of it is still there"
+            return f"{_task(event.token)}: command ended: {_clean(event.exit.sentence())}{stopped}; other processes are still alive"
         case TaskHeld():
-            how = _said(event.exit.sentence())
-            return f"{_task(event.token)} failed and is kept for {event.secs:g} s, so that it can be looked at: {how}"
+            how = _clean(event.exit.sentence())
+            return (
+                f"{_task(event.token)} failed and is held for {event.secs:g} s for debugging: {how}"
+            )
         case TaskEnded():
             stopped = (
-                f", stopped by us ({event.exit.stop_reason})" if event.exit.stop_reason else ""
+                f", stopped by jobscribe ({event.exit.stop_reason})"
+                if event.exit.stop_reason
+                else ""
             )
-            return f"{_task(event.token)} ended: {_said(event.exit.sentence())}{stopped}{_meaning(event)}{_by_slurm(event)}"
+            return f"{_task(event.token)} ended: {_clean(event.exit.sentence())}{stopped}{_meaning(event)}{_by_slurm(event)}"
         case _:
             assert_never(event)
 
@@ -263,9 +266,9 @@ def _meaning(event: TaskEnded) -> str:
 
 
 def _queue(batch: BatchState) -> str:
-    """Where it was put."""
+    """Return partition and account of a Slurm job."""
     asked = [
-        f"{what} {_said(name)}"
+        f"{what} {_clean(name)}"
         for what, name in (("partition", batch.partition), ("account", batch.account))
         if name
     ]
@@ -273,13 +276,13 @@ def _queue(batch: BatchState) -> str:
 
 
 def _by_slurm(event: TaskEnded) -> str:
-    """What its batch scheduler said last."""
+    """Return the last state at the batch scheduler."""
     batch = event.exit.batch
     if not isinstance(batch, BatchState) or batch.job_id is None:
         return ""
-    by = f", canceled by {_said(batch.canceled_by)}" if batch.canceled_by else ""
-    on = f" on {_said(batch.nodes)}" if batch.nodes else ""
-    return f"; Slurm job {batch.job_id} was {_said(batch.state) or 'known no more'}{by}{on}"
+    by = f", canceled by {_clean(batch.canceled_by)}" if batch.canceled_by else ""
+    on = f" on {_clean(batch.nodes)}" if batch.nodes else ""
+    return f"; Slurm job {batch.job_id}: {_clean(batch.state) or 'state unknown'}{by}{on}"
 
 
 def _of_agent(
@@ -287,15 +290,15 @@ def _of_agent(
 ) -> str:
     match event:
         case AgentStartRequested():
-            return f"agent {event.agent_key} is to start (attempt {event.attempt})"
+            return f"start of agent {event.agent_key} requested (attempt {event.attempt})"
         case AgentStarted():
             return f"agent {event.agent_key} started"
         case AgentStartFailed():
-            return f"agent {event.agent_key} could not be started (attempt {event.attempt}): {_said(event.reason)}"
+            return f"start of agent {event.agent_key} failed (attempt {event.attempt}): {_clean(event.reason)}"
         case AgentSignInNeeded():
-            return f"agent {event.agent_key} waits for its user to sign in (attempt {event.attempt}): {_said(event.reason)}"
+            return f"agent {event.agent_key} waits for its user to sign in (attempt {event.attempt}): {_clean(event.reason)}"
         case AgentGone():
-            return f"agent {event.agent_key} is gone: {_said(event.reason)}"
+            return f"agent {event.agent_key} is gone: {_clean(event.reason)}"
         case _:
             assert_never(event)
 
@@ -304,7 +307,7 @@ def _task(token: Token) -> str:
     return f"task {token.role}/{token.index} of run {token.serial} attempt {token.attempt}"
 
 
-def _said(text: str) -> str:
-    """What strangers chose, on its way to a terminal."""
+def _clean(text: str) -> str:
+    """Make a text from users or jobs safe for a terminal, and shorten it."""
     text = printable(text)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

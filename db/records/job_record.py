@@ -1,9 +1,9 @@
-"""The record of a job, as a value: what an operator reads with `cat` and `jq`. Pure, and the same
-bytes for the same job.
+"""The record of a job as a value, for operators with `cat` and `jq`. Pure, and the same bytes for
+the same job.
 
-Field names and their meaning are those of the job system this one follows (`computeJobSerial`,
-`dbUpdateTime`, ...); times are unix seconds. Environment and command are left out: they may hold
-what not every reader of the folder should see.
+Field names and meanings follow the predecessor job system (`computeJobSerial`, `dbUpdateTime`,
+...). Times are unix seconds. Environment and command are left out, because they may contain
+secrets. The bytes must not depend on the version: `db check` compares them with the file.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def record(job: Job, position: int, at: float) -> dict[str, Any]:
-    """The record; `position` and `at` are those of the last event in the job's stream."""
+    """Return the record. position, at: of the last event in the job's stream."""
     uid, sid, model = split_jid(job.jid)
     out: dict[str, Any] = {
         "computeJid": job.jid,
@@ -41,7 +41,7 @@ def record(job: Job, position: int, at: float) -> dict[str, Any]:
 
 
 def record_bytes(job: Job, position: int, at: float) -> bytes:
-    """The record as it lies in the file."""
+    """Return the record as stored in its file."""
     return msgspec.json.format(_encoder.encode(record(job, position, at)), indent=2) + b"\n"
 
 
@@ -49,10 +49,10 @@ def _run(run: Run) -> dict[str, Any]:
     spec = run.spec
     last = run.attempts[-1].tasks[-1] if run.attempts and run.attempts[-1].tasks else None
     diagnosis = run.diagnosis
-    state, message = _what(run)
+    state, message = _queue_state(run)
     report = (run.exit.report if run.exit else None) or {}
     late = {} if run.late_stop is None else {"lateStop": _stop(run.late_stop)}
-    return _said(late, _batch(run)) | {
+    return _with_batch(late, _batch(run)) | {
         "alert": report.get("alert"),
         "attempts": [attempt(a, spec) for a in run.attempts],
         "canceledAfterSecs": _canceled_after(run),
@@ -86,7 +86,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def usage(run: Run) -> dict[str, Any] | None:
-    """What the latest attempt took, once all its tasks are over; None before."""
+    """Return the resource usage of the latest attempt; None until all its tasks have ended."""
     tasks = run.attempts[-1].tasks if run.attempts else ()
     return (
         None
@@ -96,7 +96,7 @@ def usage(run: Run) -> dict[str, Any] | None:
 
 
 def roles(run: Run) -> dict[str, dict[str, int]] | None:
-    """Of each role, how many of its tasks of the latest attempt are in which state; None for a run
+    """Return the number of tasks of the latest attempt in each state, by role; None for a run
     without roles.
     """
     if not run.spec.roles:
@@ -122,9 +122,9 @@ def task_state(task: Task) -> str:
     return "stopped" if task.exit is not None and task.exit.stop_reason is not None else "failed"
 
 
-def _what(run: Run) -> tuple[str | None, str]:
-    """queueState, and a sentence. Which slot a run waits for is not in the log: that, the
-    supervisor knows.
+def _queue_state(run: Run) -> tuple[str | None, str]:
+    """Return queueState and a message. The log does not say which slot a run waits for; the
+    supervisor does.
     """
     if run.ending:
         exited = next(t.exited for t in run.ending if t.exited is not None)
@@ -153,20 +153,20 @@ def _what(run: Run) -> tuple[str | None, str]:
         return "retry_wait", f"attempt {run.attempt + 1} follows: {run.retry.reason}"
     if not run.live_tasks:
         return "queued", "waiting to be placed"
-    said = _batch(run)
-    if said is not None:
-        return "slurm", f"in the queue of {said.cluster}, Slurm job {said.job_id}"
+    state = _batch(run)
+    if state is not None:
+        return "slurm", f"in the queue of {state.cluster}, Slurm job {state.job_id}"
     return "starting", "being started"
 
 
 def _batch(run: Run) -> BatchState | None:
-    """The last word of its batch scheduler that is on record, of its latest attempt."""
+    """Return the last recorded batch scheduler state of the latest attempt."""
     tasks = run.attempts[-1].tasks if run.attempts else ()
-    return next((said for t in tasks if (said := t.batch_said) is not None), None)
+    return next((state for t in tasks if (state := t.batch_said) is not None), None)
 
 
 def _canceled_after(run: Run) -> float | None:
-    """The limit that ended it."""
+    """Return the limit in seconds that ended the run."""
     match run.stop.reason if run.stop else None:
         case "timeLimit":
             return run.spec.time_limit_secs
@@ -185,7 +185,7 @@ def _stop(s: Stop | None) -> dict[str, Any] | None:
 
 
 def attempt(a: Attempt, spec: RunSpec | None = None) -> dict[str, Any]:
-    """One attempt, as records and replies have it."""
+    """Return one attempt as in records and replies."""
     decided, retry = a.decided, a.retry
     return {
         "number": a.number,
@@ -209,12 +209,12 @@ def attempt(a: Attempt, spec: RunSpec | None = None) -> dict[str, Any]:
 
 
 def task(t: Task, spec: RunSpec | None = None) -> dict[str, Any]:
-    """One execution, as records and replies have it. spec: of its run, where the image of its
-    container is wanted.
+    """Return one execution as in records and replies. spec: of its run, if the container image is
+    wanted.
     """
     diagnosis = t.diagnosis
     exited = {} if t.exited is None else {"exited": msgspec.to_builtins(t.exited)}
-    return _said(_container(t, spec) | exited, t.batch_said) | {
+    return _with_batch(_container(t, spec) | exited, t.batch_said) | {
         "role": t.token.role,
         "index": t.token.index,
         "state": task_state(t),
@@ -236,20 +236,18 @@ def task(t: Task, spec: RunSpec | None = None) -> dict[str, Any]:
 
 
 def _address(t: Task) -> str:
-    """Where it can be reached, as far as that is known: with a batch scheduler the name of its
-    node, as soon as it has one.
-    """
+    """Return the address of the task if known: with a batch scheduler, the name of its node."""
     return t.address if not t.address.startswith("@") else t.host or ""
 
 
-def _said(out: dict[str, Any], batch: BatchState | None) -> dict[str, Any]:
-    """With what its batch scheduler said last; without a word where none has it."""
+def _with_batch(out: dict[str, Any], batch: BatchState | None) -> dict[str, Any]:
+    """Add the batch scheduler's last state if there is one."""
     return out if batch is None else out | {"batch": msgspec.to_builtins(batch)}
 
 
 def _container(t: Task, spec: RunSpec | None) -> dict[str, Any]:
-    """Of a task in a container of its own: the image that was asked for, None for the pool's. Of
-    others nothing.
+    """Return the requested image of a task in its own container, None for the pool's image; {} for
+    other tasks.
     """
     if spec is None or t.agent_key.kind != "container":
         return {}

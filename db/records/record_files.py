@@ -1,9 +1,9 @@
-"""The records on file: `<root>/supervisor-job/<computeJid>.json`, written whole in a thread of
-their own, some at a time.
+"""Records as files: `<root>/supervisor-job/<computeJid>.json`, each written as a whole by a
+background thread.
 
-Nothing here decides anything and nobody waits for it: a record can always be made again from the
-log. `catch_up` does so at start for the jobs that changed since the marker, the position up to
-which all records are known to be on the disk.
+Nothing here decides anything or blocks the caller: a record can always be rebuilt from the log. At
+start, `catch_up` does so for jobs that changed after the marker, the position up to which all
+records are on the disk.
 """
 
 import contextlib
@@ -38,22 +38,20 @@ __all__ = [
 
 FOLDER = "supervisor-job"
 _POINTS = ("record.written", "record.renamed")
-#: Holds one number. Its name does not end in `.json`, so nobody takes it for a record.
+#: Contains one number. The name does not end in `.json`, so it is not taken for a record.
 MARKER = ".position"
-#: Seconds between two rounds of writing: short jobs are written once, at their end.
+#: Seconds between two rounds of writing, so that a short job is written once, at its end.
 EVERY_SECS = 0.5
-#: The kernel writes a file back within half a minute; records older than this are taken to be on
-#: the disk.
+#: The kernel writes a file back within half a minute; older records are assumed to be on the disk.
 SETTLED_SECS = 60.0
-#: Seconds between two writes of the marker, and before a record that could not be written is tried
-#: again.
+#: Seconds between two writes of the marker, and before a failed record is retried.
 MARKER_SECS, RETRY_SECS = 20.0, 2.0
-#: More files than this are synced at once with everything else on the machine, not one by one.
+#: More files than this are synced by one os.sync(), not one by one.
 SYNCED_ONE_BY_ONE = 1000
 
 
 class _Dirty(NamedTuple):
-    """A job whose record is behind. since: position of the first event that is not on file."""
+    """A job whose record is outdated. since: position of its first event that is not on file."""
 
     job: Job
     position: int
@@ -62,8 +60,8 @@ class _Dirty(NamedTuple):
 
 
 class RecordWriter:
-    """`mark` and `catch_up` are called from the owner's thread. complain: a sentence for the log,
-    called from the writing thread.
+    """The owner's thread calls `mark` and `catch_up`. complain: logs a sentence, called from the
+    writing thread.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class RecordWriter:
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        #: records that could not be written, each time counted
+        #: number of failed writes of records
         self.failures = 0
         #: records written
         self.written = 0
@@ -91,7 +89,7 @@ class RecordWriter:
         self._lock = threading.Lock()
         self._dirty: dict[str, _Dirty] = {}
         self._seen = self._marker
-        #: (when, everything up to this position was written then)
+        #: (time, position up to which everything was written at that time)
         self._settling: deque[tuple[float, int]] = deque()
         self._recent: dict[str, float] = {}
         self._retry_at = self._marker_at = 0.0
@@ -101,11 +99,13 @@ class RecordWriter:
 
     @property
     def marker(self) -> int:
-        """Every job's record includes its events up to this position, also after a power failure."""
+        """Return the position up to which the records include all events, even after a power
+        failure.
+        """
         return self._marker
 
     def mark(self, job: Job, position: int, at: float) -> None:
-        """The durable state of a job, and position and time of its last event. Never waits."""
+        """Queue a job's durable state, with position and time of its last event. Never blocks."""
         with self._lock:
             before = self._dirty.get(job.jid)
             self._dirty[job.jid] = _Dirty(job, position, at, before.since if before else position)
@@ -113,18 +113,18 @@ class RecordWriter:
         self._wake.set()
 
     def reached(self, position: int) -> None:
-        """All jobs with events up to `position` have been marked."""
+        """Note that all jobs with events up to `position` have been marked."""
         with self._lock:
             self._seen = max(self._seen, position)
 
     def forget_marker(self) -> None:
-        """The log was replaced by an older one: nothing on file is known to be right."""
+        """Reset the marker: the log was replaced by an older one, so no file can be trusted."""
         with self._lock:
             self._seen = self._marker = 0
             self._settling.clear()
 
     def flush(self) -> int:
-        """Write what is behind, now; returns how many records could not be written. For the writing
+        """Write all outdated records now; return the number of failures. Called by the writing
         thread, and after its end.
         """
         with self._lock:
@@ -146,7 +146,7 @@ class RecordWriter:
         return len(failed)
 
     def close(self) -> None:
-        """Write everything and sync it, so that the next start has nothing to do."""
+        """Write and sync everything, so that the next start has nothing to do."""
         self._stop.set()
         self._wake.set()
         self._thread.join()
@@ -155,7 +155,7 @@ class RecordWriter:
             sync(self.folder, list(self._recent))
             self._advance(self._settling[-1][1])
         except OSError as e:
-            self._complain(f"the records could not be synced: {e}")
+            self._complain(f"cannot sync the records: {e}")
 
     # ---- the writing thread
 
@@ -163,12 +163,12 @@ class RecordWriter:
         try:
             clean(self.folder)
         except OSError as e:
-            self._complain(f"leftovers in {self.folder} could not be removed: {e}")
+            self._complain(f"cannot remove leftovers in {self.folder}: {e}")
         while not self._stop.is_set():
             if not self._wake.wait(timeout=MARKER_SECS if self._settling else None):
                 self._settle()
                 continue
-            # what changes again within this time is written once
+            # a record that changes again within this time is written once
             self._stop.wait(self._every)
             self._wake.clear()
             if self._stop.is_set():
@@ -180,9 +180,7 @@ class RecordWriter:
             self._settle()
 
     def _failed(self, failed: list[tuple[_Dirty, OSError]]) -> None:
-        """Keep them for later, and take back what was said about positions that are not on file
-        after all.
-        """
+        """Keep failed records for a retry, and lower the positions that count as written."""
         self.failures += len(failed)
         with self._lock:
             for dirty, _ in failed:
@@ -194,10 +192,10 @@ class RecordWriter:
         self._settling = deque((when, min(position, limit)) for when, position in self._settling)
         first, error = failed[0]
         others = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
-        self._complain(f"{first.job.jid}{others}: {error.strerror or error}; it is tried again")
+        self._complain(f"{first.job.jid}{others}: {error.strerror or error}; will be retried")
 
     def _settle(self) -> None:
-        """Move the marker to what was written long enough ago."""
+        """Advance the marker to the position that was written long enough ago."""
         now = self._monotonic()
         if now < self._marker_at:
             return
@@ -222,8 +220,8 @@ class RecordWriter:
 
 
 def catch_up(store: EventStore, records: RecordWriter) -> int:
-    """Mark the jobs that changed after what is known to be on file; returns how many. Raises
-    Refusal when the log cannot be read.
+    """Mark the jobs that changed after the marker; return their number. Raises Refusal if the log
+    cannot be read.
     """
     head = store.head()
     if records.marker > head:
@@ -233,7 +231,7 @@ def catch_up(store: EventStore, records: RecordWriter) -> int:
     while rows := [r for r in store.jobs(before=before, limit=1000) if r.position > records.marker]:
         changed += (r.jid for r in rows)
         before = rows[-1].position
-    # oldest first: what is marked stands for everything before it
+    # oldest first: a marked position includes everything before it
     for jid in reversed(changed):
         job = Job(jid=jid)
         events = store.read(job_stream(jid))
@@ -250,9 +248,7 @@ def record_path(folder: Path, jid: str) -> Path:
 
 
 def read_marker(folder: Path) -> int:
-    """The position in the marker; 0 where there is none, or it makes no sense: then all records are
-    made again.
-    """
+    """Return the position in the marker; 0 if it is missing or invalid, which rebuilds all records."""
     try:
         text = (folder / MARKER).read_text(encoding="ascii")
         return max(0, int(text))
@@ -261,7 +257,7 @@ def read_marker(folder: Path) -> int:
 
 
 def write_marker(folder: Path, position: int) -> None:
-    """Raises OSError."""
+    """Set the marker. Raises OSError."""
     write_atomically(str(folder / MARKER), f"{position}\n".encode(), sync=True)
 
 
@@ -272,7 +268,7 @@ def forget(folder: Path, jid: str) -> None:
 
 
 def sync(folder: Path, jids: Sequence[str]) -> None:
-    """Put these records on the disk. Raises OSError."""
+    """Sync these records to the disk. Raises OSError."""
     if len(jids) > SYNCED_ONE_BY_ONE:
         os.sync()
         return
@@ -285,7 +281,7 @@ def sync(folder: Path, jids: Sequence[str]) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a killed process left of a record it was writing. Raises OSError."""
+    """Remove temporary files of killed processes. Raises OSError."""
     own = f".{os.getpid()}.new"
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,10 +1,9 @@
-"""What runs took, from the exits of their tasks: durable, the same for whoever asks and whenever.
-Pure.
+"""Resource usage of runs, computed from the exits of their tasks; durable and reproducible. Pure.
 
-Of an execution the kernel tells, when it is over, the processor time of its main process and of
-everything that was waited for below it, and the largest resident set that any single one of these
-processes had. Samples, while there are any, know more (see `supervisor.job_metrics`): all processes
-together, and those that nobody waited for.
+After an execution the kernel reports the processor time of its main process and of all waited-for
+descendants, and the largest resident set of any single process. Samples (see
+`supervisor.job_metrics`) also include the sum over processes and processes that were not waited
+for.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,9 @@ from ...protocol.jobs.exit_info import ExitInfo
 
 
 def cpu_secs(exit_: ExitInfo | None) -> float | None:
-    """User and system time; None where nobody counted it. What never started took none."""
+    """Return user plus system time in seconds; None if unknown, 0 for an execution that never
+    started.
+    """
     if exit_ is None:
         return None
     if exit_.source == "start":
@@ -33,14 +34,14 @@ def peak_memory_bytes(exit_: ExitInfo | None) -> int | None:
 
 
 def largest(*values: float | None) -> float | None:
-    """Of several counts that are each at least so much, the best one that is known."""
+    """Return the largest known value. Each value is a lower bound of the same quantity."""
     known = [v for v in values if v is not None]
     return max(known) if known else None
 
 
 def total(values: Sequence[float | None]) -> dict[str, Any]:
-    """mean, sum and max of what is known, and of how many it is known, out of how many. Where
-    nothing is known they are None, never 0.
+    """Return mean, sum and max of the known values, their number (`known`) and the number of all
+    (`of`). Without known values they are None, never 0.
     """
     known = [v for v in values if v is not None]
     if not known:
@@ -58,12 +59,12 @@ def total(values: Sequence[float | None]) -> dict[str, Any]:
 def result_usage(
     exits: Sequence[ExitInfo | None], sampled_peaks: Sequence[int | None] = ()
 ) -> dict[str, Any]:
-    """What goes with the result of a run, from the exits of all tasks of its last attempt (None:
-    one that has no exit).
+    """Return the usage for the result of a run. exits: of all tasks of its last attempt; None for a
+    task without exit.
 
-    cpuSecs: of all tasks together, as far as it is known; peakMemoryBytes: of the one that took
-    most. cpuKnown and memoryKnown say of how many of the `tasks` that is known. sampled_peaks: what
-    samples saw of each task, where somebody has them.
+    cpuSecs: sum over all tasks as far as known. peakMemoryBytes: of the largest task. cpuKnown,
+    memoryKnown: number of `tasks` with a known value. sampled_peaks: sampled peak of each task, if
+    available.
     """
     peaks = [*sampled_peaks, *[None] * len(exits)][: len(exits)]
     cpu = total([cpu_secs(e) for e in exits])

@@ -1,1 +1,3 @@
-"""Sqlite: one sentence to be written."""
+"""The event store in a SQLite file: schema, opening checks, one writer thread, a reader and the
+head file. No maintenance commands.
+"""

@@ -1,8 +1,7 @@
-"""The second witness of what is durable: a small file with the last position and its checksum,
-written after every commit.
+"""The head file: the last durable position of the log and its checksum, written after every commit.
 
-Two slots are written in place by turns, each with its own checksum, so that a torn write leaves the
-one before it. The file is also what an open store holds locked. Nothing here knows SQLite.
+Two slots are written in turn, each with its own checksum, so that a torn write leaves the previous
+slot intact. An open store keeps this file locked. Nothing here knows SQLite.
 """
 
 import errno
@@ -20,9 +19,9 @@ NAME = "head"
 _MAGIC = b"jscrhd01"
 _SLOT = struct.Struct(">8sQ16s")
 _SIZE = _SLOT.size + 16
-#: `struct flock`: type, whence, start, length, pid
+#: Fields of `struct flock`: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
-#: Far enough apart that no device tears both at once.
+#: Offsets of the two slots, far enough apart that no device tears both at once.
 _OFFSETS = (0, 4096)
 
 
@@ -55,10 +54,8 @@ def _marks(fd: int) -> list[DurablePosition | None]:
     return [_unpacked(os.pread(fd, _SIZE, offset)) for offset in _OFFSETS]
 
 
-def look(folder: Path) -> DurablePosition | None:
-    """The newest mark on file; None when there is no file or no slot of it is whole. Raises
-    OSError.
-    """
+def read_head(folder: Path) -> DurablePosition | None:
+    """Return the newest slot; None without a file or a valid slot. Raises OSError."""
     try:
         fd = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -69,9 +66,9 @@ def look(folder: Path) -> DurablePosition | None:
         os.close(fd)
 
 
-def held(folder: Path) -> bool:
-    """Is the store open in some process now? Asks without taking the lock, so nobody who opens it
-    is disturbed. Raises OSError.
+def is_locked(folder: Path) -> bool:
+    """Return whether a process has the store open. Tests the lock without taking it, so that a
+    process that opens the store is not disturbed. Raises OSError.
     """
     try:
         fd = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -87,13 +84,15 @@ def held(folder: Path) -> bool:
 
 
 class HeadFile:
-    """The file, open and locked by this process. `new`: it was empty, so nothing was ever durable
-    here.
+    """The head file, open and locked by this process. `new`: the file was empty, so nothing was
+    ever durable here.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises Refusal("rootBusy") while another one holds it, OSError when it cannot be opened."""
-        # O_DSYNC: a write returns when it is on the disk
+        """Raises Refusal("rootBusy") while another process holds the lock, OSError if the file
+        cannot be opened.
+        """
+        # O_DSYNC: a write returns after the data is on the disk
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600)
         try:
             fcntl.fcntl(
@@ -112,16 +111,16 @@ class HeadFile:
         self._turn = 1 if self.mark is not None and marks[0] == self.mark else 0
 
     def write(self, position: int, checksum: bytes) -> None:
-        """Durable when it returns. Raises OSError: then nobody knows, and it must not be tried
-        again.
+        """Write a slot; it is durable on return. After OSError its state is unknown, so do not
+        retry.
         """
         data = _packed(DurablePosition(position, checksum))
         if os.pwrite(self._fd, data, _OFFSETS[self._turn]) != _SIZE:
-            raise OSError(errno.EIO, "the witness was written in part")
+            raise OSError(errno.EIO, "the head file was written only in part")
         self._turn = 1 - self._turn
 
     def reset(self, position: int, checksum: bytes) -> None:
-        """Both slots: for a new file, and after the log was cut."""
+        """Write both slots: for a new file, and after the log was replaced."""
         self.write(position, checksum)
         self.write(position, checksum)
         os.fsync(self._fd)

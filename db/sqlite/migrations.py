@@ -1,5 +1,5 @@
-"""From the layout of an older version to this one's, in one transaction: killed at any moment, the
-file is of the one or of the other.
+"""Migration of a store file from an older layout to the current one, in one transaction. After a
+kill at any moment the file has either layout, never a mixture.
 """
 
 import sqlite3
@@ -9,30 +9,28 @@ from collections.abc import Callable
 from .name_table import write_names
 from .schema import LAYOUT, NAMES_TABLE, make_tables
 
-#: Receives a sentence now and then while something takes long.
-Say = Callable[[str], None]
-#: From so long on it is said how far it has come, and so often.
+#: Receives a progress sentence while a slow operation runs.
+LogMessage = Callable[[str], None]
+#: Time before the first progress message, and between two of them.
 SLOW_SECS = 2.0
 
 
-def quiet(sentence: str) -> None:
-    """Of somebody who does not listen."""
+def ignore_message(sentence: str) -> None:
+    """Drop the message."""
 
 
-def bring_up(connection: sqlite3.Connection, layout: int, say: Say = quiet) -> None:
-    """Make a file of `layout` one of this version's. Raises sqlite3.Error, and has changed nothing
-    then.
-    """
+def migrate(connection: sqlite3.Connection, layout: int, log: LogMessage = ignore_message) -> None:
+    """Migrate a file of `layout` to the current layout. Raises sqlite3.Error without changes."""
     if layout == LAYOUT:
         return
-    said = time.monotonic()
+    logged_at = time.monotonic()
 
-    def progress(_: str, done: int, of: int) -> None:
-        nonlocal said
-        if time.monotonic() >= said + SLOW_SECS:
-            said = time.monotonic()
-            say(
-                f"the event store of an earlier version gets its index of names: {done} of {of} events"
+    def progress(_: str, done: int, total: int) -> None:
+        nonlocal logged_at
+        if time.monotonic() >= logged_at + SLOW_SECS:
+            logged_at = time.monotonic()
+            log(
+                f"migrating the event store of an earlier version: {done} of {total} events indexed by name"
             )
 
     connection.execute("BEGIN IMMEDIATE")

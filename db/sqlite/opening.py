@@ -1,10 +1,10 @@
-"""Opening the store: nothing is taken for granted. What was witnessed as durable must be there, or
-the start is refused.
+"""Opening of the store: verifies that everything that was durable is there, and otherwise refuses
+the start.
 
-In order: whose it is, the lock, then the layout, the tail of the log against the witness and the
-kinds of events in it, first without writing a byte: what is refused is left as it was found. A file
-of an older layout gets what it lacks. Then everything that can be read is put on the disk for good
-(a killed process may have left it in the page cache) before anything is built on it.
+The order: the owner, the lock, the layout, the tail of the log against the head file, the kinds of
+events. These checks write nothing, so a refused store stays unchanged. Then a file of an older
+layout is migrated. At last everything readable is synced to the disk, because a killed process may
+have left it in the page cache.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from ...runtime.filesystems import foreign_owner, user_name
 from ..events.events import SYSTEM, LogCompacted, LogSetBack, decode, known
 from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import Stored
-from ..store.disk_errors import UNREADABLE, not_opened
-from .head_file import NAME, NOTHING, DurablePosition, HeadFile, look
-from .migrations import Say, bring_up, quiet
+from ..store.disk_errors import UNREADABLE, open_refusal
+from .head_file import NAME, NOTHING, DurablePosition, HeadFile, read_head
+from .migrations import LogMessage, ignore_message, migrate
 from .schema import (
     ROW_COLUMNS,
     create,
@@ -31,15 +31,15 @@ from .schema import (
     rows_after,
 )
 
-#: Rows before the witness that are verified at every start.
+#: Rows before the durable head that are verified at every start.
 TAIL = 500
 
 
 class Opened(NamedTuple):
-    """A store that was found whole, up to `head`."""
+    """An open store whose log is complete up to `head`."""
 
     connection: sqlite3.Connection
-    witness: HeadFile
+    head_file: HeadFile
     head: DurablePosition
     kinds: frozenset[tuple[str, int]]
     #: number of the last receipt
@@ -47,55 +47,55 @@ class Opened(NamedTuple):
 
 
 def repair(path: Path) -> str:
-    """What to do about damage."""
+    """Return the advice for a damaged store."""
     root = path.absolute().parent.parent
     return (
-        f"'jobscribe db check --root {root}' says what is wrong; 'jobscribe db restore BACKUP --replace --root {root}' puts back a backup,"
-        f" 'jobscribe db repair --root {root}' keeps what is whole"
+        f"'jobscribe db check --root {root}' reports the damage; 'jobscribe db restore BACKUP --replace --root {root}' restores a backup;"
+        f" 'jobscribe db repair --root {root}' keeps the intact events"
     )
 
 
-def open_store(path: Path, say: Say = quiet) -> Opened:
-    """The store at `path`, created where nothing ever was. Raises Refusal and has written nothing
-    then: rootBusy, storageUnavailable, storeDamaged, unknownEvent, foreignRoot.
+def open_store(path: Path, log: LogMessage = ignore_message) -> Opened:
+    """Open the store at `path`; create it if nothing was ever stored there. Raises Refusal without
+    writing anything: rootBusy, storageUnavailable, storeDamaged, unknownEvent, foreignRoot.
 
-    say: told how far it is, should it take long.
+    log: receives progress messages if opening takes long.
     """
     try:
-        owned(path.parent)
-        if _there(path) and not (path.parent / NAME).exists():
-            raise _witness_lost(path)
+        check_owner(path.parent)
+        if _exists(path) and not (path.parent / NAME).exists():
+            raise _head_file_lost(path)
         _make_folder(path.parent)
-        witness = HeadFile(path.parent)
+        head_file = HeadFile(path.parent)
     except OSError as e:
-        raise not_opened(e, str(path.parent), lambda: repair(path)) from None
+        raise open_refusal(e, str(path.parent), lambda: repair(path)) from None
     try:
-        return _open(path, witness, say)
+        return _open(path, head_file, log)
     except BaseException:
-        witness.close()
+        head_file.close()
         raise
 
 
-def owned(folder: Path) -> None:
-    """Raises Refusal("foreignRoot") where a folder, or the nearest one above it that is there,
-    belongs to somebody else.
+def check_owner(folder: Path) -> None:
+    """Raise Refusal("foreignRoot") if the folder, or its parent if the folder does not exist,
+    belongs to another user.
     """
-    there = next((p for p in (folder, folder.parent) if p.exists()), None)
-    owner = None if there is None else foreign_owner(str(there))
+    existing = next((p for p in (folder, folder.parent) if p.exists()), None)
+    owner = None if existing is None else foreign_owner(str(existing))
     if owner is not None:
         raise Refusal(
             "foreignRoot",
-            f"{there} belongs to {owner}, and this process runs as {user_name(os.geteuid())}; nothing was written",
+            f"{existing} belongs to {owner}, but this process runs as {user_name(os.geteuid())}; nothing was written",
         )
 
 
-def _open(path: Path, witness: HeadFile, say: Say) -> Opened:
-    mark = _believed(path, witness)
-    _look(path, mark)
+def _open(path: Path, head_file: HeadFile, log: LogMessage) -> Opened:
+    mark = _durable_head(path, head_file)
+    _check_before_writing(path, mark)
     try:
         connection = open_for_writing(path)
     except (*UNREADABLE, OSError) as e:
-        raise not_opened(e, str(path), lambda: repair(path)) from None
+        raise open_refusal(e, str(path), lambda: repair(path)) from None
     try:
         layout = known_layout(connection, path)
         if not layout:
@@ -105,22 +105,22 @@ def _open(path: Path, witness: HeadFile, say: Say) -> Opened:
         kinds = verify_kinds(connection, path)
         receipts = _last_receipt(connection)
         if layout:
-            bring_up(connection, layout, say)
-        settle(connection, path)
+            migrate(connection, layout, log)
+        sync_all(connection, path)
         if head != mark:
-            witness.reset(head.position, head.checksum)
+            head_file.reset(head.position, head.checksum)
     except (*UNREADABLE, OSError) as e:
         connection.close()
-        raise not_opened(e, str(path), lambda: repair(path)) from None
+        raise open_refusal(e, str(path), lambda: repair(path)) from None
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, witness, head, kinds, receipts)
+    return Opened(connection, head_file, head, kinds, receipts)
 
 
-def _look(path: Path, mark: DurablePosition) -> None:
-    """Everything that can be refused, before anything is written. Raises Refusal."""
-    if not _there(path) or _to_be_rolled_back(path):
+def _check_before_writing(path: Path, mark: DurablePosition) -> None:
+    """Run all checks that may refuse the store, before anything is written. Raises Refusal."""
+    if not _exists(path) or _has_rollback_journal(path):
         return
     index = Path(f"{path}-shm")
     fresh = not index.exists()
@@ -134,19 +134,18 @@ def _look(path: Path, mark: DurablePosition) -> None:
                 _refuse_foreign_file(connection, path, mark)
     except (Refusal, *UNREADABLE, OSError) as e:
         if fresh:
-            # SQLite's own, made anew whenever the file is opened: a refusal leaves the folder as it
-            # was
+            # SQLite creates this file at each opening: remove it, so that a refusal changes nothing
             index.unlink(missing_ok=True)
         if isinstance(e, Refusal):
             raise
-        raise not_opened(e, str(path), lambda: repair(path)) from None
+        raise open_refusal(e, str(path), lambda: repair(path)) from None
 
 
 def system_events(path: Path) -> list[Stored] | None:
-    """The events of the system, read without changing a file. None where they cannot be read:
-    opening the store says why.
+    """Return the events of the stream `system` without changing a file. None if they cannot be
+    read; opening the store reports the reason.
     """
-    if not _there(path) or _to_be_rolled_back(path):
+    if not _exists(path) or _has_rollback_journal(path):
         return None
     index = Path(f"{path}-shm")
     fresh = not index.exists()
@@ -168,9 +167,9 @@ def system_events(path: Path) -> list[Stored] | None:
             index.unlink(missing_ok=True)
 
 
-def missing(path: Path) -> bool:
-    """Is there no log at `path`, and nothing that says that there was one? Raises OSError."""
-    return not _there(path) and look(path.parent) in (None, NOTHING)
+def never_used(path: Path) -> bool:
+    """Return whether there is no log at `path`, and no head file of an earlier one. Raises OSError."""
+    return not _exists(path) and read_head(path.parent) in (None, NOTHING)
 
 
 def _last_receipt(connection: sqlite3.Connection) -> int:
@@ -181,7 +180,8 @@ def _last_receipt(connection: sqlite3.Connection) -> int:
 def _refuse_foreign_file(connection: sqlite3.Connection, path: Path, mark: DurablePosition) -> None:
     if mark != NOTHING or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _damaged(
-            path, f"the file holds no event store, but position {mark.position} was durable"
+            path,
+            f"the file contains no event store, but position {mark.position} was durable",
         )
 
 
@@ -195,44 +195,44 @@ def _make_folder(folder: Path) -> None:
     _sync_folder(folder.parent)
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _to_be_rolled_back(path: Path) -> bool:
-    """Was the power cut while the first page was written? Until the WAL there is a rollback
-    journal, without which it means nothing.
+def _has_rollback_journal(path: Path) -> bool:
+    """Return whether the power was cut while the first page was written. The file then has a
+    rollback journal, and is not valid without it.
 
-    Who opens the file for writing rolls it back; who only looks cannot.
+    Only opening for writing can roll it back.
     """
-    return _there(Path(f"{path}-journal"))
+    return _exists(Path(f"{path}-journal"))
 
 
-def _believed(path: Path, witness: HeadFile) -> DurablePosition:
-    """What the witness says; for a new store it is written before the log exists, so a log without
-    it has lost it.
+def _durable_head(path: Path, head_file: HeadFile) -> DurablePosition:
+    """Return the durable head. A new store writes its head file before the log, so a log without a
+    head file has lost it.
     """
-    there = _there(path)
-    if witness.new and not there:
+    exists = _exists(path)
+    if head_file.new and not exists:
         try:
-            witness.reset(*NOTHING)
+            head_file.reset(*NOTHING)
             _sync_folder(path.parent)
         except OSError as e:
-            raise not_opened(e, str(path.parent / NAME), lambda: repair(path)) from None
+            raise open_refusal(e, str(path.parent / NAME), lambda: repair(path)) from None
         return NOTHING
-    if witness.mark is None:
-        raise _witness_lost(path)
-    if not there and witness.mark != NOTHING:
+    if head_file.mark is None:
+        raise _head_file_lost(path)
+    if not exists and head_file.mark != NOTHING:
         raise _damaged(
-            path, f"the log is missing, but position {witness.mark.position} was durable"
+            path, f"the log is missing, but position {head_file.mark.position} was durable"
         )
-    return witness.mark
+    return head_file.mark
 
 
-def _witness_lost(path: Path) -> Refusal:
+def _head_file_lost(path: Path) -> Refusal:
     return _damaged(
         path,
-        f"the witness {path.parent / NAME} is missing or unreadable, so nobody can say whether the log is complete",
+        f"the head file {path.parent / NAME} is missing or unreadable, so the log may be incomplete",
     )
 
 
@@ -241,10 +241,11 @@ def _damaged(path: Path, what: str) -> Refusal:
 
 
 def successor(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition | None:
-    """The end of a log that took the place of the one that `mark` is of: its last row says so.
+    """Return the end of a log that replaced the log with the durable head `mark`; None if it did
+    not. Its last row names the replaced log.
 
-    The file is replaced first and the witness after it; a crash between the two leaves a witness of
-    the log that was replaced.
+    The log file is replaced before the head file. A crash between the two leaves the head file of
+    the replaced log.
     """
     try:
         raw = connection.execute(
@@ -254,7 +255,7 @@ def successor(connection: sqlite3.Connection, mark: DurablePosition) -> DurableP
             return None
         event = decode(raw[3].decode(), raw[4], raw[6])
     except (Refusal, TypeError, *UNREADABLE):
-        return None  # not what it should be, which reading the log will tell
+        return None  # a damaged row; reading the log reports it
     match event:
         case (
             LogCompacted(position=position, checksum=checksum)
@@ -272,26 +273,26 @@ def successor(connection: sqlite3.Connection, mark: DurablePosition) -> DurableP
 def verify_tail(
     connection: sqlite3.Connection, mark: DurablePosition, path: Path
 ) -> DurablePosition:
-    """The head of the log, after the rows around and behind the witnessed position were verified.
+    """Return the head of the log, after verifying the rows around and behind the durable head.
     Raises Refusal.
     """
-    taken_over = successor(connection, mark)
-    mark = taken_over or mark
-    start, previous = (0, START) if taken_over else last_before(connection, mark.position, TAIL)
-    head, witnessed = DurablePosition(start, previous), mark.position <= start
+    replacement = successor(connection, mark)
+    mark = replacement or mark
+    start, previous = (0, START) if replacement else last_before(connection, mark.position, TAIL)
+    head, reached = DurablePosition(start, previous), mark.position <= start
     try:
         for row in follow(rows_after(connection, start), previous, start):
             stored(row)
             head = DurablePosition(row.position, row.checksum)
             if row.position == mark.position:
-                witnessed = True
+                reached = True
                 if row.checksum != mark.checksum:
                     raise _other_log(path, mark)
     except Broken as e:
         raise _damaged(path, f"the log is damaged at {e}") from None
     except Refusal as e:
         raise e if e.code != "unknownEvent" else Refusal(e.code, f"{path}: {e.sentence}") from None
-    if not witnessed:
+    if not reached:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         if last > mark.position:
             raise _other_log(path, mark)
@@ -305,29 +306,29 @@ def verify_tail(
 def _other_log(path: Path, mark: DurablePosition) -> Refusal:
     return _damaged(
         path,
-        f"position {mark.position} of the log is not what was witnessed here: the file is of another root, or a copy that went on"
-        " elsewhere; if the right file is at hand, put that back",
+        f"position {mark.position} of the log has a checksum that differs from the head file: the log belongs to another root, or is a copy"
+        " that was continued elsewhere; put the right file back if you have it",
     )
 
 
 def verify_kinds(connection: sqlite3.Connection, path: Path) -> frozenset[tuple[str, int]]:
-    """Types and schemas in the log, all of them known. Raises Refusal."""
+    """Return the types and schemas in the log, all of them known. Raises Refusal."""
     kinds = frozenset(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(kinds, key=repr):
         if not known(type_, schema):
             raise Refusal(
                 "unknownEvent",
-                f"{path} holds events {type_!r} version {schema}, which this version does not know"
-                f" (if none that did has ever run here: 'jobscribe db check --root {path.absolute().parent.parent}')",
+                f"{path} contains events {type_!r} version {schema}, which this version does not know;"
+                f" if no version that knows them ever ran here, run 'jobscribe db check --root {path.absolute().parent.parent}'",
             )
     return kinds
 
 
-def settle(connection: sqlite3.Connection, path: Path) -> None:
-    """Everything that can be read now is on the disk when this returns."""
+def sync_all(connection: sqlite3.Connection, path: Path) -> None:
+    """Sync everything readable to the disk."""
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
-        # a reader (db check, db export) holds the WAL: sync it where it is
+        # a reader (db check, db export) blocks truncation: sync the WAL as it is
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         _sync_file(Path(f"{path}-wal"))
     _sync_file(path)

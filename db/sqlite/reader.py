@@ -1,8 +1,8 @@
-"""Reads of the SQLite store: point reads by index, each row verified against the one before it in
-the log.
+"""Reads of the SQLite store: point reads by index, with each row verified against the previous row
+of the log.
 
-Nothing is shown behind `head`: what a reader sees is what a restart would find. A row that does not
-verify is a Refusal, never left out.
+Rows after `head` are hidden: a reader sees what a restart would find. A row that fails verification
+raises Refusal and is never skipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from ...protocol.errors import Refusal
 from ..events.events import CHECKPOINTS
 from ..store.checksum_chain import START, Broken, follow, stored, verified
 from ..store.contract import IndexRow, JobCount, Name, Receipt, Stored
-from ..store.disk_errors import UNREADABLE, not_opened
+from ..store.disk_errors import UNREADABLE, open_refusal
 from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
-#: From one stream to the next by the index, however many events each of them has.
+#: Jumps from stream to stream in the index, so the cost does not depend on the number of events.
 _AGENTS = (
     "WITH RECURSIVE s(stream) AS (SELECT min(stream) FROM events WHERE stream > 'agent/' AND stream < 'agent0' UNION ALL"
     " SELECT (SELECT min(e.stream) FROM events AS e WHERE e.stream > s.stream AND e.stream < 'agent0') FROM s WHERE s.stream IS NOT NULL)"
@@ -29,9 +29,9 @@ _AGENTS = (
 )
 
 T = TypeVar("T")
-#: Behind a prefix: what is below this begins with it.
+#: Upper end of a prefix range: every string with the prefix sorts below prefix + _LAST.
 _LAST = "\U0010ffff"
-#: Names as msgspec knows them, in the order of the columns.
+#: Field names in msgspec's encoding, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
 _TALLY_FIELDS = JobCount.__struct_encode_fields__
 _NAME_FIELDS = Name.__struct_encode_fields__
@@ -39,7 +39,7 @@ _RECEIPT_FIELDS = Receipt.__struct_encode_fields__
 
 
 class Reader:
-    """A connection of its own that cannot write. Used in the thread that made it."""
+    """A read-only connection, used in the thread that created it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,13 +52,13 @@ class Reader:
         self._connection.close()
 
     def stream(self, stream: str, after: int, head: int) -> list[Stored]:
-        """Events of a stream with version > `after`. Raises Refusal."""
+        """Return the events of a stream with version > `after`. Raises Refusal."""
         out: list[Stored] = []
         version = after
         for *raw, previous in self._rows(_STREAM, (stream, after, head)):
             try:
                 row = verified(tuple(raw), START if previous is None else previous, raw[0])
-                # a checkpoint stands for all before it, and is the first there is
+                # a checkpoint replaces all earlier events, so it comes first
                 right = (
                     row.version > after and not out
                     if row.type in CHECKPOINTS
@@ -67,7 +67,7 @@ class Reader:
                 if row.stream != stream or not right:
                     raise Broken(
                         row.position,
-                        f"version {row.version} of {row.stream} where {version + 1} of {stream} should be",
+                        f"version {row.version} of {row.stream} instead of version {version + 1} of {stream}",
                     )
             except Broken as e:
                 raise self._damaged(e) from None
@@ -77,18 +77,20 @@ class Reader:
         return out
 
     def _no_less(self, stream: str, version: int, head: int) -> None:
-        """A damaged index hides rows: what `jobs` says of the stream must have been found."""
+        """Raise Refusal unless the last version in table `jobs` was found: a damaged index hides
+        rows.
+        """
         query = "SELECT j.position, e.version FROM jobs AS j LEFT JOIN events AS e ON e.position = j.position WHERE j.jid = ?"
         for position, last in (
             self._rows(query, (stream.removeprefix("job/"),)) if stream.startswith("job/") else ()
         ):
             listed = isinstance(position, int) and isinstance(last, int)
             if not listed or (position <= head and version < last):
-                what = f"{stream} has version {last!r} at {position!r} by one index, {version} by the other"
+                what = f"{stream} has version {last!r} at position {position!r} by one index, but version {version} by the other"
                 raise Refusal("storeDamaged", f"{self._path}: {what}. {repair(self._path)}")
 
     def log(self, after: int, limit: int, head: int) -> list[Stored]:
-        """Events with position > `after`, at most `limit`. Raises Refusal."""
+        """Return events with position > `after`, at most `limit`. Raises Refusal."""
         after = max(after, 0)
         if limit <= 0 or head <= after:
             return []
@@ -103,12 +105,14 @@ class Reader:
         except UNREADABLE as e:
             raise self._refusal(e) from None
         if len(out) < limit and (out[-1].position if out else start) != head:
-            raise self._damaged(Broken((out[-1].position if out else start) + 1, "it is missing"))
+            raise self._damaged(
+                Broken((out[-1].position if out else start) + 1, "the row is missing")
+            )
         return out
 
     def busy_jids(self) -> list[str]:
-        # all rows, without an index that could be damaged and hide one: a job that is not listed
-        # here is forgotten
+        # Scan all rows without an index: a damaged index could hide a busy job, and the supervisor
+        # would never resume it.
         return [
             jid
             for (jid,) in self._rows(
@@ -124,7 +128,7 @@ class Reader:
         before: int | None,
         limit: int,
     ) -> list[IndexRow]:
-        """Index rows, newest change first."""
+        """Return index rows, newest change first."""
         where, values = ["position < ?"], [2**62 if before is None else before]
         conditions: list[tuple[str, Any]] = [("uid = ?", uid), ("status = ?", status)]
         for text, value in conditions:
@@ -189,11 +193,11 @@ class Reader:
         try:
             return make(row)
         except msgspec.ValidationError as e:
-            what = f"a row beside the log is damaged ({e}): {repr(row)[:200]}"
+            what = f"a row of a derived table is damaged ({e}): {repr(row)[:200]}"
             raise Refusal("storeDamaged", f"{self._path}: {what}. {repair(self._path)}") from None
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        # all at once: a statement that is not read to its end would keep the WAL from being reused
+        # fetch all at once: an unfinished statement keeps the WAL from being reset
         try:
             return self._connection.execute(query, values).fetchall()
         except UNREADABLE as e:
@@ -205,11 +209,13 @@ class Reader:
         )
 
     def _refusal(self, error: Exception) -> Refusal:
-        return not_opened(error, str(self._path), lambda: repair(self._path))
+        return open_refusal(error, str(self._path), lambda: repair(self._path))
 
 
 def index_row(r: tuple[Any, ...]) -> IndexRow:
-    """A row of the table `jobs`. Raises msgspec.ValidationError where a column has the wrong type."""
+    """Convert a row of the table `jobs`. Raises msgspec.ValidationError for a column of the wrong
+    type.
+    """
     return msgspec.convert(
         dict(zip(_INDEX_FIELDS, (*r[:7], r[7] == 1, *r[8:]), strict=True)), IndexRow
     )

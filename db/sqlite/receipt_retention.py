@@ -1,7 +1,7 @@
-"""How long receipts are kept: at least a day, whatever the clock does.
+"""Retention of receipts: at least one day, independent of wall clock changes.
 
-What this process wrote is aged on the monotonic clock; only what an earlier process left is judged
-by its wall time.
+Receipts of this process age by the monotonic clock. Receipts of earlier processes age by their wall
+time.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ EVERY_SECS = 3600.0
 
 
 class ReceiptRetention:
-    """Removes receipts that are old enough, about once an hour. Used in the writer's thread."""
+    """Removes expired receipts about once an hour. Used in the writer's thread."""
 
     def __init__(
         self, connection: sqlite3.Connection, inherited: int, monotonic: Callable[[], float]
@@ -23,17 +23,17 @@ class ReceiptRetention:
         self._connection, self._monotonic = connection, monotonic
         self._next = monotonic() + EVERY_SECS
         self._inherited = inherited
-        #: (when, number of the last receipt then)
+        #: (time, number of the last receipt at that time)
         self._marks: deque[tuple[float, int]] = deque([(monotonic(), self._inherited)])
         self._newest_at: float | None = None
 
     def seen(self, receipts: Sequence[Receipt]) -> None:
-        """These were written."""
+        """Note that these receipts were written."""
         if receipts:
             self._newest_at = receipts[-1].at
 
     def prune(self) -> None:
-        """Raises sqlite3.Error."""
+        """Remove expired receipts if an hour has passed. Raises sqlite3.Error."""
         now = self._monotonic()
         if now < self._next:
             return

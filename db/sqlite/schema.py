@@ -1,9 +1,7 @@
-"""The SQLite file: its tables, how it is opened, and the statements that more than one module
-needs.
+"""The SQLite file: tables, pragmas, and statements shared by several modules.
 
 `events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the
-same transaction. Layout 1 had no `names`: a file of that layout gets them when it is opened for
-writing (see `layouts`).
+same transaction. Layout 1 had no `names`: opening for writing adds the table (see `migrations`).
 """
 
 import os
@@ -16,9 +14,9 @@ from ...protocol.errors import Refusal
 from ..store.checksum_chain import START
 
 FILE = "events.sqlite"
-#: What stands in `PRAGMA user_version`.
+#: Value of `PRAGMA user_version`.
 LAYOUT = 2
-#: For `file` and people; nothing depends on it.
+#: Identifies the file for `file` and people; no code depends on it.
 APPLICATION_ID = 0x6A736372
 
 _TABLES = """
@@ -40,12 +38,12 @@ CREATE TABLE receipts (
 );
 CREATE TABLE kinds (type TEXT NOT NULL, schema INTEGER NOT NULL, PRIMARY KEY (type, schema)) WITHOUT ROWID;
 """
-#: What layout 2 has in addition.
+#: Added by layout 2.
 NAMES_TABLE = """
 CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL, PRIMARY KEY (name, what, stream)) WITHOUT ROWID;
 """
 
-#: Text as bytes: what a damaged file holds need not be UTF-8.
+#: Text as bytes: a damaged file may contain invalid UTF-8.
 ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
 JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
 
@@ -53,8 +51,8 @@ Inserts = dict[int, str]
 
 
 def _inserts(head: str, columns: int) -> Inserts:
-    """The statement for 64, 16, 4 and 1 rows: each is one step for SQLite, and so one time of
-    giving up the interpreter's lock.
+    """Return statements for 64, 16, 4 and 1 rows. Each execution releases the interpreter's lock
+    once, so few large ones are cheaper.
     """
     places = "(" + ",".join("?" * columns) + ")"
     return {n: head + " VALUES " + ",".join([places] * n) for n in (64, 16, 4, 1)}
@@ -70,7 +68,7 @@ INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
 def insert(
     connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]
 ) -> None:
-    """All rows, in as few steps as there are statements for."""
+    """Insert all rows with as few statements as possible."""
     start = 0
     for count, statement in statements.items():
         while len(rows) - start >= count:
@@ -81,7 +79,7 @@ def insert(
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The file, created with mode 0600 where it is not there, in WAL mode with full sync. Raises
+    """Open the file in WAL mode with full sync; create it with mode 0600 if missing. Raises
     sqlite3.Error, OSError, Refusal.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -89,7 +87,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, timeout=5.0, cached_statements=64
     )
     try:
-        # Checkpoints are made by the writer, which looks at their errors; SQLite's own are silent.
+        # the writer makes checkpoints and checks their errors; SQLite ignores errors in its own
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -110,10 +108,10 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
-    """The file as others write it; changes nothing. Raises sqlite3.Error.
+    """Open the file read-only, while other processes may write. Raises sqlite3.Error.
 
-    alone: nobody else has it open. Then, where no WAL was left, not even the files beside it are
-    touched.
+    alone: no other process has the file open. If there is also no WAL, SQLite creates no files
+    beside it.
     """
     still = alone and not _wal_of(path)
     mode = "?immutable=1" if still else "?mode=ro"
@@ -131,7 +129,7 @@ def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
 
 
 def _wal_of(path: Path) -> int:
-    """Size of the WAL beside it."""
+    """Return the size of the WAL file; 0 if missing."""
     try:
         return os.stat(f"{path}-wal").st_size
     except FileNotFoundError:
@@ -139,8 +137,8 @@ def _wal_of(path: Path) -> int:
 
 
 def known_layout(connection: sqlite3.Connection, path: Path) -> int:
-    """The layout of the file, 0 for an empty one; a newer one is refused. Whether it is a store at
-    all, reading it shows.
+    """Return the layout of the file, 0 for an empty file. Raises Refusal for a newer layout. Does
+    not verify that the file is a store.
     """
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout > LAYOUT:
@@ -151,7 +149,7 @@ def known_layout(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """The tables, all of them or none. Raises sqlite3.Error."""
+    """Create the tables, all or none. Raises sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         make_tables(connection, _TABLES + NAMES_TABLE)
@@ -165,7 +163,7 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def make_tables(connection: sqlite3.Connection, statements: str) -> None:
-    """Within the caller's transaction, which `executescript` would end."""
+    """Create tables within the caller's transaction, which `executescript` would commit."""
     for statement in statements.split(";"):
         if statement.strip():
             connection.execute(statement)
@@ -174,14 +172,14 @@ def make_tables(connection: sqlite3.Connection, statements: str) -> None:
 def rows_after(
     connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1
 ) -> Iterable[tuple[Any, ...]]:
-    """Raw rows of the log in order of position; all of them, or at most `limit`."""
+    """Return raw rows of the log in order of position, at most `limit`."""
     last = 2**62 if up_to is None else up_to
     query = f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
     return connection.execute(query, (after, last, limit))
 
 
 def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
-    """The checksum of the row at `position`; None where there is none."""
+    """Return the checksum of the row at `position`; None without a row."""
     row = connection.execute(
         "SELECT checksum FROM events WHERE position = ?", (position,)
     ).fetchall()
@@ -189,8 +187,8 @@ def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
 
 
 def last_before(connection: sqlite3.Connection, position: int, back: int = 0) -> tuple[int, Any]:
-    """Position and checksum of the last row up to `position`, or of the one `back` rows before it;
-    the log's start for none.
+    """Return position and checksum of the row `back` rows before the last row up to `position`; the
+    start of the log without such a row.
     """
     query = "SELECT position, checksum FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1 OFFSET ?"
     rows = connection.execute(query, (position, back)).fetchall()

@@ -1,7 +1,7 @@
-"""The event store in a SQLite file: the owner's side of it. Writing is in `writer`, reading in
-`reading`, opening in `opening`.
+"""The event store in a SQLite file, as the owner's thread uses it. `writer` writes, `reader` reads,
+`opening` verifies.
 
-No method waits for the disk but those that read, `close`, and making it.
+Only the constructor, the read methods and `close` wait for the disk.
 """
 
 import time
@@ -10,21 +10,21 @@ from pathlib import Path
 
 from ...protocol.errors import Refusal
 from ..store.contract import Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
-from ..store.group_commit import Heard, Point, nowhere, waiting
-from .migrations import Say, quiet
+from ..store.group_commit import Listener, Point, encode_batch, no_fault
+from .migrations import LogMessage, ignore_message
 from .opening import open_store
 from .reader import Reader
 from .writer import Writer
 
 
 class SqliteStore:
-    """An `EventStore`. `path` is the file (`<root>/db/events.sqlite`), whose folder is the store's
-    own and holds the witness.
+    """An `EventStore` at `path` (`<root>/db/events.sqlite`). Its folder also has the head file, and
+    belongs to the store alone.
 
-    deliver: as `loop.call_soon_threadsafe`, called from the writer's thread, once for each group of
-    batches. point: called at the places named in `batches.POINTS`, in the writer's thread; what it
-    raises counts as the disk's answer. say: told how far it is, should opening take long. Raises
-    Refusal: rootBusy, storageUnavailable, storeDamaged, unknownEvent.
+    deliver: like `loop.call_soon_threadsafe`, called from the writer's thread once for each group
+    of batches. point: fault hook, called in the writer's thread at the places in
+    `group_commit.POINTS`; an exception counts as a disk error. log: receives progress messages if
+    opening takes long. Raises Refusal: rootBusy, storageUnavailable, storeDamaged, unknownEvent.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class SqliteStore:
         deliver: Deliver,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        point: Point = nowhere,
-        say: Say = quiet,
+        point: Point = no_fault,
+        log: LogMessage = ignore_message,
     ) -> None:
         self.path = path
         self._deliver = deliver
-        self._listeners: list[Heard] = []
+        self._listeners: list[Listener] = []
         self._era = 0
         self._closed = False
-        self._writer = Writer(open_store(path, say), deliver, self._listeners, monotonic, point)
+        self._writer = Writer(open_store(path, log), deliver, self._listeners, monotonic, point)
         try:
             self._reader = Reader(path)
         except BaseException:
@@ -53,7 +53,7 @@ class SqliteStore:
         if self._closed:
             self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
         else:
-            self._writer.put(waiting(batch, done, self._era))
+            self._writer.put(encode_batch(batch, done, self._era))
 
     def resume(self) -> None:
         if self._closed:
@@ -66,9 +66,9 @@ class SqliteStore:
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         return self._open().log(after, limit, self._writer.head)
 
-    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
-        self._listeners.append(heard)
-        return lambda: self._listeners.remove(heard) if heard in self._listeners else None
+    def listen(self, listener: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def head(self) -> int:
         return self._writer.head
@@ -120,8 +120,8 @@ class SqliteStore:
             self._reader.close()
             self._writer.close()
         else:
-            # The last one out copies the WAL into the file; after a failed sync nobody may, so the
-            # reader, who cannot, is last.
+            # The last connection to close copies the WAL into the file. After a failed sync that is
+            # forbidden, so the read-only connection closes last.
             self._writer.close()
             self._reader.close()
 

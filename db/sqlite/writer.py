@@ -1,11 +1,11 @@
-"""The one thread that writes the store. Whatever waits goes into one transaction; it is told when
-all of it is durable.
+"""The writer thread of the store. It commits all pending batches in one transaction and reports
+them after the transaction is durable.
 
-The order for every group: commit (synced), witness (synced), head, then one call of `deliver`. A
-failed commit refuses the group and all that was appended before `resume`; where the disk's word is
-not to be trusted any more, the writer is `dead`. Encoding is done before and telling after, in the
-owner's thread; SQLite gets few large statements, since each one takes the interpreter's lock from
-the event loop once.
+The order for every group: commit (synced), head file (synced), `head`, then one call of `deliver`.
+A failed commit refuses the group and everything appended before `resume`. After an error that
+leaves the disk state unknown, the writer is `dead`. Encoding and callbacks run in the owner's
+thread. SQLite gets few large statements, because each one takes the interpreter's lock from the
+event loop once.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..store.contract import Appended, Deliver, Done, IndexRow, Stored
-from ..store.disk_errors import describe, passing
-from ..store.group_commit import CommitGroup, Heard, PendingBatch, Point, tell
+from ..store.disk_errors import describe, is_retryable
+from ..store.group_commit import CommitGroup, Listener, PendingBatch, Point, notify_listeners
 from .head_file import DurablePosition
 from .opening import Opened
 from .receipt_retention import ReceiptRetention
@@ -34,29 +34,29 @@ from .schema import (
     insert,
 )
 
-#: Events in one transaction: more would make others wait, and hardly be faster.
+#: Maximum number of events in one transaction. Larger groups delay other batches and are hardly
+#: faster.
 GROUP = 2048
-#: Streams whose version is remembered; of others it is looked up.
+#: Number of cached stream versions; others are read from the file.
 VERSIONS_KEPT = 20_000
-#: Estimated pages in the WAL from which it is copied into the file: when nothing waits, and in any
-#: case.
+#: Estimated WAL pages that trigger a checkpoint: when the queue is empty, and in any case.
 CHECKPOINT_IDLE, CHECKPOINT_BUSY = 2000, 8000
 
 
 class Writer:
-    """Started by the owner's thread, which calls `put`, `resumed`, `stopped` and `close`; the rest
-    happens in the thread of its own.
+    """The owner's thread calls `put`, `resumed`, `stopped` and `close`; everything else runs in the
+    writer's own thread.
     """
 
     def __init__(
         self,
         opened: Opened,
         deliver: Deliver,
-        listeners: list[Heard],
+        listeners: list[Listener],
         monotonic: Callable[[], float],
         point: Point,
     ) -> None:
-        self._connection, self._witness = opened.connection, opened.witness
+        self._connection, self._head_file = opened.connection, opened.head_file
         self._deliver, self._listeners, self._point = deliver, listeners, point
         self._log = opened.head
         #: position up to which everything is durable
@@ -66,7 +66,7 @@ class Writer:
         self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
         self._queue: queue.SimpleQueue[PendingBatch | None] = queue.SimpleQueue()
         self._pages = 0
-        #: batches of this era and before are refused
+        #: batches of this era and earlier ones are refused
         self._failed_era = -1
         self._failure = Refusal("storageUnavailable", "")
         self.dead: Refusal | None = None
@@ -80,33 +80,31 @@ class Writer:
         self._queue.put(batch)
 
     def resumed(self, era: int) -> int:
-        """The era from which batches are accepted again: the same one when nothing failed in it.
-        Raises Refusal.
+        """Return the era from which batches are accepted again, which is `era` if nothing failed in
+        it. Raises Refusal.
         """
         if self.dead is not None:
             raise self.dead
         return max(era, self._failed_era + 1)
 
     def stopped(self) -> Refusal | None:
-        """Write what waits and end the thread; returns why the file must not be touched any more,
-        if so.
+        """Write pending batches and end the thread. Returns the refusal if the file must not be
+        touched any more.
         """
         self._queue.put(None)
         self._thread.join()
         return self.dead
 
     def close(self) -> None:
-        """Give back file and witness of a writer that stopped. Raises what `deliver` raised, if it
-        did.
-        """
+        """Close file and head file of a stopped writer. Re-raises an exception of `deliver`."""
         try:
             with contextlib.closing(self._connection):
                 if self.dead is None:
-                    # what is in the WAL is durable already; this only makes the next start shorter
+                    # the WAL is durable already; a checkpoint shortens the next start
                     with contextlib.suppress(sqlite3.OperationalError):
                         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            self._witness.close()
+            self._head_file.close()
         if self._undelivered is not None:
             raise self._undelivered
 
@@ -121,7 +119,7 @@ class Writer:
                 self._maintain()
 
     def _next(self) -> tuple[list[PendingBatch], bool]:
-        """Everything that waits, up to the size of a group; False when it was the last."""
+        """Return pending batches up to the group size; False after the last one."""
         batches: list[PendingBatch] = []
         size = 0
         try:
@@ -138,25 +136,25 @@ class Writer:
     def _write(self, batches: list[PendingBatch]) -> None:
         late = [b for b in batches if b.era <= self._failed_era]
         results: list[tuple[Done, Appended | Refusal]] = [(b.done, self._failure) for b in late]
-        heard: list[Stored] = []
+        events: list[Stored] = []
         fresh = batches[len(late) :]
         if fresh:
             try:
                 group = self._commit(fresh)
-                results, heard = results + group.results, group.heard
+                results, events = results + group.results, group.events
             except Exception as e:
                 self._failed(e, max(b.era for b in fresh))
                 results += [(b.done, self._failure) for b in fresh]
         try:
-            self._deliver(lambda: tell(self._listeners, heard, results))
+            self._deliver(lambda: notify_listeners(self._listeners, events, results))
             self._point("delivered")
         except Exception as e:
-            # nobody is there to be told (the loop is gone); what waits is written all the same
+            # the owner's event loop is gone; still write the pending batches
             self._undelivered = e
 
     def _commit(self, batches: list[PendingBatch]) -> CommitGroup:
-        """The batches, durable, or refused alone in what is returned; raises whatever kept the disk
-        from taking them.
+        """Commit the batches and return the group with its results. Raises any disk error; a
+        conflict refuses only its own batch.
         """
         if self.dead is not None:
             raise self.dead
@@ -179,17 +177,17 @@ class Writer:
         try:
             self._point("committed")
             if group.rows:
-                self._witness.write(*self._log)
+                self._head_file.write(*self._log)
             self._point("witnessed")
         except Exception as e:
-            self._die(f"the witness of the event store cannot be written: {describe(e)}")
+            self._die(f"the head file of the event store cannot be written: {describe(e)}")
             raise
         self.head = self._log.position
         return group
 
     def _look_up(self, batches: list[PendingBatch]) -> None:
-        """Versions of streams that are not at hand, in one query: streams that are not there cost
-        nothing more.
+        """Read versions of streams that are not cached, in one query. Streams without events cost
+        nothing extra.
         """
         streams = {w[0] for b in batches for w in b.writes if w[0] not in self._versions}
         if streams:
@@ -219,7 +217,7 @@ class Writer:
 
     def _failed(self, error: Exception, era: int) -> None:
         if self.dead is None:
-            if not passing(error) or not self._undone():
+            if not is_retryable(error) or not self._undone():
                 self._die(f"the event store cannot be written: {describe(error)}")
             else:
                 self._failure = Refusal(
@@ -227,17 +225,17 @@ class Writer:
                 )
         if self.dead is not None:
             self._failure = self.dead
-        # last, since `resumed` is read in another thread
+        #: last: another thread reads this in `resumed`
         self._failed_era = max(era, self._failed_era)
 
     def _die(self, sentence: str) -> None:
         self.dead = Refusal(
             "storageUnavailable",
-            sentence + "; nothing is written until the supervisor has been started again",
+            sentence + "; nothing is written until you restart the supervisor",
         )
 
     def _undone(self) -> bool:
-        """Is the log again as it was before the transaction that failed?"""
+        """Return whether the log is as it was before the failed transaction."""
         c = self._connection
         try:
             if c.in_transaction:
@@ -261,9 +259,9 @@ class Writer:
                 self._pages = 0
             self._ages.prune()
         except sqlite3.Error as e:
-            # No room for it now: the WAL holds everything, and it is tried again. A failed sync is
-            # the end, as everywhere.
-            if not passing(e):
+            # The disk is full: the WAL still has everything, so retry later. A failed sync is
+            # fatal, as everywhere.
+            if not is_retryable(e):
                 self._die(f"the event store cannot be written: {describe(e)}")
 
 

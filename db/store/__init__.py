@@ -1,1 +1,3 @@
-"""Store: one sentence to be written."""
+"""The contract of the event store and the parts that all stores share: checksums, group commit,
+indexes. No SQLite.
+"""

@@ -1,8 +1,7 @@
-"""The log as rows, each bound to the one before it by a checksum. Pure: no file, no clock.
+"""Rows of the log, each bound to the previous row by a checksum. Pure: no file, no clock.
 
-A row's checksum covers everything in it and the checksum before it, so one value, the last, stands
-for the whole log. Whatever was read from a file may have any type: verifying never raises anything
-but `Broken`.
+A row's checksum covers the row and the previous checksum. So the last checksum represents the whole
+log. Values read from a file may have any type: verification raises nothing but `Broken`.
 """
 
 import struct
@@ -14,13 +13,13 @@ from ...protocol.errors import Refusal
 from ..events.events import decode
 from .contract import Stored
 
-#: The checksum before the first row.
+#: Checksum before the first row.
 START = bytes(16)
 _NUMBERS = struct.Struct(">QQIdIII")
 
 
 class Row(NamedTuple):
-    """One event as it lies in the file, in the order of its columns; `body` is the JSON text."""
+    """One event as stored in the file, in the order of its columns. `body` is the JSON text."""
 
     position: int
     stream: str
@@ -33,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Broken(Exception):
-    """The row at `position` is not what was written there."""
+    """The row at `position` was changed, or is missing, in the file."""
 
     def __init__(self, position: int, what: str) -> None:
         super().__init__(f"position {position}: {what}")
@@ -50,7 +49,7 @@ def link(
     at: float,
     body: bytes,
 ) -> bytes:
-    """The checksum of a row, 16 bytes."""
+    """Return the checksum of a row, 16 bytes."""
     numbers = _NUMBERS.pack(position, version, schema, at, len(stream), len(type_), len(body))
     return blake2b(b"".join((previous, numbers, stream, type_, body)), digest_size=16).digest()
 
@@ -65,17 +64,17 @@ def row(
     at: float,
     body: bytes,
 ) -> Row:
-    """The row that follows the one with the checksum `previous`."""
+    """Return the row that follows the row with the checksum `previous`."""
     checksum = link(previous, position, stream.encode(), version, type_.encode(), schema, at, body)
     return Row(position, stream, version, type_, schema, at, body.decode(), checksum)
 
 
 def verified(raw: tuple[Any, ...], previous: Any, expected: int) -> Row:
-    """`raw` (columns as `Row`, text as bytes) as the row that follows, at position `expected` or
-    later; raises Broken.
+    """Verify `raw` (columns as `Row`, text as bytes) as the next row, at position `expected` or
+    later. Raises Broken.
 
-    After a compaction there are gaps. A row that fits the one before it proves that between the two
-    nothing is missing.
+    Compaction leaves gaps in positions. A row with the right checksum proves that nothing is
+    missing before it.
     """
     position, stream, version, type_, schema, at, body, checksum = raw
     try:
@@ -99,8 +98,8 @@ def verified(raw: tuple[Any, ...], previous: Any, expected: int) -> Row:
 
 
 def follow(raws: Iterable[tuple[Any, ...]], previous: Any, after: int) -> Iterator[Row]:
-    """The rows from position `after` + 1 on, as long as each follows the one before; raises Broken
-    where one does not.
+    """Yield the rows after position `after` while each one follows the previous row. Raises Broken
+    at the first that does not.
     """
     for raw in raws:
         row_ = verified(raw, previous, after + 1)
@@ -109,7 +108,7 @@ def follow(raws: Iterable[tuple[Any, ...]], previous: Any, after: int) -> Iterat
 
 
 def stored(row_: Row) -> Stored:
-    """The event in a row. Raises Refusal("unknownEvent")."""
+    """Return the event of a row. Raises Refusal("unknownEvent")."""
     try:
         return Stored(
             row_.position,

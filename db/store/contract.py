@@ -1,19 +1,18 @@
-"""The event store's contract, and the plain values that go in and out of it. Nothing here does any
-I/O.
+"""Contract of the event store, and its input and output values. No I/O.
 
-A store is used from one thread (an event loop's, or a simulator's). `append` returns at once; its
-`done` is called later through the `deliver` that the store was made with, exactly once, in the
-order of the appends.
+One thread uses a store (the thread of an event loop or of a simulator). `append` returns at once.
+The store calls `done` later through its `deliver` function, exactly once, in the order of the
+appends.
 
-Guarantees, for every store that passes tests/contracts/test_event_store.py:
+Guarantees of every store, tested by tests/contracts/test_event_store.py:
 
-* A batch is one transaction: all of it is durable or nothing of it.
-* `done(Appended)` only after everything in the batch, and all before it, is durable.
-* A wrong `expected_version` is a Conflict: that batch alone is refused.
-* When a commit fails, every batch that was appended but not yet done is refused with
-  `storageUnavailable` (it may have been decided on top of what failed), and so is every further one
-  until `resume()`.
-* After a failed fsync nothing is written any more: `resume()` raises Refusal("storageUnavailable").
+* A batch is one transaction: it becomes durable as a whole or not at all.
+* `done(Appended)` comes only after the batch, and everything before it, is durable.
+* A wrong `expected_version` is a Conflict: the store refuses that batch alone.
+* When a commit fails, the store refuses every pending batch with `storageUnavailable`, because such
+a batch may depend on the failed one. It refuses further batches until `resume()`.
+* After a failed fsync the store writes nothing any more: `resume()` raises
+Refusal("storageUnavailable").
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +35,8 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What lists show of a job and what finds the live ones. Written in the same transaction as the
-    events, and derived from them.
+    """Fields of a job for lists, and for finding live jobs. Derived from the events and written in
+    the same transaction.
     """
 
     jid: str
@@ -47,7 +46,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     simulation_type: str
     kind: str
     driver: str
-    #: something is owed: the run is pending or running, or a process of it may live
+    #: the run is pending or running, or one of its processes may live
     busy: bool
     queued_at: float
     started_at: float | None
@@ -58,7 +57,9 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobCount(msgspec.Struct, frozen=True, kw_only=True):
-    """So many jobs that are alike in these. position: of the newest event of any of them."""
+    """Number of jobs with the same status, reason and busy flag. position: of the newest event of
+    any of them.
+    """
 
     status: str
     reason: str | None
@@ -68,7 +69,7 @@ class JobCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a reqId led to, so that the same request again is answered by the same run."""
+    """The run that a reqId led to, so that a repeated request gets the same run."""
 
     uid: str
     req_id: str
@@ -78,8 +79,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Name(msgspec.Struct, frozen=True, order=True):
-    """What a job or an agent is found by besides its own name. what: `op`, `request`, `slurm` or
-    `container`. stream: whose it is.
+    """A secondary name of a job or an agent. what: `op`, `request`, `slurm` or `container`. stream:
+    stream of the job or agent.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Name(msgspec.Struct, frozen=True, order=True):
 
     @property
     def uid(self) -> str | None:
-        """Whose it is; None where the stream is nobody's."""
+        """Return the owner's uid; None for a stream without owner."""
         kind, _, rest = self.stream.partition("/")
         if kind == "agent":
             return rest.partition("@")[0].rpartition(".")[2]
@@ -136,26 +137,28 @@ class EventStore(Protocol):
         """Queue a transaction. Never blocks on the disk."""
 
     def resume(self) -> None:
-        """Accept appends again after a failed commit; the caller has forgotten what was not
-        durable. Raises Refusal.
+        """Accept appends again after a failed commit. The caller must have dropped everything that
+        was not durable. Raises Refusal.
         """
 
     def read(self, stream: str, after: int = 0) -> list[Stored]:
-        """Durable events of a stream with version > `after`, oldest first. Raises Refusal."""
+        """Return durable events of a stream with version > `after`, oldest first. Raises Refusal."""
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
-        """Durable events of all streams with position > `after`, oldest first, at most `limit`."""
+        """Return durable events of all streams with position > `after`, oldest first, at most
+        `limit`.
+        """
 
-    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
-        """Call `heard` with newly durable events in order, before the `done` of their batch;
-        returns what ends it.
+    def listen(self, listener: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        """Call `listener` with newly durable events in order, before the `done` of their batch.
+        Returns a function that removes the listener.
         """
 
     def head(self) -> int:
-        """Position of the last durable event; 0 for none."""
+        """Return the position of the last durable event; 0 for none."""
 
     def busy_jids(self) -> list[str]:
-        """Jobs for which something is owed, oldest last change first."""
+        """Return jobs that need a status or have a live process, oldest last change first."""
 
     def jobs(
         self,
@@ -166,15 +169,15 @@ class EventStore(Protocol):
         before: int | None = None,
         limit: int = 100,
     ) -> list[IndexRow]:
-        """Index rows, newest change first, with position < `before`. active: status pending or
-        running (or not).
+        """Return index rows, newest change first, with position < `before`. active: whether the
+        status is pending or running.
         """
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
-        """Jobs whose jid begins with `prefix`."""
+        """Return jobs whose jid begins with `prefix`."""
 
     def tally(self, prefix: str) -> list[JobCount]:
-        """The jobs whose jid begins with `prefix`, counted by status, reason and busy; in no order."""
+        """Count the jobs whose jid begins with `prefix` by status, reason and busy, in no order."""
 
     def group(
         self,
@@ -184,24 +187,24 @@ class EventStore(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> list[IndexRow]:
-        """Jobs whose jid begins with `prefix`, shorter jids before longer ones, so that numbers at
-        their ends are in order.
+        """Return jobs whose jid begins with `prefix`, shorter jids first, so that numbers at their
+        ends are in order.
 
-        after: only what comes behind this jid, which need not be there. statuses: only jobs with
-        one of these.
+        after: only jids behind this jid, which need not exist. statuses: only jobs with one of
+        these.
         """
 
     def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
-        """Names (of this user's jobs and agents) that begin with `prefix`, in their order.
+        """Return names (of this user's jobs and agents) that begin with `prefix`, sorted.
 
-        They are derived from the events and written in the same transaction.
+        Names are derived from the events and written in the same transaction.
         """
 
     def agents(self) -> list[str]:
-        """The keys of all agents that the log knows, in order."""
+        """Return the keys of all agents in the log, sorted."""
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
-        """What this user's reqId led to, remembered for at least 24 hours."""
+        """Return the receipt of this user's reqId, kept for at least 24 hours."""
 
     def close(self) -> None:
-        """Make durable what was appended, then give everything back."""
+        """Make pending batches durable, then release all resources."""

@@ -1,8 +1,7 @@
-"""What a failed write means: may it be tried again, is the disk's word still to be trusted, and how
-it is told.
+"""Classification of failed writes: whether a retry is allowed, and the message for the caller.
 
-A failed fsync is never tried again: the pages it was for may be lost although the next one
-succeeds.
+A failed fsync is never retried: the kernel may drop the dirty pages, and the next fsync succeeds
+without them.
 """
 
 import errno
@@ -11,7 +10,7 @@ from collections.abc import Callable
 
 from ...protocol.errors import Refusal
 
-_PASSING = frozenset(
+_RETRYABLE = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_READONLY,
@@ -23,7 +22,7 @@ _PASSING = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-_PASSING_IO = frozenset(
+_RETRYABLE_IO = frozenset(
     {
         sqlite3.SQLITE_IOERR_WRITE,
         sqlite3.SQLITE_IOERR_NOMEM,
@@ -33,7 +32,7 @@ _PASSING_IO = frozenset(
         sqlite3.SQLITE_IOERR_LOCK,
     }
 )
-_PASSING_ERRNO = frozenset(
+_RETRYABLE_ERRNO = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -46,27 +45,28 @@ _PASSING_ERRNO = frozenset(
     }
 )
 
-#: What reading a file may raise; the second where SQLite quotes a damaged schema in its message.
+#: Exceptions from reading a store file. SQLite quotes a damaged schema in its message, which may
+#: raise UnicodeDecodeError.
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 
-def passing(error: BaseException) -> bool:
-    """Did the write fail for a reason that may go away, leaving the log as it was before?"""
+def is_retryable(error: BaseException) -> bool:
+    """Return whether the cause may go away and the log is unchanged."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
-        return code is not None and (code & 0xFF in _PASSING or code in _PASSING_IO)
-    return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
+        return code is not None and (code & 0xFF in _RETRYABLE or code in _RETRYABLE_IO)
+    return isinstance(error, OSError) and error.errno in _RETRYABLE_ERRNO
 
 
 def describe(error: BaseException) -> str:
-    """The error in a few words, with SQLite's name for it."""
+    """Return the error text with SQLite's name for it."""
     name = getattr(error, "sqlite_errorname", None)
     return f"{error} ({name})" if name else str(error) or type(error).__name__
 
 
-def not_opened(error: Exception, what: str, repair: Callable[[], str]) -> Refusal:
-    """Why a file of the store cannot be used: the disk does not let us, or what is in it is
-    damaged.
+def open_refusal(error: Exception, what: str, repair: Callable[[], str]) -> Refusal:
+    """Return the refusal for a store file that cannot be opened (storageUnavailable) or is damaged
+    (storeDamaged).
     """
     code = getattr(error, "sqlite_errorcode", None)
     device = (
@@ -74,6 +74,6 @@ def not_opened(error: Exception, what: str, repair: Callable[[], str]) -> Refusa
         and code & 0xFF == sqlite3.SQLITE_IOERR
         and code != sqlite3.SQLITE_IOERR_SHORT_READ
     )
-    if passing(error) or device or isinstance(error, OSError):
+    if is_retryable(error) or device or isinstance(error, OSError):
         return Refusal("storageUnavailable", f"{what} cannot be opened: {describe(error)}")
     return Refusal("storeDamaged", f"{what} is damaged: {describe(error)}. {repair()}")

@@ -1,5 +1,5 @@
-"""Disks that fail on order: `Faults` says which commit fails and how; `FailingStore` is any store
-on such a disk.
+"""Fault injection: `Faults` decides which commit fails and how; `FailingStore` runs any store with
+it.
 """
 
 import errno
@@ -11,28 +11,28 @@ from .group_commit import POINTS, Point
 
 
 class Faults:
-    """A point hook (see `batches.POINTS`): passes until it was told to fail."""
+    """A fault hook (see `group_commit.POINTS`) that passes until `fail` is called."""
 
     def __init__(self) -> None:
         self._left = 0
         self._forever = False
         self._fatal = False
         self._at = ""
-        #: how often it failed
+        #: number of failures so far
         self.failed = 0
 
     def fail(
         self, nth: int = 1, *, forever: bool = False, fatal: bool = False, at: str = "taken"
     ) -> None:
-        """Fail the `nth` commit from now (and all after it: `forever`). fatal: as a failed fsync
-        does; else the disk is full.
+        """Fail the `nth` commit from now. forever: and all later ones. fatal: fail like a failed
+        fsync; otherwise like a full disk.
         """
         if at not in POINTS or nth < 1:
             raise ValueError(f"no such fault: {nth} at {at!r}")
         self._left, self._forever, self._fatal, self._at = nth, forever, fatal, at
 
     def mend(self) -> None:
-        """The disk is well again."""
+        """Remove the fault."""
         self._at = ""
 
     def __call__(self, point: str) -> None:
@@ -49,7 +49,7 @@ class Faults:
 
 
 class FailingStore:
-    """An `EventStore`: the one that `make` makes, on a disk that obeys `faults`."""
+    """An `EventStore` made by `make`, with injected faults."""
 
     def __init__(self, make: Callable[[Point], EventStore], faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
@@ -67,8 +67,8 @@ class FailingStore:
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         return self._store.read_all(after, limit)
 
-    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
-        return self._store.listen(heard)
+    def listen(self, listener: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        return self._store.listen(listener)
 
     def head(self) -> int:
         return self._store.head()

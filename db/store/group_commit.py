@@ -1,8 +1,8 @@
-"""What becomes of batches: made ready when they are appended, admitted into one transaction, told
-together. Pure.
+"""Group commit: batches are encoded at append, admitted to one transaction, and reported together.
+Pure.
 
-All stores share this, so that versions, positions, checksums and the order of telling are the same
-everywhere.
+All stores share this code, so that versions, positions, checksums and the order of callbacks are
+the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,24 +14,24 @@ from ...protocol.errors import Refusal
 from ..events.events import Event, decode, encode, job_stream, schema_of, type_of
 from .checksum_chain import Row, row
 from .contract import Appended, Batch, Conflict, Done, IndexRow, Name, Receipt, Stored
-from .name_index import names_of
+from .name_index import secondary_names
 
-Heard = Callable[[Sequence[Stored]], None]
-#: Named places on the way of a group of batches; see `POINTS`. What it raises is what a disk would
-#: have said there.
+Listener = Callable[[Sequence[Stored]], None]
+#: Fault hook, called at named places during a commit; see `POINTS`. An exception that it raises
+#: counts as a disk error at that place.
 Point = Callable[[str], None]
 
-#: taken: nothing of the group is written; committed: it is in the log; witnessed: it is durable by
-#: all means; delivered: it was told.
+#: taken: nothing of the group is written. committed: the group is in the log. witnessed: the head
+#: file is written too. delivered: the callbacks were handed to `deliver`.
 POINTS = ("taken", "committed", "witnessed", "delivered")
 
 
-def nowhere(point: str) -> None:
-    """The point hook of everyday life."""
+def no_fault(point: str) -> None:
+    """A hook without faults."""
 
 
 class EncodedEvent(NamedTuple):
-    """An event in the form it is stored in, and as it will be read back."""
+    """An event in its stored form, and as it will be read back."""
 
     type: str
     schema: int
@@ -40,8 +40,8 @@ class EncodedEvent(NamedTuple):
 
 
 class PendingBatch(NamedTuple):
-    """A batch on its way to the disk. refusal: why it can never be stored. era: how often the store
-    had been resumed.
+    """A batch waiting for its commit. refusal: why the batch can never be stored. era: how often
+    the store had been resumed.
     """
 
     writes: tuple[tuple[str, int, tuple[EncodedEvent, ...]], ...]
@@ -53,16 +53,15 @@ class PendingBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        return sum(len(facts) for _, _, facts in self.writes)
+        return sum(len(encoded_events) for _, _, encoded_events in self.writes)
 
 
-def waiting(batch: Batch, done: Done, era: int) -> PendingBatch:
-    """The batch, encoded and proven to be readable: what could not be read back must never reach
-    the log.
-    """
+def encode_batch(batch: Batch, done: Done, era: int) -> PendingBatch:
+    """Encode the batch and decode it again, because an unreadable event must never reach the log."""
     try:
         writes = tuple(
-            (w.stream, w.expected_version, tuple(_fact(e) for e in w.events)) for w in batch.writes
+            (w.stream, w.expected_version, tuple(_encode(e) for e in w.events))
+            for w in batch.writes
         )
         for text in (*(w.stream for w in batch.writes), *(r.jid for r in batch.index)):
             text.encode()
@@ -83,19 +82,19 @@ def waiting(batch: Batch, done: Done, era: int) -> PendingBatch:
                 (),
                 done,
                 era,
-                Refusal("internal", f"an index row for {index_row.jid} without an event of it"),
+                Refusal("internal", f"an index row for {index_row.jid} has no event in its batch"),
             )
     return PendingBatch(writes, batch.index, batch.receipts, done, era)
 
 
-def _fact(event: Event) -> EncodedEvent:
+def _encode(event: Event) -> EncodedEvent:
     type_, schema, body = type_of(event), schema_of(event), encode(event)
     return EncodedEvent(type_, schema, body, decode(type_, schema, body))
 
 
 def last_positions(batch: Batch, first: int) -> dict[str, int]:
-    """Position of the last event of each stream in a batch whose first event got the position
-    `first`.
+    """Return the position of the last event of each stream in a batch whose first event has the
+    position `first`.
     """
     out: dict[str, int] = {}
     for write in batch.writes:
@@ -106,14 +105,14 @@ def last_positions(batch: Batch, first: int) -> dict[str, int]:
 
 
 class CommitGroup:
-    """The batches of one transaction, after the log's `position` and `checksum`; `version_of` knows
-    the streams before it.
+    """The batches of one transaction, which follow `position` and `checksum` of the log.
+    `version_of` returns the version of a stream before the group.
     """
 
     def __init__(self, position: int, checksum: bytes, version_of: Callable[[str], int]) -> None:
         self.position, self.checksum = position, checksum
         self.rows: list[Row] = []
-        self.heard: list[Stored] = []
+        self.events: list[Stored] = []
         self.versions: dict[str, int] = {}
         self.index: dict[str, IndexRow] = {}
         self.receipts: list[Receipt] = []
@@ -126,16 +125,16 @@ class CommitGroup:
         return not (self.rows or self.receipts)
 
     def admit(self, w: PendingBatch) -> None:
-        """Take a batch in, or refuse it alone."""
+        """Add a batch, or refuse it alone."""
         refusal = w.refusal or self._conflict(w)
         if refusal is not None:
             self.results.append((w.done, refusal))
             return
         first = self.position + 1
-        for stream, version, facts in w.writes:
-            for fact in facts:
+        for stream, version, encoded_events in w.writes:
+            for encoded in encoded_events:
                 version += 1
-                self._add(stream, version, fact)
+                self._add(stream, version, encoded)
             self.versions[stream] = version
         last = {
             r.stream: r.position for r in self.rows[len(self.rows) - (self.position - first + 1) :]
@@ -149,49 +148,49 @@ class CommitGroup:
 
     def _conflict(self, w: PendingBatch) -> Conflict | None:
         own: dict[str, int] = {}
-        for stream, expected, facts in w.writes:
+        for stream, expected, encoded_events in w.writes:
             actual = own.get(stream, self.versions.get(stream))
             actual = self._version_of(stream) if actual is None else actual
             if actual != expected:
                 return Conflict(stream, expected, actual)
-            own[stream] = expected + len(facts)
+            own[stream] = expected + len(encoded_events)
         return None
 
-    def _add(self, stream: str, version: int, fact: EncodedEvent) -> None:
+    def _add(self, stream: str, version: int, encoded: EncodedEvent) -> None:
         self.position += 1
         row_ = row(
             self.checksum,
             self.position,
             stream,
             version,
-            fact.type,
-            fact.schema,
-            fact.event.at,
-            fact.body,
+            encoded.type,
+            encoded.schema,
+            encoded.event.at,
+            encoded.body,
         )
         self.checksum = row_.checksum
         self.rows.append(row_)
-        self.heard.append(Stored(self.position, stream, version, fact.event))
-        self.names += names_of(stream, fact.event)
+        self.events.append(Stored(self.position, stream, version, encoded.event))
+        self.names += secondary_names(stream, encoded.event)
 
     def refused(self, refusal: Refusal) -> list[tuple[Done, Appended | Refusal]]:
-        """What to tell when the transaction failed: everybody in it is refused."""
+        """Return the results of a failed transaction: every batch is refused."""
         return [(done, refusal) for done, _ in self.results]
 
 
-def tell(
-    listeners: Iterable[Heard],
-    heard: Sequence[Stored],
+def notify_listeners(
+    listeners: Iterable[Listener],
+    events: Sequence[Stored],
     results: Iterable[tuple[Done, Appended | Refusal]],
 ) -> None:
-    """Tell listeners, then everybody who waits. One that raises does not keep the others from being
-    told.
+    """Call the listeners, then the callbacks of the batches. An exception in one of them does not
+    keep the others from being called.
     """
     errors: list[Exception] = []
-    if heard:
+    if events:
         for listener in tuple(listeners):
             try:
-                listener(heard)
+                listener(events)
             except Exception as e:
                 errors.append(e)
     for done, result in results:
@@ -202,4 +201,4 @@ def tell(
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ExceptionGroup("several of those who were told failed", errors)
+        raise ExceptionGroup("several event listeners failed", errors)

@@ -1,4 +1,4 @@
-"""What lists show of a job: the one projection behind the table `jobs`. Pure."""
+"""The projection of a job to its row in the table `jobs`. Pure."""
 
 from ...protocol.ids import split_jid
 from ..events.state import Job
@@ -6,11 +6,10 @@ from .contract import IndexRow
 
 
 def index_row(job: Job) -> IndexRow:
-    """The row for a job as it stands; its position is set by the store."""
+    """Return the index row of a job. The store sets its position."""
     run = job.run
     if run is None:
-        # a stream that does not begin with a request: not written by the core, but checked and
-        # rebuilt like any other
+        # a stream without a request: the core does not write it, but check and rebuild handle it
         return IndexRow(
             jid=job.jid,
             uid=split_jid(job.jid)[0],

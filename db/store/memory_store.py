@@ -1,8 +1,7 @@
-"""The event store in memory, for tests and the simulator: the same contract, and a disk that does
-as it is told.
+"""The event store in memory, for tests and the simulator: same contract, with faults on demand.
 
-Nothing is durable before `commit`, which `append` calls itself unless the store was made with
-`hold`. `crash` is kill -9.
+Nothing is durable before `commit`. `append` calls it unless the store was made with `hold`. `crash`
+simulates kill -9.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +10,24 @@ from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE
 from .checksum_chain import START, Row
 from .contract import Appended, Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
-from .disk_errors import describe, passing
-from .group_commit import CommitGroup, Heard, PendingBatch, Point, nowhere, tell, waiting
+from .disk_errors import describe, is_retryable
+from .group_commit import (
+    CommitGroup,
+    Listener,
+    PendingBatch,
+    Point,
+    encode_batch,
+    no_fault,
+    notify_listeners,
+)
 
 
 class MemoryStore:
-    """An `EventStore`. hold: batches wait until somebody calls `commit`. point: as in SqliteStore;
-    what it raises, the disk said.
+    """An `EventStore` in memory. hold: batches wait until `commit` is called. point: fault hook, as
+    in SqliteStore; an exception that it raises counts as a disk error.
     """
 
-    def __init__(self, deliver: Deliver, *, hold: bool = False, point: Point = nowhere) -> None:
+    def __init__(self, deliver: Deliver, *, hold: bool = False, point: Point = no_fault) -> None:
         self._deliver, self._hold, self._point = deliver, hold, point
         self._rows: list[Row] = []
         self._log: list[Stored] = []
@@ -29,9 +36,9 @@ class MemoryStore:
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._names: set[Name] = set()
         self._waiting: list[PendingBatch] = []
-        self._listeners: list[Heard] = []
+        self._listeners: list[Listener] = []
         self._failure: Refusal | None = None
-        #: what a failed sync was for
+        #: the group of a failed sync
         self._doubtful: CommitGroup | None = None
         self._dead = False
         self._closed = False
@@ -39,26 +46,26 @@ class MemoryStore:
     # ---- the disk
 
     def commit(self) -> None:
-        """Everything that waits becomes durable in one transaction, and is told in one call of
+        """Make all pending batches durable in one transaction, and report them in one call of
         `deliver`.
         """
         batches, self._waiting = self._waiting, []
         if not batches:
             return
-        heard: list[Stored] = []
+        events: list[Stored] = []
         results: list[tuple[Done, Appended | Refusal]]
         if self._failure is None:
-            heard, results = self._written(batches)
+            events, results = self._written(batches)
         else:
             results = [(b.done, self._failure) for b in batches]
-        self._deliver(lambda: tell(self._listeners, heard, results))
+        self._deliver(lambda: notify_listeners(self._listeners, events, results))
         self._point("delivered")
 
     def crash(self, *, doubtful: bool = False) -> "MemoryStore":
-        """A store as another process would find it: what was durable, and nobody listening. This
-        one is of no use any more.
+        """Return the store as another process would find it: durable data only, without listeners.
+        This store is closed.
 
-        doubtful: what the sync that failed was for is there after all.
+        doubtful: the group of a failed sync turns out to be durable.
         """
         after = MemoryStore(self._deliver, hold=self._hold, point=self._point)
         after._rows, after._log = list(self._rows), list(self._log)
@@ -91,7 +98,7 @@ class MemoryStore:
         try:
             self._point("taken")
         except Exception as e:
-            return [], group.refused(self._failed(e, fatal=not passing(e)))
+            return [], group.refused(self._failed(e, fatal=not is_retryable(e)))
         index = {jid: self._index.get(jid) for jid in group.index}
         names = set(group.names) - self._names
         self._keep(group)
@@ -99,16 +106,16 @@ class MemoryStore:
             self._point("committed")
             self._point("witnessed")
         except Exception as e:
-            # written, but nobody may rely on it: as a real store, it shows nothing of it and stays
-            # shut
+            # written, but not reliably durable: hide the group and stay closed for writing, like a
+            # real store
             self._drop(group, index, names)
             return [], group.refused(self._failed(e, fatal=True))
-        return group.heard, group.results
+        return group.events, group.results
 
     def _keep(self, group: CommitGroup) -> None:
         self._rows += group.rows
-        self._log += group.heard
-        for s in group.heard:
+        self._log += group.events
+        for s in group.events:
             self._streams.setdefault(s.stream, []).append(s)
         self._index.update(group.index)
         self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
@@ -117,10 +124,10 @@ class MemoryStore:
     def _drop(
         self, group: CommitGroup, index: dict[str, IndexRow | None], names: set[Name]
     ) -> None:
-        count = len(self._log) - len(group.heard)
+        count = len(self._log) - len(group.events)
         self._rows, self._log = self._rows[:count], self._log[:count]
         self._names -= names
-        for s in group.heard:
+        for s in group.events:
             self._streams[s.stream] = [
                 old for old in self._streams[s.stream] if old.position <= count
             ]
@@ -146,14 +153,14 @@ class MemoryStore:
         if self._closed:
             self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
             return
-        self._waiting.append(waiting(batch, done, 0))
+        self._waiting.append(encode_batch(batch, done, 0))
         if not self._hold:
             self.commit()
 
     def resume(self) -> None:
         if self._closed or self._dead:
             raise self._failure or Refusal("storageUnavailable", "the event store is closed")
-        # What was appended before belongs to what failed.
+        # everything appended before belongs to the failed commit
         if self._failure is not None:
             self.commit()
             self._failure = None
@@ -166,9 +173,9 @@ class MemoryStore:
         self._check()
         return self._log[max(after, 0) : max(after, 0) + limit]
 
-    def listen(self, heard: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
-        self._listeners.append(heard)
-        return lambda: self._listeners.remove(heard) if heard in self._listeners else None
+    def listen(self, listener: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def head(self) -> int:
         return len(self._log)

@@ -1,8 +1,9 @@
-"""By what a job or an agent is found besides its own name: opIds, reqIds, jobs of Slurm,
-containers. The table `names`.
+"""The name index: finds a job or an agent by opId, reqId, Slurm job id or container name. Table
+`names`.
 
-A name belongs to a stream. The table has the names of all events in the log, each once, and nothing
-else; where events were folded into a checkpoint, those that the checkpoint still has.
+A name belongs to a stream. The table has the names of all events in the log, each once, and no
+others. Of events that were folded into a checkpoint, it has the names that the checkpoint still
+contains.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from ..events.events import (
 from ..events.state import Run, Task
 from .contract import Name
 
-#: A container's name that is longer was given by nobody.
+#: Longest container name that is indexed; drivers never create longer names.
 LONGEST = 256
 NAMED_EVENTS = (
     "RunRequested",
@@ -42,10 +43,8 @@ NAMED_EVENTS = (
 )
 
 
-def names_of(stream: str, event: Event) -> list[Name]:
-    """What this event of that stream can be found by. An event of another type than those in
-    `NAMED_EVENTS` has none.
-    """
+def secondary_names(stream: str, event: Event) -> list[Name]:
+    """Return the secondary names in this event. Only event types in `NAMED_EVENTS` have any."""
     return [Name(name, what, stream) for what, name in _named(event) if name is not None]
 
 

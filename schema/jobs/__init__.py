@@ -1,1 +1,3 @@
-"""Jobs: one sentence to be written."""
+"""Job descriptions: keys of a job, of its roles, containers and cluster requests, with their
+validation. The supervisor checks what exists at the site.
+"""

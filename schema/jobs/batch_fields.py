@@ -1,5 +1,5 @@
-"""The part of a job description that says what is asked of a cluster: partition, account, sizes,
-modules, set-up, further options.
+"""The key `batch` of a job description: its request to a cluster (partition, account, sizes,
+modules, set-up, further options).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from .batch_rules import (
     setup_problem,
 )
 
-#: Keys of it, each with what others call it.
+#: Keys of `batch`, each with names used by other systems.
 BATCH: dict[str, Sequence[str]] = {
     "cluster": ("clusters", "host"),
     "partition": ("queue",),
@@ -62,26 +62,26 @@ _NUMBERS = {
 
 
 def batch(holder: Table) -> BatchRequest | msgspec.UnsetType:
-    """What stands behind `batch`; nothing where there is none."""
+    """Return the value of `batch`; UNSET without that key."""
     if not holder.has("batch"):
         return msgspec.UNSET
-    t = holder.table("batch", BATCH, "what is asked of a cluster")
+    t = holder.table("batch", BATCH, "the request to the cluster")
     values: dict[str, Any] = {key: t.text(key, *shape) for key, shape in _NAMES.items()}
     values |= {
         field: t.whole(key, bounds(BatchRequest, field), 0) if t.has(key) else None
         for key, field in _NUMBERS.items()
     }
     values["memory_mb"] = t.megabytes("memory", _memory(), 1) if t.has("memory") else None
-    before = t.found.count
+    before = t.findings.count
     wishes = BatchRequest(
         **values,
         modules=_words(t, "modules", Module, "the name of a module, such as gcc/12.2"),
         setup=_setup(t),
         directives=_directives(t),
     )
-    if t.found.count == before:
+    if t.findings.count == before:
         for sentence in contradictions(wishes):
-            t.found.wrong(t.where, sentence, "sizes that fit together")
+            t.findings.error(t.where, sentence, "sizes that fit together")
     return wishes
 
 
@@ -93,18 +93,18 @@ def _words(t: Table, key: str, shape: Any, right: str) -> tuple[str, ...]:
     elements = t.elements(key, f"a list of texts, each {right}")
     most = _most(key)
     if len(elements) > most:
-        t.wrong(key, f"at most {most}", f"there are {len(elements)}")
+        t.error(key, f"at most {most}", f"there are {len(elements)}")
     out = []
     for value, path in elements[:most]:
         if isinstance(value, str) and fits(value, shape):
             out.append(value)
         else:
-            t.found.wrong(path, f"it is {shown(value)}", right)
+            t.findings.error(path, f"it is {shown(value)}", right)
     return tuple(out)
 
 
 def _most(key: str) -> int:
-    """How many of them there may be, as the type says it."""
+    """Return the maximum number of elements, from the field's type."""
     hint = next(f.type for f in msgspec.structs.fields(BatchRequest) if f.name == key)
     return next(int(m.max_length) for m in get_args(hint)[1:] if m.max_length is not None)
 
@@ -113,7 +113,7 @@ def _directives(t: Table) -> tuple[str, ...]:
     out = _words(t, "directives", Directive, DIRECTIVE_FORM)
     for directive in out:
         if problem := directive_problem(directive):
-            t.wrong("directives", DIRECTIVE_FORM, problem)
+            t.error("directives", DIRECTIVE_FORM, problem)
     return out
 
 
@@ -122,18 +122,18 @@ def _setup(t: Table) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > 8192:
-        t.wrong(
+        t.error(
             "setup", SETUP_FORM, f"it has {len(value)} characters" if isinstance(value, str) else ""
         )
         return ""
     if problem := setup_problem(value):
-        t.wrong("setup", SETUP_FORM, problem)
+        t.error("setup", SETUP_FORM, problem)
         return ""
     return value
 
 
-def lone(said: Mapping[str, object]) -> tuple[BatchRequest, Findings]:
-    """The same without a job around it: what options of a command line say, by the keys above."""
-    found = Findings()
-    made = batch(Table({"batch": dict(said)}, "", found, {"batch": ()}, ""))
-    return made if isinstance(made, BatchRequest) else BatchRequest(), found
+def parse_batch_options(options: Mapping[str, object]) -> tuple[BatchRequest, Findings]:
+    """Parse command line options, given by the keys above, as a `batch` without a job around it."""
+    findings = Findings()
+    request = batch(Table({"batch": dict(options)}, "", findings, {"batch": ()}, ""))
+    return request if isinstance(request, BatchRequest) else BatchRequest(), findings

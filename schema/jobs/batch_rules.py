@@ -1,8 +1,8 @@
-"""What a run asks of its cluster, and what cannot be right about that whatever the cluster has.
-Pure.
+"""Rules for a request to a cluster that hold for every cluster. Pure.
 
-All of it are texts of users. Whether there is such a partition or account is asked elsewhere; here
-is what would break out of its place, say again what the system says itself, or contradict itself.
+All values are texts of users. Other modules check whether partition and account exist. Here are the
+checks for values that could inject script lines, repeat an option that jobscribe sets, or
+contradict each other.
 """
 
 import math
@@ -18,8 +18,8 @@ from ..fields import quoted
 
 DIRECTIVE_FORM = "an option of sbatch without its dashes, such as exclusive or reservation=maint, of those that the cluster allows"
 SETUP_FORM = "lines of sh, at most 8192 characters"
-_UNSAID = "the system says it itself"
-#: Options of sbatch that are said otherwise, or not at all: how.
+_UNSAID = "jobscribe sets it"
+#: Options of sbatch that are set by another key, or only by jobscribe.
 RESERVED = {
     "account": "`account`",
     "array": "`array` of a job file, or `job submit --array`",
@@ -74,7 +74,7 @@ RESERVED = {
     "wait": _UNSAID,
     "wrap": _UNSAID,
 }
-#: Wishes that say how large an allocation is; with roles it is they who say it.
+#: Fields that determine the size of an allocation; roles determine it themselves.
 SIZES = ("nodes", "tasks", "tasks_per_node", "cores", "memory_mb", "gpus")
 LAYOUT = ("nodes", "tasks", "tasks_per_node")
 _UNSEEN = re.compile(r"[^\t\n -~\xa1-\ud7ff\ue000-\U0010ffff]")
@@ -86,9 +86,9 @@ def directive_name(directive: str) -> str:
 
 
 def directive_problem(directive: str) -> str | None:
-    """Why no cluster may allow this; None: one may."""
+    """Return why no cluster may allow this directive; None if one may."""
     name = directive_name(directive)
-    # sbatch takes any beginning of an option's name that is like no other's
+    # sbatch accepts any unambiguous prefix of an option name
     meant = (
         name
         if name in RESERVED
@@ -100,36 +100,34 @@ def directive_problem(directive: str) -> str | None:
             if meant == name
             else f"sbatch may read {quoted(name)} as {meant}"
         )
-        return f"{what}: {RESERVED[meant] if RESERVED[meant] == _UNSAID else f'say it with {RESERVED[meant]}'}"
+        return f"{what}: {RESERVED[meant] if RESERVED[meant] == _UNSAID else f'use {RESERVED[meant]} instead'}"
     return None
 
 
 def setup_problem(setup: str) -> str | None:
-    """Why these lines cannot come before a command; None: they can."""
+    """Return why these lines cannot run before the command; None if they can."""
     if "\r" in setup:
-        return (
-            "its lines end as on Windows (CR LF), which sh does not read: write them with LF alone"
-        )
+        return "its lines end with CR LF (Windows), which sh cannot read: use LF line ends"
     if bad := _UNSEEN.search(setup):
-        return f"it has the character {quoted(bad[0])} in line {setup.count(chr(10), 0, bad.start()) + 1}"
+        return f"it contains the character {quoted(bad[0])} in line {setup.count(chr(10), 0, bad.start()) + 1}"
     for number, line in enumerate(setup.split("\n"), 1):
         if _DIRECTIVE.match(line):
-            return f"line {number} begins with #SBATCH, and nobody reads that there: say it with a wish of its own, or with `directives`"
+            return f"line {number} begins with #SBATCH, which has no effect there: use the matching key, or `directives`"
     return None
 
 
 def contradictions(wishes: BatchRequest) -> Iterator[str]:
-    """What does not fit together, whatever there is."""
+    """Yield a sentence for each contradiction in the request, whatever the cluster has."""
     nodes, tasks, per_node = wishes.nodes, wishes.tasks, wishes.tasks_per_node
     if nodes is not None and tasks is not None and tasks < nodes:
-        yield f"{tasks} `tasks` leave some of {nodes} `nodes` without any; ask for at most as many nodes as tasks"
+        yield f"{nodes} `nodes` are more than {tasks} `tasks`; ask for at most as many nodes as tasks"
     if (
         nodes is not None
         and tasks is not None
         and per_node is not None
         and tasks > nodes * per_node
     ):
-        yield f"{tasks} `tasks` do not fit on {nodes} `nodes` with {per_node} `tasksPerNode`: these are {nodes * per_node}"
+        yield f"{tasks} `tasks` do not fit on {nodes} `nodes` with {per_node} `tasksPerNode` (at most {nodes * per_node})"
     names = [directive_name(d) for d in wishes.directives]
     if again := next((n for n in names if names.count(n) > 1), None):
         yield f"`directives` name {quoted(again)} twice; give each once"
@@ -140,11 +138,10 @@ def contradictions(wishes: BatchRequest) -> Iterator[str]:
 def with_defaults(
     asked: BatchRequest, defaults: BatchRequest, *, sizes: bool = True
 ) -> BatchRequest:
-    """What is asked, and where that says nothing, the defaults. sizes: false where something else
-    says how large it is.
+    """Fill the request with defaults. sizes: False if something else determines the size.
 
-    nodes, tasks and tasksPerNode belong together: who asks for one of them has no default of the
-    others. Directives are put together.
+    nodes, tasks and tasksPerNode belong together: a request for one of them gets no default for the
+    others. Directives are merged.
     """
     own = {
         name: value
@@ -166,7 +163,7 @@ def with_defaults(
 
 
 def tasks_of(wishes: BatchRequest) -> int:
-    """How many there will be, as sbatch counts."""
+    """Return the number of tasks, counted as sbatch does."""
     return (
         wishes.tasks
         if wishes.tasks is not None
@@ -175,7 +172,7 @@ def tasks_of(wishes: BatchRequest) -> int:
 
 
 def nodes_of(wishes: BatchRequest, cores_per_node: int | None) -> int:
-    """The fewest nodes that it takes."""
+    """Return the minimum number of nodes."""
     if wishes.nodes is not None:
         return wishes.nodes
     fit = None if cores_per_node is None else max(1, cores_per_node // (wishes.cores or 1))
@@ -184,7 +181,7 @@ def nodes_of(wishes: BatchRequest, cores_per_node: int | None) -> int:
 
 
 class NodeLimits(NamedTuple):
-    """What one node has, and how many a run may have; None: not known."""
+    """Resources of one node, and the maximum number of nodes of a run; None if unknown."""
 
     cores: int | None = None
     memory_mb: int | None = None
@@ -192,15 +189,15 @@ class NodeLimits(NamedTuple):
     nodes: int | None = None
 
 
-def gang(
+def gang_request(
     roles: Sequence[TaskRole], asked: BatchRequest, room: NodeLimits
 ) -> tuple[BatchRequest, list[str]]:
-    """The allocation for all tasks of these roles, who share it, and what of the wishes does not go
-    with that.
+    """Return the shared allocation for all tasks of these roles, and sentences about parts of the
+    request that contradict the roles.
 
-    On one node it is the sum of what they ask for, as one task of sbatch's. On several each node
-    has room for `tasksPerNode` of the largest task, so that it does not matter which is where.
-    Where nodes are not asked for, it is the fewest that may do.
+    On one node the allocation is the sum of all tasks, as one task of sbatch. On several nodes,
+    each node has resources for `tasksPerNode` of the largest task, so that tasks can run on any
+    node. Without requested nodes, it is the smallest number of nodes that may suffice.
     """
     count = sum(r.tasks for r in roles)
     most = min(count, room.nodes or count)
@@ -225,12 +222,10 @@ def gang(
             f"{asked.nodes} `nodes` are more than the {count} tasks of all roles; ask for at most {count}"
         )
     if asked.tasks not in (None, count, made.tasks):
-        wrong.append(
-            f"`tasks` is {asked.tasks}, and the roles say themselves that there are {count}; leave it out"
-        )
+        wrong.append(f"`tasks` is {asked.tasks}, but the roles have {count} tasks; leave it out")
     if asked.tasks_per_node not in (None, made.tasks_per_node):
         wrong.append(
-            "`tasksPerNode` is for runs without roles, which are spread over the nodes evenly; leave it out"
+            "`tasksPerNode` is for runs without roles; tasks of roles are spread evenly over the nodes; leave it out"
         )
     for name, has, needs in (("memory", asked.memory_mb, memory_mb), ("gpus", asked.gpus, gpus)):
         if has is not None and has < needs:
@@ -241,7 +236,7 @@ def gang(
 
 
 def _share(roles: Sequence[TaskRole], nodes: int) -> tuple[int, int, int]:
-    """Cores, memory and GPUs that each of so many nodes must have for them."""
+    """Return cores, memory (MB) and GPUs that each of `nodes` nodes needs."""
     if nodes == 1:
         return (
             sum(r.tasks * r.cpu for r in roles),

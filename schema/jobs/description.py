@@ -1,9 +1,9 @@
-"""What a user says about jobs: one, or several that wait for each other. Checked as a whole, then
-made into the runs that are submitted.
+"""Job descriptions: one job, or several that depend on each other. Validates a description as a
+whole, then builds its runs.
 
-Formats of others are translated into this one. `described` reads it (docs/jobs.md has every key),
-and `runs` gives the `RunSpec`s in an order in which each comes after those it waits for. All that
-is wrong is told at once, as BadDescription.
+Formats of other systems are translated into this one. `parse_description` reads it (docs/jobs.md
+lists every key). `build_runs` returns the `RunSpec`s, each after its dependencies. InvalidDocument
+reports all errors at once.
 """
 
 from collections import deque
@@ -28,16 +28,16 @@ On = Literal["ok", "any", "failed"]
 JobName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z")]
 
 MAX_JOBS, MAX_AFTER = 1_000, 1_000
-#: Bytes of all runs together, as they are stored: a short text can stand for many of them.
+#: Maximum bytes of all stored runs together: a short text can describe many of them.
 MAX_BYTES = 16 * 2**20
-#: Variables that a job's own keys set.
+#: Variables that keys of a job set.
 DIRECTORIES = {
     "dataDir": "PAI_DATA_DIR",
     "outputDir": "PAI_OUTPUT_DIR",
     "codeDir": "PAI_CODE_DIR",
     "virtualCluster": "PAI_JOB_VC_NAME",
 }
-#: Keys of a job, each with what others call it.
+#: Keys of a job, each with names used by other systems.
 JOB: dict[str, Sequence[str]] = {
     "name": ("jobName", "simName"),
     "kind": ("jobRunMode",),
@@ -67,22 +67,24 @@ _RETRY: dict[str, Sequence[str]] = {
 }
 _AFTER: dict[str, Sequence[str]] = {"job": ("name",), "on": ("when",)}
 _NAMED_AT_MOST = 8
-#: The driver that has clusters.
+#: The driver for clusters.
 SBATCH = "sbatch"
 
 
 class DependencyWait(msgspec.Struct, frozen=True):
-    """For the end of a job of this description, by its name, or of any other, by its computeJid."""
+    """A dependency: on a job of this description, by its name, or on another run, by its
+    computeJid.
+    """
 
     job: str
     on: On = "ok"
 
 
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. Either `command` or `roles`. path: where it stands in what was read.
+    """One job, with `command` or `roles`. path: its place in the document.
 
-    env: with what dataDir, outputDir, codeDir and virtualCluster set. indices: it is an array, one
-    run for each.
+    env: includes the variables set by dataDir, outputDir, codeDir and virtualCluster. indices: the
+    job is an array with one run for each.
     """
 
     name: str
@@ -103,16 +105,14 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """jobs: each after those of them that it waits for. warnings: what is allowed and probably not
-    meant.
-    """
+    """jobs: each after its dependencies. warnings: allowed, but probably not intended."""
 
     jobs: tuple[JobDescription, ...]
     warnings: tuple[Problem, ...] = ()
 
 
 class JobRuns(msgspec.Struct, frozen=True):
-    """The runs of one job: one, or those of an array in the order of its indices."""
+    """The runs of one job: one run, or those of an array in the order of its indices."""
 
     job: JobDescription
     specs: tuple[RunSpec, ...]
@@ -121,31 +121,31 @@ class JobRuns(msgspec.Struct, frozen=True):
         return tuple(compute_jid(s.uid, s.simulation_id, s.compute_model) for s in self.specs)
 
 
-def described(data: object) -> Description:
-    """The jobs that plain data (from JSON or YAML) describe. Raises BadDescription, and nothing
-    else, whatever the data are.
+def parse_description(data: object) -> Description:
+    """Parse the jobs in plain data (from JSON or YAML). Raises InvalidDocument and nothing else,
+    for any data.
     """
-    found = Findings()
+    findings = Findings()
     jobs = (
-        _several(data, found)
+        _several(data, findings)
         if isinstance(data, dict) and "jobs" in data
-        else [_job(data, "", found)]
+        else [_job(data, "", findings)]
     )
-    _check_waits(jobs, found)
-    ordered = _ordered(jobs, found)
-    found.check()
-    return Description(tuple(ordered), tuple(found.warnings))
+    _check_waits(jobs, findings)
+    ordered = _ordered(jobs, findings)
+    findings.check()
+    return Description(tuple(ordered), tuple(findings.warnings))
 
 
-def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[JobRuns, ...]:
-    """The runs of all jobs, in dependency order. fresh: a simulation id that nobody has, for each
-    job. Raises BadDescription.
+def build_runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[JobRuns, ...]:
+    """Return the runs of all jobs in dependency order. fresh: returns an unused simulation id,
+    called once for each job. Raises InvalidDocument.
     """
-    found = Findings()
+    findings = Findings()
     out: dict[str, JobRuns] = {}
     size = count = 0
     for job in description.jobs:
-        after = _after(job, out, uid, found)
+        after = _after(job, out, uid, findings)
         spec = _spec(job, uid, fresh(), after)
         each = len(job.indices.numbers) if job.indices else 1
         size, count = size + each * len(msgspec.json.encode(spec)), count + each
@@ -153,9 +153,9 @@ def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[
             what = (
                 f"{count} runs of {size} bytes together"
                 if job.indices
-                else f"up to it there are {count} runs of {size} bytes"
+                else f"all runs up to here are {count} runs of {size} bytes"
             )
-            found.wrong(
+            findings.error(
                 member(job.path, "array") if job.indices else job.path,
                 what,
                 f"at most {MAX_BULK} runs and {MAX_BYTES} bytes",
@@ -165,52 +165,52 @@ def runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[
             msgspec.convert(msgspec.to_builtins(spec), RunSpec)
             out[job.name] = JobRuns(job, expand(spec, job.indices) if job.indices else (spec,))
         except (msgspec.ValidationError, Refusal) as e:
-            found.wrong(
+            findings.error(
                 job.path, e.sentence if isinstance(e, Refusal) else str(e), "see docs/jobs.md"
             )
             out[job.name] = JobRuns(job, ())
-    found.check()
+    findings.check()
     return tuple(out.values())
 
 
-def _several(data: Mapping[Any, Any], found: Findings) -> list[JobDescription]:
-    table = Table(data, "", found, _JOBS, "a description of several jobs")
+def _several(data: Mapping[Any, Any], findings: Findings) -> list[JobDescription]:
+    table = Table(data, "", findings, _JOBS, "a description of several jobs")
     elements = table.elements("jobs", "a list of jobs")
     if not 1 <= len(elements) <= MAX_JOBS and isinstance(data["jobs"], list | tuple | None):
-        table.wrong("jobs", f"1 to {MAX_JOBS} jobs", f"there are {len(elements)}")
-    jobs = [_job(value, path, found) for value, path in elements[:MAX_JOBS]]
+        table.error("jobs", f"1 to {MAX_JOBS} jobs", f"there are {len(elements)}")
+    jobs = [_job(value, path, findings) for value, path in elements[:MAX_JOBS]]
     first: dict[str, str] = {}
     for job in jobs:
         if job.name and first.setdefault(job.name, job.path) != job.path:
-            found.wrong(
+            findings.error(
                 member(job.path, "name"),
-                f"{first[job.name]} has this name, too",
-                "a name of its own",
+                f"{first[job.name]} has the same name",
+                "a unique name",
             )
     return jobs
 
 
-def _job(data: object, path: str, found: Findings) -> JobDescription:
-    t = Table(data, path, found, JOB, "a job")
+def _job(data: object, path: str, findings: Findings) -> JobDescription:
+    t = Table(data, path, findings, JOB, "a job")
     if not isinstance(data, dict):
         return JobDescription(name="", path=path)
     name = t.text("name", JobName, "letters, digits and . _ -, at most 255")
     if not t.has("name"):
-        t.wrong("name", "letters, digits and . _ -, at most 255", "there is none")
+        t.error("name", "letters, digits and . _ -, at most 255", "it is missing")
     has_roles = t.has("roles")
     if has_roles and t.has("command"):
-        t.wrong(
+        t.error(
             "command",
             "`command` inside of each role",
-            "there are roles, which have commands of their own",
+            "a job with roles has no command of its own",
         )
     elif not has_roles and not t.has("command"):
-        found.wrong(path, "it says not what to run", "`command`, or `roles`")
+        findings.error(path, "it has nothing to run", "`command`, or `roles`")
     of_all = image(t)
     if t.has("image") and not has_roles:
-        t.wrong(
+        t.error(
             "image",
-            "`roles`, whose tasks have containers of their own",
+            "`roles`, whose tasks have their own containers",
             "a job without roles runs in the image of its pool",
         )
     driver = t.text(
@@ -237,21 +237,23 @@ def _job(data: object, path: str, found: Findings) -> JobDescription:
         batch=batch(t),
     )
     if t.has("batch") and driver not in (None, SBATCH):
-        t.wrong("driver", f"{SBATCH}, which `batch` is for")
+        t.error("driver", f"{SBATCH}, the driver for `batch`")
     if job.retry.count == -1 and job.time_limit_secs is None:
-        found.doubtful(
+        findings.warning(
             member(t.path("retry"), "count"),
-            "what always fails is tried again without end",
+            "a run that always fails is retried without end",
             "a number, or a `timeLimit`",
         )
     return job
 
 
 def _environment(t: Table, array: bool, pai: Collection[str] | None) -> dict[str, str]:
-    """The variables of `env`, and those that other keys of the job set."""
+    """Return the variables of `env`, and those that other keys of the job set."""
     own = {variable: key for key, variable in DIRECTORIES.items() if t.has(key)}
     env = environment(t, own | (dict.fromkeys(VARIABLES, "array") if array else {}), pai)
-    return env | {variable: word(t.found, t.path(key), t.raw(key)) for variable, key in own.items()}
+    return env | {
+        variable: word(t.findings, t.path(key), t.raw(key)) for variable, key in own.items()
+    }
 
 
 def _secs(t: Table, key: str, field: str) -> float | None:
@@ -278,32 +280,32 @@ def _indices(t: Table) -> Indices | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        t.wrong("array", right)
+        t.error("array", right)
         return None
     try:
         return parse_indices(value)
     except Refusal as e:
-        t.wrong("array", right, e.sentence)
+        t.error("array", right, e.sentence)
         return None
 
 
 def _waits(t: Table) -> tuple[DependencyWait, ...]:
     elements = t.elements("after", "a list of names, or of objects with job and on")
     if len(elements) > MAX_AFTER:
-        t.wrong("after", f"at most {MAX_AFTER}", f"it waits for {len(elements)} jobs")
+        t.error("after", f"at most {MAX_AFTER}", f"it has {len(elements)} dependencies")
     out: list[DependencyWait] = []
     for value, path in elements[:MAX_AFTER]:
         if isinstance(value, str):
             out.append(DependencyWait(value))
             continue
-        one = Table(value, path, t.found, _AFTER, "what it waits for")
+        one = Table(value, path, t.findings, _AFTER, "a dependency")
         on: Any = one.choice("on", get_args(On), "ok")
         if isinstance(one.raw("job"), str):
             out.append(DependencyWait(str(one.raw("job")), on))
         else:
             out.append(DependencyWait(""))
             if isinstance(value, dict):
-                one.wrong(
+                one.error(
                     "job",
                     "the name of a job here, or a computeJid",
                     f"it is {shown(one.raw('job'))}",
@@ -311,30 +313,30 @@ def _waits(t: Table) -> tuple[DependencyWait, ...]:
     return tuple(out)
 
 
-def _check_waits(jobs: Sequence[JobDescription], found: Findings) -> None:
-    """Is there what they wait for?"""
+def _check_waits(jobs: Sequence[JobDescription], findings: Findings) -> None:
+    """Check that all dependencies exist, each once."""
     names: dict[str, Sequence[str]] = {job.name: () for job in jobs if job.name}
     for job in jobs:
         seen: set[str] = set()
         for n, wait in enumerate(job.after):
             path = element(member(job.path, "after"), n)
             if wait.job in seen:
-                found.wrong(path, f"it waits for {quoted(wait.job)} twice", "each job once")
+                findings.error(path, f"it waits for {quoted(wait.job)} twice", "each job once")
             elif wait.job and wait.job not in names and not fits(wait.job, ComputeJid):
-                near = found.nearest(wait.job, names)
+                near = findings.nearest(wait.job, names)
                 right = (
                     f"`{near}`"
                     if near
                     else "the name of a job of this description, or a computeJid"
                 )
-                found.wrong(path, f"there is no job {quoted(wait.job)}", right)
+                findings.error(path, f"there is no job {quoted(wait.job)}", right)
             seen.add(wait.job)
         seen.discard("")
 
 
-def _ordered(jobs: Sequence[JobDescription], found: Findings) -> list[JobDescription]:
-    """Each after those it waits for, else as they came. Each circle is told, and opened to find the
-    next.
+def _ordered(jobs: Sequence[JobDescription], findings: Findings) -> list[JobDescription]:
+    """Sort the jobs topologically, otherwise in their order. Each cycle is reported, then broken to
+    find the next one.
     """
     by_name = {job.name: job for job in reversed(jobs)}
     by_name = {job.name: by_name[job.name] for job in jobs}
@@ -358,41 +360,39 @@ def _ordered(jobs: Sequence[JobDescription], found: Findings) -> list[JobDescrip
                 if not left[other]:
                     ready.append(other)
         if len(done) < len(by_name):
-            ready.extend(_circle(next(n for n in by_name if n not in done), by_name, left, found))
+            ready.extend(_cycle(next(n for n in by_name if n not in done), by_name, left, findings))
     return [by_name[name] for name in done]
 
 
-def _circle(
+def _cycle(
     start: str,
     jobs: Mapping[str, JobDescription],
     left: Mapping[str, dict[str, None]],
-    found: Findings,
+    findings: Findings,
 ) -> list[str]:
-    """A circle that this job is in, or waits for; it is told."""
-    way: dict[str, None] = {}
+    """Report and return a cycle that contains this job, or that this job waits for."""
+    visited: dict[str, None] = {}
     name = start
-    while name not in way:
-        way[name] = None
+    while name not in visited:
+        visited[name] = None
         name = next(iter(left[name]))
-    names = list(way)
-    circle = names[names.index(name) :]
-    told = (
-        [*circle, name]
-        if len(circle) <= _NAMED_AT_MOST
-        else [*circle[:_NAMED_AT_MOST], "...", name]
+    names = list(visited)
+    cycle = names[names.index(name) :]
+    named = (
+        [*cycle, name] if len(cycle) <= _NAMED_AT_MOST else [*cycle[:_NAMED_AT_MOST], "...", name]
     )
-    found.wrong(
+    findings.error(
         member(jobs[name].path, "after"),
-        f"jobs wait for each other: {' -> '.join(told)}",
-        "jobs that wait one way only",
+        f"jobs wait for each other: {' -> '.join(named)}",
+        "dependencies without a cycle",
     )
-    return circle
+    return cycle
 
 
 def _after(
-    job: JobDescription, out: Mapping[str, JobRuns], uid: str, found: Findings
+    job: JobDescription, out: Mapping[str, JobRuns], uid: str, findings: Findings
 ) -> tuple[After, ...]:
-    """By computeJid. A job that is an array is waited for in all its runs."""
+    """Return the dependencies by computeJid. A dependency on an array means all its runs."""
     after: list[After] = []
     for n, wait in enumerate(job.after):
         path = element(member(job.path, "after"), n)
@@ -401,11 +401,11 @@ def _after(
         elif split_jid(wait.job)[0] == uid:
             after.append(After(compute_jid=wait.job, on=wait.on))
         else:
-            found.wrong(path, "it is a job of another user", "a job of the same user")
+            findings.error(path, "it is a job of another user", "a job of the same user")
     if len(after) > MAX_AFTER:
-        found.wrong(
+        findings.error(
             member(job.path, "after"),
-            f"these are {len(after)} runs together",
+            f"it waits for {len(after)} runs in total",
             f"at most {MAX_AFTER}",
         )
         return ()

@@ -1,5 +1,5 @@
-"""The parts of a job description that say what runs: commands, environments, roles with what each
-of their tasks needs.
+"""Keys of a job description that define what runs: commands, environments, and roles with the
+requests of their tasks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,15 +21,15 @@ from .container_rules import (
     IMAGE_FORM,
     MAX_VOLUMES,
     VOLUME_FORM,
+    first_duplicate,
     image_problem,
-    twice,
     volume_problem,
 )
 
-#: What a text is run by.
+#: The shell that runs a command given as text.
 SHELL = ("/bin/bash", "-c")
 MAX_WORDS = 10_000
-#: Keys of a role, each with what others call it.
+#: Keys of a role, each with names used by other systems.
 ROLE: dict[str, Sequence[str]] = {
     "tasks": ("taskNumber", "instances", "count", "replicas"),
     "command": ("cmd", "commands"),
@@ -49,141 +49,141 @@ _PORT: dict[str, Sequence[str]] = {
     "count": ("portNumber", "number"),
 }
 _NAME = "a letter, then letters, digits or _, at most 32"
-#: Less than this part of its tasks decides a role: worth a word.
+#: A `minSucceeded` below this share of a role's tasks gets a warning.
 _FAR_BELOW = 0.5
 
 
 def command(table: Table) -> tuple[str, ...]:
-    """The words of `command`: a text as it is for the shell, or the words themselves."""
-    value, found, path = table.raw("command"), table.found, table.path("command")
+    """Return the words of `command`: a text with its shell, or a list of words."""
+    value, findings, path = table.raw("command"), table.findings, table.path("command")
     right = "a text for /bin/bash -c, or a list of words"
     if isinstance(value, str):
         if not value.strip():
-            table.wrong("command", right, "it is empty")
-        return (*SHELL, word(found, path, value))
+            table.error("command", right, "it is empty")
+        return (*SHELL, word(findings, path, value))
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_WORDS:
         problem = (
-            "there is none"
+            "it is missing"
             if value is None
             else f"it has {len(value)} words"
             if isinstance(value, list | tuple)
             else ""
         )
-        table.wrong(
+        table.error(
             "command",
             right + (f" (1 to {MAX_WORDS})" if isinstance(value, list | tuple) else ""),
             problem,
         )
         return ("true",)
-    words = tuple(word(found, p, v) for v, p in table.elements("command", right))
+    words = tuple(word(findings, p, v) for v, p in table.elements("command", right))
     if value[0] == "":
-        found.wrong(f"{path}[0]", "the first word is empty", "the name of a program")
+        findings.error(f"{path}[0]", "the first word is empty", "the name of a program")
     return words
 
 
 def environment(
     table: Table, taken: Mapping[str, str] = {}, pai: Collection[str] | None = ()
 ) -> dict[str, str]:
-    """The variables of `env`. taken: those that another key sets, with its name. pai: those with
-    PAI_ that may be set; None: all.
+    """Return the variables of `env`. taken: variables set by another key, with its name. pai:
+    variables with the prefix PAI_ that may be set; None for all.
     """
     env = {}
     for name, value, path in table.entries("env", "an object: NAME: value"):
         if not fits(name, EnvName):
-            table.found.wrong(
+            table.findings.error(
                 path,
-                "this is no name of a variable",
+                "this is not a variable name",
                 "letters, digits and _, not a digit first, at most 128",
             )
         elif name.startswith("JOBSCRIBE_"):
-            table.found.wrong(
-                path, "variables with JOBSCRIBE_ are set by the system", "another name"
+            table.findings.error(
+                path, "jobscribe sets variables with the prefix JOBSCRIBE_", "another name"
             )
         elif is_secret(name):
-            table.found.wrong(
+            table.findings.error(
                 path,
-                "it looks like a secret, and what is submitted is kept in the log",
+                "it looks like a secret, and submitted values are stored in the log",
                 "the path of a file that only the job's user can read",
             )
         elif name.startswith("PAI_") and pai is not None and name not in pai:
-            table.found.wrong(
+            table.findings.error(
                 path,
-                "variables with PAI_ say where the tasks of all roles are; the system sets them",
+                "jobscribe sets variables with the prefix PAI_, with the addresses of all tasks",
                 "another name",
             )
         elif name in taken:
-            table.found.wrong(path, f"`{taken[name]}` sets it", f"`{taken[name]}` alone")
+            table.findings.error(path, f"`{taken[name]}` sets it", f"`{taken[name]}` alone")
         else:
-            text = word(table.found, path, value)
+            text = word(table.findings, path, value)
             if len(name) + len(text.encode()) + 2 > 128 * 1024:
-                table.found.wrong(
+                table.findings.error(
                     path,
                     "name and value are too long together",
-                    "at most 131070 bytes; put more than that into a file",
+                    "at most 131070 bytes; put longer data into a file",
                 )
             env[name] = text
     return env
 
 
 def image(table: Table) -> str | None:
-    """The name behind `image`, if there is one that may be a name."""
+    """Return the value of `image` if it is a valid name."""
     value = table.raw("image")
     if value is None:
         return None
     problem = image_problem(value) if isinstance(value, str) else f"it is {shown(value)}"
     if problem is None:
         return str(value)
-    table.wrong("image", IMAGE_FORM, problem)
+    table.error("image", IMAGE_FORM, problem)
     return None
 
 
 def roles(table: Table, image_of_all: str | None = None) -> tuple[TaskRole, ...]:
-    """The roles of a job, in order. image_of_all: of those that name none."""
-    found, path = table.found, table.path("roles")
+    """Return the roles of a job, in order. image_of_all: image of roles that name none."""
+    findings, path = table.findings, table.path("roles")
     if table.null("roles"):
         return ()
     entries = table.entries("roles", "an object: name of the role: {tasks, command, ...}")
     if not 1 <= len(entries) <= MAX_ROLES and isinstance(table.raw("roles"), dict):
-        found.wrong(path, f"there are {len(entries)} roles", f"1 to {MAX_ROLES} roles")
-    before = found.count
+        findings.error(path, f"there are {len(entries)} roles", f"1 to {MAX_ROLES} roles")
+    before = findings.count
     out = []
     for name, value, at in entries[:MAX_ROLES]:
         if not fits(name, Role):
-            found.wrong(
+            findings.error(
                 at,
-                "this is no name of a role: shells could not read the variables that have it in their names",
+                "this is not a role name: shells could not read variables with it in their names",
                 _NAME,
             )
-        holder = Table(value, at, found, ROLE, "a role")
+        holder = Table(value, at, findings, ROLE, "a role")
         if isinstance(value, dict):
             out.append(_role(name, holder, image_of_all))
-    if found.count == before:
-        _together(found, path, out)
+    if findings.count == before:
+        _check_together(findings, path, out)
     return tuple(out)
 
 
-def _together(found: Findings, path: str, out: Sequence[TaskRole]) -> None:
-    """What each of them may have, and all of them may not."""
+def _check_together(findings: Findings, path: str, out: Sequence[TaskRole]) -> None:
+    """Check the limits for all roles together."""
     tasks, ports = (
         sum(r.tasks for r in out),
         sum(r.tasks * sum(p.count for p in r.all_ports()) for r in out),
     )
     if tasks > MAX_TASKS:
-        found.wrong(path, f"the roles have {tasks} tasks together", f"at most {MAX_TASKS}")
+        findings.error(path, f"the roles have {tasks} tasks together", f"at most {MAX_TASKS}")
     elif ports > MAX_PORTS:
-        found.wrong(
+        findings.error(
             path,
             f"the tasks have {ports} ports together (each has http and ssh)",
             f"at most {MAX_PORTS}",
         )
-    elif twice := clash(out):
-        found.wrong(
+    elif conflict := clash(out):
+        findings.error(
             path,
-            f"two roles give {twice} different values",
-            "other names of roles, without numbers and words such as PORT_LIST",
+            f"two roles set {conflict} to different values",
+            "other role names, without numbers and words such as PORT_LIST",
         )
     if out and all(r.min_failed is None and r.min_succeeded is None for r in out):
-        found.doubtful(
+        findings.warning(
             path, "no failure of a task makes the job fail", "`minFailed: 1` in a role that matters"
         )
 
@@ -193,7 +193,7 @@ def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
     memory = t.megabytes("memory", bounds(TaskRole, "memory_mb"), 100)
     shm = t.megabytes("shm", bounds(TaskRole, "shm_mb"), min(64, memory))
     if shm > memory:
-        t.wrong("shm", f"at most the memory of the task, {memory} MB", f"it is {shm} MB")
+        t.error("shm", f"at most the memory of the task, {memory} MB", f"it is {shm} MB")
     role = TaskRole(
         name=name,
         tasks=tasks,
@@ -214,7 +214,7 @@ def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
         many = f"the job succeeds as soon as {least} of the {tasks} tasks of this role " + (
             "has" if least == 1 else "have"
         )
-        t.found.doubtful(
+        t.findings.warning(
             t.path("minSucceeded"), f"{many} succeeded; all others are stopped", f"{tasks}, or null"
         )
     return role
@@ -223,21 +223,21 @@ def _role(name: str, t: Table, image_of_all: str | None) -> TaskRole:
 def _volumes(t: Table) -> tuple[str, ...]:
     elements = t.elements("volumes", "a list of names and paths")
     if len(elements) > MAX_VOLUMES:
-        t.wrong("volumes", f"at most {MAX_VOLUMES}", f"there are {len(elements)} volumes")
+        t.error("volumes", f"at most {MAX_VOLUMES}", f"there are {len(elements)} volumes")
     out: list[str] = []
     for value, path in elements[:MAX_VOLUMES]:
         problem = volume_problem(value) if isinstance(value, str) else f"it is {shown(value)}"
         if problem is not None:
-            t.found.wrong(path, problem, VOLUME_FORM)
-        elif twice([*out, str(value)]) is not None:
-            t.found.wrong(path, f"{shown(value)} is there twice", "each once")
+            t.findings.error(path, problem, VOLUME_FORM)
+        elif first_duplicate([*out, str(value)]) is not None:
+            t.findings.error(path, f"{shown(value)} occurs twice", "each once")
         else:
-            out.append(word(t.found, path, value))
+            out.append(word(t.findings, path, value))
     return tuple(out)
 
 
 def _threshold(t: Table, key: str, tasks: int, default: int | None) -> int | None:
-    """null and -1: never."""
+    """Return the threshold; null and -1 mean never."""
     value = t.raw(key)
     if t.null(key) or (value == -1 and not isinstance(value, bool)):
         return None
@@ -251,7 +251,7 @@ def _threshold(t: Table, key: str, tasks: int, default: int | None) -> int | Non
         if more
         else ""
     )
-    t.wrong(
+    t.error(
         key, f"1 to {tasks}, or null for never" if tasks > 1 else "1, or null for never", problem
     )
     return default
@@ -260,63 +260,63 @@ def _threshold(t: Table, key: str, tasks: int, default: int | None) -> int | Non
 def _ports(t: Table, tasks: int) -> tuple[Port, ...]:
     entries = t.entries("ports", "an object: label: count, or label: {begin, count}")
     if len(entries) > 100:
-        t.wrong("ports", "at most 100", f"there are {len(entries)} labels")
+        t.error("ports", "at most 100", f"there are {len(entries)} labels")
     out: list[Port] = []
     ranges: list[tuple[int, int, str]] = []
     for label, value, path in entries[:100]:
         if not fits(label, Role):
-            t.found.wrong(path, "this is no label of ports", _NAME)
-        port = _port(label, value, path, t.found)
+            t.findings.error(path, "this is not a port label", _NAME)
+        port = _port(label, value, path, t.findings)
         out.append(port)
         if not port.begin:
             continue
         if tasks > 1:
-            t.found.doubtful(
+            t.findings.warning(
                 path,
-                f"each of the {tasks} tasks needs a host of its own for these ports",
-                "`begin: 0`: any that are free",
+                f"each of the {tasks} tasks needs its own host for these ports",
+                "`begin: 0` for any free ports",
             )
         last = port.begin + port.count - 1
         for low, high, other in ranges:
             if port.begin <= high and last >= low:
-                t.found.wrong(
+                t.findings.error(
                     path,
-                    f"`{other}` has port {max(low, port.begin)}, too",
-                    "ranges that have no port in common",
+                    f"`{other}` also has port {max(low, port.begin)}",
+                    "ranges without common ports",
                 )
         ranges.append((port.begin, last, label))
     return tuple(out)
 
 
-def _port(label: str, value: object, path: str, found: Findings) -> Port:
+def _port(label: str, value: object, path: str, findings: Findings) -> Port:
     limits = bounds(Port, "count")
     if isinstance(value, dict):
-        table = Table(value, path, found, _PORT, "ports")
+        table = Table(value, path, findings, _PORT, "ports")
         count, begin = (
             table.whole("count", limits, 1),
             table.whole("begin", bounds(Port, "begin"), 0),
         )
         highest = LAST_PORT + 1 - count
         if 0 < begin < FIRST_PORT:
-            table.wrong(
+            table.error(
                 "begin",
-                f"0 for any that are free, or {FIRST_PORT} to {highest}",
+                f"0 for any free ports, or {FIRST_PORT} to {highest}",
                 f"{begin} is one of the machine's own ports",
             )
         elif begin > highest:
-            table.wrong(
+            table.error(
                 "begin",
                 f"0, or {FIRST_PORT} to {highest}",
-                f"{begin} and the {count - 1} after it go beyond {LAST_PORT}",
+                f"{begin} and the next {count - 1} exceed {LAST_PORT}",
             )
         return Port(label=label, count=count, begin=begin)
-    # as if it were a key of its own
+    # validate a plain count as if it were a key of its own
     holder = Table({label: 1 if value is None else value}, "", Findings(), {label: ()}, "")
     count = holder.whole(label, limits, 1)
-    if holder.found.problems:
-        found.wrong(
+    if holder.findings.problems:
+        findings.error(
             path,
             f"it is {shown(value)}",
-            f"how many: {limits.said()}, or an object with begin and count",
+            f"a count: {limits.text()}, or an object with begin and count",
         )
     return Port(label=label, count=count)

@@ -1,1 +1,3 @@
-"""Text: one sentence to be written."""
+"""Parsers of JSON and YAML text into plain data with line numbers. They know nothing about the
+meaning of the data.
+"""

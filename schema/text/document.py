@@ -1,5 +1,5 @@
-"""Plain data that grow value by value out of a text, whatever its notation: bounded, each key once,
-the line of each path known.
+"""A tree of plain data, built value by value by a parser of any notation. Limits size and depth,
+rejects duplicate keys, and knows the line of each path.
 """
 
 import math
@@ -11,15 +11,15 @@ import msgspec
 
 from ..fields import MAX_PROBLEMS, InvalidDocument, Problem, above, element, member, quoted
 
-#: Deeper is no key of a job, and more values are in no file that a person wrote.
+#: Limits: a job description needs less depth, and no file written by a person has more values.
 MAX_DEPTH, MAX_VALUES = 16, 50_000
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DIGITS = 20
 
 
 class Tree:
-    """name: of the text, for problems. `begin`, `key`, `value` and `end` come in its order. `wrong`
-    goes on, `stop` does not.
+    """Parsers call `begin`, `key`, `value` and `end` in the order of the text. name: of the text,
+    for problems. `error` records a problem and continues; `stop` raises.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,9 +28,9 @@ class Tree:
         self.lines: dict[str, int] = {}
         self.problems: list[Problem] = []
         self._values = 0
-        #: the containers that are open, each with its path
+        #: open containers, each with its path
         self._open: list[tuple[dict[str, Any] | list[Any], str]] = []
-        #: of the innermost object: the key whose value comes next, and whether it is there already
+        #: in the innermost object: the key of the next value, and whether the key is a duplicate
         self._key: str | None = None
         self._again = False
 
@@ -47,12 +47,12 @@ class Tree:
         return self.in_object and self._key is None
 
     def begin(self, container: dict[str, Any] | list[Any], line: int) -> None:
-        """An object or a list, empty; what comes until `end` is in it."""
+        """Open an empty object or list; values until `end` go into it."""
         path = self._put(container, line)
         if len(self._open) == MAX_DEPTH:
             self.stop(
                 line,
-                f"it is nested deeper than {MAX_DEPTH} levels",
+                f"it has more than {MAX_DEPTH} levels of nesting",
                 "less depth: a job needs seven levels",
             )
         self._open.append((container, path))
@@ -62,9 +62,9 @@ class Tree:
         here = member(path, key)
         self._key, self._again = key, key in container
         if self._again:
-            self.wrong(
+            self.error(
                 line,
-                f"{quoted(key)} is there twice, first in line {self.lines.get(here)}",
+                f"{quoted(key)} occurs twice, first in line {self.lines.get(here)}",
                 "each key once",
                 here,
             )
@@ -77,7 +77,7 @@ class Tree:
         self._open.pop()
 
     def number(self, text: str, line: int) -> int | float | None:
-        """What JSON reads this text as, if it is a number there."""
+        """Return the number as JSON reads it; None if the text is not a JSON number."""
         match = _NUMBER.fullmatch(text)
         if match is None:
             return None
@@ -86,28 +86,28 @@ class Tree:
         value = float(text)
         return value if math.isfinite(value) else self._too_large(line)
 
-    def wrong(self, line: int, problem: str, right: str, path: str = "") -> None:
+    def error(self, line: int, problem: str, right: str, path: str = "") -> None:
         self.problems.append(
             Problem(path=path, problem=problem, right=right, line=line, file=self.name)
         )
         if len(self.problems) >= MAX_PROBLEMS:
-            self.stop(line, "there are too many problems to go on", "mend these first")
+            self.stop(line, "too many problems", "fix these first")
 
     def stop(self, line: int | None, problem: str, right: str) -> None:
-        """What follows cannot be read. Raises BadDescription."""
+        """Record a problem that ends the reading. Raises InvalidDocument."""
         self.problems.append(
             Problem(path="", problem=problem, right=right, line=line, file=self.name)
         )
         self.check()
 
     def check(self) -> None:
-        """Raises BadDescription where anything was wrong."""
+        """Raise InvalidDocument if there is a problem."""
         if self.problems:
             raise InvalidDocument(self.problems)
 
     def located(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The same with file and line, in the order of the text; what is missing is told where it
-        should be.
+        """Return the problems with file and line, in the order of the text. A missing value gets
+        the line of its parent.
         """
         placed = [
             msgspec.structs.replace(p, file=self.name, line=self._line(p.path)) for p in problems
@@ -120,7 +120,7 @@ class Tree:
         return self.lines.get(path)
 
     def _put(self, value: Any, line: int) -> str:
-        """Where it was put."""
+        """Add a value and return its path."""
         self._values += 1
         if self._values > MAX_VALUES:
             self.stop(line, f"there are more than {MAX_VALUES} values", "several files")
@@ -142,7 +142,7 @@ class Tree:
         return here
 
     def _too_large(self, line: int) -> int:
-        self.wrong(
+        self.error(
             line, "it is a number of more than 64 bits", "a smaller number, or a text in quotes"
         )
         return 0

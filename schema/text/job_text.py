@@ -1,10 +1,9 @@
-"""A job file: text (YAML or JSON) -> plain data, with the line of each path. What the data mean is
-`protocol.description`'s.
+"""Parser of job files: text (YAML or JSON) to plain data with the line of each path.
+`schema.jobs.description` interprets the data.
 
-Whoever wrote the text may not be well-meaning: its size, depth and number of values are bounded
-before anything is built of it, and what makes large data of a short text (anchors, aliases), or
-anything but data (tags), is refused. YAML is read by its events, and a word in it is what JSON
-reads it as: `on`, `yes`, `010`, `1:30` and dates are texts.
+The text is untrusted: its size, depth and number of values are limited while parsing. Anchors and
+aliases, which expand a short text to large data, and tags are refused. YAML is parsed by events,
+and a plain word has its meaning in JSON: `on`, `yes`, `010`, `1:30` and dates are texts.
 """
 
 import os
@@ -38,20 +37,19 @@ _SHOWN = 200
 
 
 def read(path: str, *, lenient: bool = False) -> Tree:
-    """The file, or standard input for "-": its `data`, and with `located` the places of problems.
-    Raises BadDescription.
+    """Parse the file, or standard input for "-". Returns its `Tree`. Raises InvalidDocument.
 
-    lenient: what is wrong and does not end the reading (a key that is there twice) is left in
-    `problems`, so that others are found too.
+    lenient: errors that do not end the reading (such as duplicate keys) stay in `problems`, so that
+    later checks can add theirs.
     """
     name = "standard input" if path == "-" else path
     try:
         if path == "-":
-            return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), name, lenient=lenient)
+            return parse(sys.stdin.buffer.read(MAX_BYTES + 1), name, lenient=lenient)
         with open(path, "rb") as f:
             size = os.fstat(f.fileno()).st_size
             return (
-                parsed(f.read(MAX_BYTES + 1), name, lenient=lenient)
+                parse(f.read(MAX_BYTES + 1), name, lenient=lenient)
                 if size <= MAX_BYTES
                 else _too_large(name)
             )
@@ -61,15 +59,15 @@ def read(path: str, *, lenient: bool = False) -> Tree:
         ) from None
 
 
-def parsed(raw: bytes, name: str, *, lenient: bool = False) -> Tree:
-    """What these bytes say: JSON where the name ends so, or (without an ending of YAML) the text
-    begins so. Raises BadDescription.
+def parse(raw: bytes, name: str, *, lenient: bool = False) -> Tree:
+    """Parse JSON if the name ends with .json, or if the text begins like JSON and the name has no
+    ending of YAML; else YAML. Raises InvalidDocument.
     """
     if len(raw) > MAX_BYTES:
         _too_large(name)
     nul = raw.find(b"\0")
     if nul >= 0:
-        raise _bad(name, "there is a NUL", "text as UTF-8", raw.count(b"\n", 0, nul) + 1)
+        raise _bad(name, "it contains a NUL", "text as UTF-8", raw.count(b"\n", 0, nul) + 1)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -93,7 +91,7 @@ def _too_large(name: str) -> Tree:
     raise _bad(
         name,
         f"it has more than {MAX_BYTES} bytes",
-        "a smaller file; data belong into files of their own",
+        "a smaller file; put data into separate files",
     )
 
 
@@ -106,33 +104,33 @@ def _read_yaml(text: str, tree: Tree) -> None:
 
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            _take(event, tree)
+            _add_event(event, tree)
     except yaml.reader.ReaderError as e:
         line = text.count("\n", 0, e.position) + 1
         tree.stop(
             line,
-            f"there is the control character {quoted(chr(e.character))}",
+            f"it contains the control character {quoted(chr(e.character))}",
             "text without control characters",
         )
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
-        said = ", ".join(
+        message = ", ".join(
             str(part) for part in (getattr(e, "context", None), getattr(e, "problem", None)) if part
         )
         tree.stop(
             mark.line + 1 if mark else None,
-            f"it is not YAML: {ascii(said)[1:-1][:_SHOWN]}",
+            f"it is not YAML: {ascii(message)[1:-1][:_SHOWN]}",
             "YAML; a text with : or # in quotes",
         )
     except (ValueError, OverflowError, RecursionError):
         tree.stop(
             None,
-            "it is not YAML: an escape in double quotes names no character",
+            "it is not YAML: invalid escape in double quotes",
             "texts in single quotes",
         )
 
 
-def _take(event: "Event", tree: Tree) -> None:
+def _add_event(event: "Event", tree: Tree) -> None:
     import yaml
 
     line = event.start_mark.line + 1 if event.start_mark else 1
@@ -168,20 +166,20 @@ def _take(event: "Event", tree: Tree) -> None:
 
 
 def _check(event: "Event", tree: Tree, line: int) -> None:
-    """What data do not need, and what a few bytes could do much with."""
+    """Refuse anchors, aliases and tags, which data do not need."""
     anchor = getattr(event, "anchor", None)
     if anchor is not None:
         sign, what = (
             ("*", "an alias") if type(event).__name__ == "AliasEvent" else ("&", "an anchor")
         )
-        tree.wrong(
+        tree.error(
             line,
             f"{quoted(sign + anchor)} is {what}",
             f"the text itself; one that begins with {sign} in quotes",
         )
     tag = getattr(event, "tag", None)
     if tag is not None:
-        tree.wrong(line, f"{quoted(tag)} is a tag", "no tags; a text that begins with ! in quotes")
+        tree.error(line, f"{quoted(tag)} is a tag", "no tags; a text that begins with ! in quotes")
 
 
 def _scalar(event: Any, tree: Tree, line: int) -> str | int | float | bool | None:

@@ -1,6 +1,4 @@
-"""JSON as people write it: with `//` and `/* */` comments, and a comma after the last element.
-Nothing inside a text is touched.
-"""
+"""Parser of JSON with `//` and `/* */` comments and trailing commas. Text in quotes is unchanged."""
 
 import json
 import re
@@ -21,10 +19,10 @@ _SHOWN = 200
 
 
 def read_json(text: str, tree: Tree) -> None:
-    """Raises BadDescription."""
+    """Parse the text into the tree. Raises InvalidDocument."""
     tokens = _Tokens(text, tree)
     _begin(tokens, tree)
-    # just after an opening bracket or a comma: an element may come, or the end
+    # True after an opening bracket or a comma: an element or the end may follow
     fresh = True
     while tree.depth:
         token = tokens.next()
@@ -35,29 +33,33 @@ def read_json(text: str, tree: Tree) -> None:
             if token != ",":
                 tree.stop(
                     tokens.line,
-                    f"there is {_told(token)}",
+                    f"it has {_describe(token)}",
                     f"a comma, or {_CLOSES[tree.in_object]}",
                 )
             fresh = True
         elif tree.in_object:
             if not token.startswith('"'):
-                tree.stop(tokens.line, f"there is {_told(token)}", "a key in double quotes, or }")
+                tree.stop(tokens.line, f"it has {_describe(token)}", "a key in double quotes, or }")
             tree.key(_decoded(token, tokens, tree), tokens.line)
             if (colon := tokens.next()) != ":":
                 tree.stop(
-                    tokens.line, f"there is {_told(colon)}", "a colon, and the value of the key"
+                    tokens.line,
+                    f"it has {_describe(colon)}",
+                    "a colon, and the value of the key",
                 )
             fresh = _begin(tokens, tree)
         else:
             fresh = _begin(tokens, tree, token)
     if token := tokens.next():
         tree.stop(
-            tokens.line, f"there is {_told(token)} after the end", "one object and nothing after it"
+            tokens.line,
+            f"it has {_describe(token)} after the end",
+            "one object and nothing after it",
         )
 
 
 class _Tokens:
-    """The pieces of the text, one after another; "" at its end. line: of the newest one."""
+    """The tokens of the text; "" at its end. line: of the newest token."""
 
     def __init__(self, text: str, tree: Tree) -> None:
         self._text, self._tree = text, tree
@@ -83,15 +85,15 @@ class _Tokens:
         if begin[0] == '"':
             self._tree.stop(
                 self.line,
-                "the text has no end in its line",
-                r"a quote after it; a line break in a text is written \n",
+                "the text does not end in its line",
+                r"a quote after it; write a line break in a text as \n",
             )
-        self._tree.stop(self.line, f"there is {quoted(begin[0])}", "texts in double quotes")
+        self._tree.stop(self.line, f"it has {quoted(begin[0])}", "texts in double quotes")
         return ""
 
 
 def _begin(tokens: _Tokens, tree: Tree, token: str | None = None) -> bool:
-    """A value, or the beginning of an object or list: then what is in it comes next."""
+    """Add a value, or open an object or list. Returns whether one was opened."""
     token = tokens.next() if token is None else token
     if token == "{":
         tree.begin({}, tokens.line)
@@ -108,7 +110,7 @@ def _begin(tokens: _Tokens, tree: Tree, token: str | None = None) -> bool:
     else:
         tree.stop(
             tokens.line,
-            f"there is {_told(token)}",
+            f"it has {_describe(token)}",
             "a value: a text in double quotes, a number, true, false, null, {...} or [...]",
         )
     return False
@@ -120,11 +122,11 @@ def _decoded(token: str, tokens: _Tokens, tree: Tree) -> str:
     except ValueError as e:
         tree.stop(
             tokens.line,
-            f"the text cannot be read: {str(e)[:_SHOWN]}",
+            f"the text is not valid: {str(e)[:_SHOWN]}",
             r"\\ for a backslash, or one of \n \t \" \u0041",
         )
         raise
 
 
-def _told(token: str) -> str:
+def _describe(token: str) -> str:
     return quoted(token) if token else "the end of the file"

@@ -1,8 +1,7 @@
-"""A YAML file that is taken apart field by field: what its structs say, or everything that is wrong
-with it at once, each with its line.
+"""Reads a YAML file field by field into structs, and reports all errors at once, each with its
+line.
 
-What a pool or a cluster is stands elsewhere; here is only how its fields are read, and how a person
-is told of those that do not fit.
+The meaning of a pool or a cluster is defined elsewhere.
 """
 
 import difflib
@@ -15,14 +14,14 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..fields import InvalidValue
-from .yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parsed
+from .yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parse
 
 MAX_PROBLEMS = 50
 
 
 class Part(NamedTuple):
-    """One mapping of the file, as far as its fields have their form. where: its path for a person,
-    "" for the whole.
+    """One mapping of the file with its valid fields. where: its path for messages, "" for the whole
+    file.
     """
 
     where: str
@@ -33,12 +32,12 @@ class Part(NamedTuple):
         return self.given.lines.get(name, self.given.line)
 
 
-#: (part, field as in the file, what is wrong with it and what to do, code)
+#: Reports an error: (part, field name in the file, problem and advice, code).
 Wrong = Callable[[Part, str, str, str], None]
 
 
 class Notes:
-    """What is wrong with the file of this path."""
+    """Errors in the file at this path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -52,18 +51,20 @@ class Notes:
         )
 
     def found(self) -> list[Refusal]:
-        """All of it, in the order of the file."""
+        """Return all errors in the order of the file."""
         return [problem for _, problem in sorted(self._noted, key=lambda each: each[0])]
 
 
-def opened(path: str, setting: str, needs: str) -> LocatedMapping:
-    """What is in it. setting: that names the file; needs: what a mapping must have. Raises Refusal."""
+def read_mapping(path: str, setting: str, needs: str) -> LocatedMapping:
+    """Read the mapping in the file. setting: that names the file. needs: required content, for
+    messages. Raises Refusal.
+    """
     try:
         with open(path, "rb") as f:
             content = f.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise YamlError(f"it has more than {MAX_BYTES} bytes")
-        data = parsed(content.decode("utf-8"))
+        data = parse(content.decode("utf-8"))
     except OSError as e:
         raise Refusal(
             "badConfig", f"{setting}: {path} cannot be read: {e.strerror or 'it cannot be opened'}"
@@ -77,21 +78,21 @@ def opened(path: str, setting: str, needs: str) -> LocatedMapping:
     return data
 
 
-def together(what: str, found: Sequence[Refusal]) -> Refusal:
-    """All of it as one. what: such as `the pool PATH`."""
+def combined_refusal(what: str, found: Sequence[Refusal]) -> Refusal:
+    """Combine all errors in one Refusal. what: such as `the pool PATH`."""
     if len(found) == 1:
         return found[0]
-    told = "; ".join(problem.sentence for problem in found[:MAX_PROBLEMS])
+    sentences = "; ".join(problem.sentence for problem in found[:MAX_PROBLEMS])
     more = f"; and {len(found) - MAX_PROBLEMS} more" if len(found) > MAX_PROBLEMS else ""
     code = "unsafe" if all(p.code == "unsafe" for p in found) else "badConfig"
-    return Refusal(code, f"{what} has {len(found)} mistakes: {told}{more}")
+    return Refusal(code, f"{what} has {len(found)} mistakes: {sentences}{more}")
 
 
 class Fields:
-    """Reads fields. forms: what each must be, as a person is told; read: how those are made that
-    are not just there.
+    """Reads fields. forms: expected form of each field, for messages. read: converters of fields
+    that need one.
 
-    paths: fields that are paths as seen from the file's folder.
+    paths: fields with paths relative to the file's folder.
     """
 
     def __init__(
@@ -114,8 +115,8 @@ class Fields:
         besides: Sequence[str] = (),
         left: Sequence[str] = (),
     ) -> Part:
-        """The fields of this struct. besides: texts that the file may have as well; left: fields
-        that the caller takes apart itself.
+        """Read the fields of this struct. besides: further text fields. left: fields that the
+        caller reads itself.
         """
         part = Part(where, {}, given)
         fields = {f.encode_name: f for f in msgspec.structs.fields(type_)}
@@ -138,7 +139,7 @@ class Fields:
     def inner(
         self, part: Part, name: str, type_: type[Any], what: str, left: Sequence[str] = ()
     ) -> Part | None:
-        """The mapping behind a field; None where there is none, or something else."""
+        """Read the mapping of a field; None if it is missing or not a mapping."""
         given = part.given.get(name)
         if name not in part.given:
             return None
@@ -155,7 +156,7 @@ class Fields:
         field: str,
         left: Sequence[str] = (),
     ) -> list[Part]:
-        """Mappings, by their paths. field: of the whole, that has them."""
+        """Read mappings, given by their paths. field: the field of `whole` that contains them."""
         out = []
         for where, value in given.items():
             if isinstance(value, LocatedMapping):
@@ -184,24 +185,24 @@ class Fields:
 
     def _unknown(self, part: Part, name: str, known: Sequence[str]) -> None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        advice = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(known)}"
         shown = ascii(name)[1:-1][:60]
         field = ".".join(p for p in (part.where, shown) if p)
-        # its line is known by its own name, which may not be fit to be shown
+        # the line comes from the original name; only the shortened name is shown
         here = Part("", {}, LocatedMapping())
         here.given.line = part.line(name)
         self._wrong(here, "", f"{field} is not known; {advice}", "badConfig")
 
 
 def texts(value: Any) -> Any:
-    """A mapping to text: numbers and the few words that YAML has for itself are text here."""
+    """Convert a mapping to text values; numbers and YAML's own words become text."""
     if not isinstance(value, dict) or not all(isinstance(v, str | int) for v in value.values()):
         raise InvalidValue("")
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
 
 
 def matching(pattern: str) -> Callable[[Any], str]:
-    """A text that has this form, all of it; ASCII letters and digits."""
+    """Return a converter that accepts only texts that match the whole pattern (ASCII)."""
     form = re.compile(pattern, re.ASCII)
 
     def read(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""The part of YAML that people write by hand, as plain data with its line numbers: mappings, lists,
-text, whole numbers, true, false, null.
+"""Parser of the part of YAML that people write by hand, with line numbers: mappings, lists, text,
+whole numbers, true, false, null.
 
-What is not needed for that is refused, and with it the traps: no aliases (a few lines that unfold
-to gigabytes), no tags, no second document, no key twice, nothing nested deeper than `DEPTH`. A word
-is text unless it is one of the few above: `no` and `1:30` stay text.
+Everything else is refused: aliases (a few lines can expand to gigabytes), tags, a second document,
+duplicate keys, nesting deeper than `DEPTH`. A word is text unless it is one of those above: `no`
+and `1:30` stay text.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 DEPTH = 8
-#: Of one file.
+#: Maximum size of a file.
 MAX_BYTES = 1024 * 1024
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
@@ -21,11 +21,11 @@ _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 class YamlError(Exception):
-    """The sentence says what is wrong and in which line."""
+    """The text is not valid. The sentence names problem and line."""
 
 
 class LocatedMapping(dict[str, Any]):
-    """A mapping that knows in which line it begins, and each of its keys."""
+    """A mapping that knows its own first line, and the line of each key."""
 
     line = 0
 
@@ -34,8 +34,8 @@ class LocatedMapping(dict[str, Any]):
         self.lines: dict[str, int] = {}
 
 
-def parsed(text: str) -> Any:
-    """The value of this text. Raises Unreadable."""
+def parse(text: str) -> Any:
+    """Return the value of this text. Raises YamlError."""
     try:
         events = yaml.parse(text, Loader=yaml.SafeLoader)
         return _document(events)
@@ -55,7 +55,7 @@ def _document(events: Iterator[Any]) -> Any:
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise _at(event, "there must be one document only")
+                raise _at(event, "only one document is allowed")
         elif not isinstance(
             event, yaml.StreamStartEvent | yaml.StreamEndEvent | yaml.DocumentEndEvent
         ):
@@ -67,12 +67,12 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
         raise _at(
             event,
-            "there must be no anchors and aliases (& and *); text that begins so needs quotes",
+            "anchors and aliases (& and *) are not allowed; put text that begins so in quotes",
         )
     if event.tag is not None and event.tag != "!":
-        raise _at(event, "there must be no tags (!); text that begins so needs quotes")
+        raise _at(event, "tags (!) are not allowed; put text that begins so in quotes")
     if depth > DEPTH:
-        raise _at(event, f"nothing may be nested deeper than {DEPTH}")
+        raise _at(event, f"nesting is limited to {DEPTH} levels")
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(event)
     if isinstance(event, yaml.SequenceStartEvent):
@@ -88,9 +88,9 @@ def _mapping(event: Any, events: Iterator[Any], depth: int) -> LocatedMapping:
     out.line = _line(event)
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         if not isinstance(key, yaml.ScalarEvent):
-            raise _at(key, "a key must be a word")
+            raise _at(key, "a key must be a text")
         if key.value in out:
-            raise _at(key, f"{key.value[:80]!r} is there twice")
+            raise _at(key, f"{key.value[:80]!r} occurs twice")
         out.lines[key.value] = _line(key)
         out[key.value] = _value(next(events), events, depth + 1)
     return out

@@ -19,10 +19,10 @@ from ...schema.text.yaml_structs import (
     Notes,
     Part,
     Wrong,
+    combined_refusal,
     matching,
-    opened,
+    read_mapping,
     texts,
-    together,
 )
 from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
@@ -86,13 +86,13 @@ def load(path: str) -> Clusters:
     clusters, found = read(path)
     if clusters is not None:
         return clusters
-    raise together(f"the file of clusters {path}", found)
+    raise combined_refusal(f"the file of clusters {path}", found)
 
 
 def read(path: str) -> tuple[Clusters | None, list[Refusal]]:
     """Return the clusters, or all mistakes of the file."""
     try:
-        given = opened(path, "sbatch.clusters", "clusters; etc/clusters.example.yml is one")
+        given = read_mapping(path, "sbatch.clusters", "clusters; etc/clusters.example.yml is one")
     except Refusal as e:
         return None, [e]
     notes = Notes(path)

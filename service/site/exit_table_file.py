@@ -16,7 +16,7 @@ from ...diagnosis.causes import CAUSES
 from ...diagnosis.exit_table import Behavior, Cause, Row, Table, When
 from ...protocol.errors import Refusal
 from ...protocol.jobs.exit_info import BY_SCHEDULER, Source
-from ...schema.text.yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parsed
+from ...schema.text.yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parse
 
 SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exit_table.yml")
 FIRST_CODE, LAST_CODE = 1000, 99_999
@@ -76,7 +76,7 @@ def _rows(path: str) -> tuple[Row, ...]:
             content = f.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise YamlError(f"it has more than {MAX_BYTES} bytes")
-        data = parsed(content.decode("utf-8"))
+        data = parse(content.decode("utf-8"))
     except (OSError, UnicodeDecodeError, YamlError) as e:
         reason = (e.strerror or "cannot be opened") if isinstance(e, OSError) else str(e)
         raise Refusal("badConfig", f"the exit table {path} cannot be read: {reason}") from None

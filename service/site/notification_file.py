@@ -18,7 +18,15 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidValue
-from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, matching, opened, together
+from ...schema.text.yaml_structs import (
+    Fields,
+    Notes,
+    Part,
+    Wrong,
+    combined_refusal,
+    matching,
+    read_mapping,
+)
 from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import seconds
 from .secret_files import file_problems, is_loopback, is_weak
@@ -116,13 +124,13 @@ def load(path: str) -> tuple[Target, ...]:
     targets, found = read(path)
     if targets is not None:
         return targets
-    raise together(f"the file of notifications {path}", found)
+    raise combined_refusal(f"the file of notifications {path}", found)
 
 
 def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
     """Return the targets, or all mistakes of the file."""
     try:
-        given = opened(path, "notify.file", "targets; etc/notifications.example.yml is one")
+        given = read_mapping(path, "notify.file", "targets; etc/notifications.example.yml is one")
         _check_owner(path)
     except Refusal as e:
         return None, [e]

@@ -16,7 +16,15 @@ import msgspec
 from ...protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidValue
-from ...schema.text.yaml_structs import Fields, Notes, Part, Wrong, opened, texts, together
+from ...schema.text.yaml_structs import (
+    Fields,
+    Notes,
+    Part,
+    Wrong,
+    combined_refusal,
+    read_mapping,
+    texts,
+)
 from ...schema.text.yaml_subset import LocatedMapping
 from ..settings.value_parsers import port_range, seconds
 from .pool_rules import Shape, check
@@ -79,13 +87,13 @@ def load(path: str, own: Sequence[str] = ()) -> Pool:
     pool, found = read(path, own)
     if pool is not None:
         return pool
-    raise together(f"the pool {path}", found)
+    raise combined_refusal(f"the pool {path}", found)
 
 
 def read(path: str, own: Sequence[str] = ()) -> tuple[Pool | None, list[Refusal]]:
     """Return the pool, or all mistakes of the file."""
     try:
-        given = opened(path, "docker.pool", "hosts and image; etc/pool.example.yml is one")
+        given = read_mapping(path, "docker.pool", "hosts and image; etc/pool.example.yml is one")
     except Refusal as e:
         return None, [e]
     notes = Notes(path)

@@ -21,7 +21,7 @@ from ...schema.jobs.batch_rules import (
     contradictions,
     directive_name,
     directive_problem,
-    gang,
+    gang_request,
     nodes_of,
     setup_problem,
     tasks_of,
@@ -78,7 +78,7 @@ def check(
     partition = _partition(wishes, told, cluster, wrong)
     _check_names(wishes, told, partition, wrong)
     if spec.roles:
-        wishes, not_so = gang(spec.roles, wishes, _room(cluster, partition))
+        wishes, not_so = gang_request(spec.roles, wishes, _room(cluster, partition))
         for sentence in not_so:
             wrong.refused(sentence)
     for sentence in contradictions(wishes):

@@ -8,7 +8,7 @@ import signal
 from ...db.events.state import Run
 from ...diagnosis import output_patterns
 from ...diagnosis.causes import BY_SIGNAL, CAUSES
-from ...diagnosis.classification import refined
+from ...diagnosis.classification import classify_run
 from ...diagnosis.exit_table import agrees
 from ...diagnosis.kill_attribution import NEAR, Classification, facts_of, killed_by, mib
 from ...protocol.clusters.batch import BatchState
@@ -35,7 +35,7 @@ def ended(answer: Answer, run: Run) -> None:
     if exit_ is not None:
         answer["evidence"].append(says(run, exit_))
         lines = spoken(answer, exit_)
-    found = refined(run.status, run.reason, exit_, lines)
+    found = classify_run(run.status, run.reason, exit_, lines)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
     answer["evidence"] += [
         containers.core(run.telling, line).replace(
@@ -298,7 +298,7 @@ def _own_exit(
     return (
         "canceled by anyone",
         "a time limit",
-        *(d for d in denied if d != "sent by this system"),
+        *(d for d in denied if d != "sent by jobscribe"),
     )
 
 
@@ -319,7 +319,7 @@ def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | Non
     if exit_.signal is None and found.cause in _SAY_THEMSELVES and exit_.code is not None:
         return f": {signal_name(exit_.code - 128)} ended its command, and this system did not send it{sure}"
     said = CAUSES[found.cause].sentence.rstrip(".")
-    if exit_.signal is not None and said.startswith("SIG"):
+    if exit_.signal is not None and said.startswith("Ended by SIG"):
         said = said.partition(": ")[2] or said
     if found.cause == "traceback" and exception is not None:
         said = f"{said} ({exception})"

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...db.events.state import Job, Run, Task
 from ...diagnosis.causes import CAUSES
-from ...diagnosis.classification import of_exit, refined
+from ...diagnosis.classification import classify_exit, classify_run
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import ERROR, PURGED
 from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
@@ -158,9 +158,9 @@ def _of_before(answer: Answer, status: dict[str, Any]) -> None:
     )
     exit_ = ExitInfo(code=status["exit"]["code"], signal=status["exit"]["signal"])
     bare = exit_.code is None and exit_.signal is None
-    found = refined(status["state"], status["reason"], None if bare else exit_)
+    found = classify_run(status["state"], status["reason"], None if bare else exit_)
     if not bare and found.cause in ("completed", "exit") and status["state"] == ERROR:
-        found = of_exit(exit_)
+        found = classify_exit(exit_)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
     answer["evidence"].append(
         "of earlier runs only state, reason and exit are kept here; their events tell more"

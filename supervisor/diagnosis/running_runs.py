@@ -1,7 +1,7 @@
 """What is said of a run that runs, and of what has failed while it goes on. Pure."""
 
 from ...db.events.state import Run
-from ...diagnosis.classification import of_exit
+from ...diagnosis.classification import classify_exit
 from ...protocol.clusters.batch import BatchState
 from . import batch_jobs, containers
 from .ended_runs import spoken
@@ -39,7 +39,7 @@ def failed_before(answer: Answer, run: Run) -> None:
     if run.exit is not None:
         answer["evidence"].append(says(run, run.exit))
         spoken(answer, run.exit)
-        found = of_exit(run.exit)
+        found = classify_exit(run.exit)
         if found.cause not in ("exit", "completed"):
             answer["evidence"].append(f"in a word: {found.cause} ({found.confidence})")
         answer["evidence"] += [line for line in found.evidence if line not in answer["evidence"]]

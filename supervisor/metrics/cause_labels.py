@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES as TABLE
-from ...diagnosis.classification import refined
+from ...diagnosis.classification import classify_run
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, QueueState
 
@@ -33,7 +33,7 @@ def attempt_causes() -> tuple[str, ...]:
 
 def cause(status: str, reason: str | None, exit_: ExitInfo | None) -> str:
     """Return the cause of a finished run."""
-    word = refined(status, reason, exit_).cause
+    word = classify_run(status, reason, exit_).cause
     return word if word in CAUSES.get(status, ()) else _OTHER
 
 
@@ -43,5 +43,5 @@ def attempt_cause(run: Run, number: int, reason: str) -> str:
     task = None if attempt is None else attempt.telling
     exit_ = None if task is None else task.exit
     status = COMPLETED if exit_ is not None and exit_.succeeded else ERROR
-    word = refined(status, reason, exit_).cause
+    word = classify_run(status, reason, exit_).cause
     return word if word in _ENDS else _OTHER

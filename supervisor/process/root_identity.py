@@ -23,7 +23,7 @@ from ...db.maintenance import file_replacement
 from ...db.maintenance.checkpoints import identity
 from ...db.maintenance.verification import store_path
 from ...db.records.record_files import FOLDER as RECORDS
-from ...db.sqlite.opening import missing, system_events
+from ...db.sqlite.opening import never_used, system_events
 from ...drivers.keeper_lock import keeps, locked
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
@@ -73,7 +73,7 @@ def problems(root: Path) -> list[str]:
 def _compare(root: Path) -> tuple[RootIdentity, list[str]]:
     """Return the identity, and sentences about files to repair."""
     record, key = read_identity(root), _read_key(root)
-    if missing(store_path(root)):
+    if never_used(store_path(root)):
         _refuse_missing(root, record)
     _refuse_copy(root, record)
     for sentence in foreign_agents(root):
@@ -165,7 +165,7 @@ def adopt(root: Path) -> Adopted:
     """Give this root its own identity, whatever its parts belong to. The supervisor must be
     stopped. Raises Refusal: logMissing, badRequest.
     """
-    if missing(store_path(root)):
+    if never_used(store_path(root)):
         raise Refusal(
             "logMissing",
             f"there is no log in {root / 'db'}; to start a new log: 'jobscribe --root {root} db init --accept-loss'",
@@ -194,13 +194,13 @@ def init(root: Path) -> Path | None:
     """Start an empty log after the log was lost. Return the new path of the lost jobs' records.
     Raises Refusal: badRequest, rootBusy.
     """
-    from ...db.maintenance.backup import begin
+    from ...db.maintenance.backup import create_empty_log
 
-    if not missing(store_path(root)):
+    if not never_used(store_path(root)):
         raise Refusal(
             "badRequest", f"there is a log in {root / 'db'}; an empty log does not replace it"
         )
-    begin(root)
+    create_empty_log(root)
     return _move_aside(root / RECORDS, "init") if (root / RECORDS).exists() else None
 
 

@@ -109,14 +109,14 @@ def _check_container(role: TaskRole, volumes: Collection[str], user_dir: str) ->
             role, f"its `image` can be no image: {problem}; right is {container_rules.IMAGE_FORM}"
         )
     for volume in role.volumes:
-        if problem := container_rules.volume_problem(volume) or container_rules.refusal(
+        if problem := container_rules.volume_problem(volume) or container_rules.volume_refusal(
             volume, volumes, user_dir
         ):
             raise Refusal(
                 "volumeRefused",
                 f"role {role.name!r}: it cannot have the volume {quoted(volume)}: {problem}",
             )
-    if (again := container_rules.twice(role.volumes)) is not None:
+    if (again := container_rules.first_duplicate(role.volumes)) is not None:
         raise Refusal(
             "volumeRefused",
             f"role {role.name!r}: it names the volume {quoted(again)} twice; give each once",

@@ -173,7 +173,7 @@ FAILURES = (
         "",
         lambda c: killed(c.job),
         ("killed", "unknown"),
-        (UNSENT, "who can send SIGKILL"),
+        (UNSENT, "possible senders of SIGKILL"),
         USERS[1],
     ),
     Failure(
@@ -182,7 +182,7 @@ FAILURES = (
         "",
         lambda c: killed(c.job),
         ("killed", "unknown"),
-        (UNSENT, "who can send SIGKILL"),
+        (UNSENT, "possible senders of SIGKILL"),
     ),
     Failure(
         AGENT,

@@ -130,7 +130,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             "cpuLimit",
             "likely",
             shell("ulimit -t 1; while :; do :; done"),
-            ("ulimit -t 1", "of the job", "trying again does not help"),
+            ("ulimit -t 1", "caused by the job", "a retry does not help"),
         ),
         "file size of a child": Case(
             "fileSizeLimit",

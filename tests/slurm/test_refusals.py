@@ -130,7 +130,7 @@ def nothing_of(stage: Stage, run: dict[str, Any], *, active: bool = False) -> No
         (
             {"nodes": 2, "tasks": 1},
             "batchRefused",
-            ["1 `tasks` leave some of 2 `nodes` without any"],
+            ["2 `nodes` are more than 1 `tasks`"],
         ),
         (
             {"directives": ["reservation=maint"]},

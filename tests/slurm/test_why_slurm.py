@@ -102,7 +102,7 @@ def submitted(stage: Stage, run: dict[str, Any]) -> dict[str, Any]:
 def it_exits_with_137(stage: Stage) -> None:
     """Nobody is there on the node who sees whether its shell, or what that ran, said it."""
     run = submitted(stage, stage.run("exit 137"))
-    ended(stage, run, "exit", "possible", "exit code 137", "what a program may say by itself")
+    ended(stage, run, "exit", "possible", "exit code 137", "a program may also return it by itself")
 
 
 @play

@@ -13,7 +13,13 @@ from ....protocol.errors import CODES, Refusal
 from ....protocol.ids import derived_id
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 from ....schema.fields import InvalidDocument, Problem, element, member
-from ....schema.jobs.description import DependencyWait, JobDescription, JobRuns, described, runs
+from ....schema.jobs.description import (
+    DependencyWait,
+    JobDescription,
+    JobRuns,
+    build_runs,
+    parse_description,
+)
 from ...core.resources import gang_allocator
 from ...runs.service import RunService
 from ..transport.request_handler import Handler
@@ -60,8 +66,8 @@ def _made(
     """Its runs, each of which may be submitted as it is, and what is doubtful. Raises
     BadDescription.
     """
-    description = described(request.description)
-    made = runs(description, request.uid, _ids(request))
+    description = parse_description(request.description)
+    made = build_runs(description, request.uid, _ids(request))
     problems = []
     for job in made:
         path = job.job.path

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ....db.events.events import RunPurged, TaskEnded, TaskHeld, job_stream
-from ....db.events.job_fold import without_words
+from ....db.events.job_fold import without_quotes
 from ....db.records.event_text import story
 from ....db.store.contract import Stored
 from ....protocol.api.requests import (
@@ -129,7 +129,7 @@ def _shown(stored: Stored, purged: set[int]) -> Stored:
     """The event, without words of a run whose files were removed."""
     event = stored.event
     if isinstance(event, TaskEnded | TaskHeld) and event.token.serial in purged:
-        return msgspec.structs.replace(stored, event=without_words(event))
+        return msgspec.structs.replace(stored, event=without_quotes(event))
     return stored
 
 

@@ -297,7 +297,7 @@ class Stage:
         assert trace["job"]["jid"] == jid_of(dict(run)), trace
         lines = [item["text"] for item in trace["items"]]
         assert any(f"Slurm job {job}" in line and "submitted to" in line for line in lines), lines
-        assert any(f"Slurm job {job} was {said['batch']['state']}" in line for line in lines), lines
+        assert any(f"Slurm job {job}: {said['batch']['state']}" in line for line in lines), lines
 
 
 class Records(threading.Thread):

@@ -233,11 +233,11 @@ def test_memory_is_a_tasks_or_a_nodes(run: Run, fake: Fake) -> None:
     [
         (["--partition", "a b"], ["--partition", "the name of a partition, without blanks"]),
         (["--nodes", "0"], ["--nodes"]),
-        (["--nodes", "3", "--tasks", "2"], ["2 `tasks` leave some of 3 `nodes` without any"]),
+        (["--nodes", "3", "--tasks", "2"], ["3 `nodes` are more than 2 `tasks`"]),
         (["--memory", "x", "--qos", "a"], ["--memory", "MB as a number"]),
         (["--module", "a;b"], ["--module", "the name of a module"]),
         (["--directive", "exclusive=$(id)"], ["--directive"]),
-        (["--directive", "output=x"], ["--directive", "the system says it itself"]),
+        (["--directive", "output=x"], ["--directive", "jobscribe sets it"]),
         (["--setup", "#SBATCH -n 1"], ["--setup", "begins with #SBATCH"]),
         (["--signal-secs", "70000"], ["--signal-secs", "1 to 65,535"]),
         (["--constraint", "$(id)"], ["--constraint"]),
@@ -266,29 +266,29 @@ def test_a_job_file_says_them_in_its_section(run: Run, fake: Fake, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("batch: {partitoin: p}", "batch.partitoin: there is no such key; right: `partition`"),
-        ("batch: 5", "batch: it is 5; right: what is asked of a cluster"),
+        ("batch: {partitoin: p}", "batch.partitoin: unknown key; right: `partition`"),
+        ("batch: 5", "batch: it is 5; right: the request to the cluster"),
         (
             "batch: {nodes: many}",
             'batch.nodes: it is the text "many"; right: a whole number, 1 to 1,000,000',
         ),
         ("batch: {modules: [1.5]}", "batch.modules[0]: it is 1.5; right: the name of a module"),
-        ("batch: {ntasks: 5}", "batch.ntasks: there is no such key; right: `tasks`"),
+        ("batch: {ntasks: 5}", "batch.ntasks: unknown key; right: `tasks`"),
         (
             "batch: {directives: ['a b']}",
             'batch.directives[0]: it is the text "a b"; right: an option of sbatch',
         ),
         (
             "batch: {directives: [array=1-5]}",
-            'batch.directives: "array" is not for directives: say it with `array`',
+            'batch.directives: "array" is not for directives: use `array`',
         ),
         ("batch: {setup: 5}", "batch.setup: it is 5; right: lines of sh"),
-        ("batch: {nodes: 3, tasks: 1}", "batch: 1 `tasks` leave some of 3 `nodes`"),
+        ("batch: {nodes: 3, tasks: 1}", "batch: 3 `nodes` are more than 1 `tasks`"),
         (
             "batch: {tasks: 1}\ndriver: docker",
-            'driver: it is the text "docker"; right: sbatch, which `batch` is for',
+            'driver: it is the text "docker"; right: sbatch, the driver for `batch`',
         ),
-        ("sbatch: {}", "sbatch: there is no such key; right: `batch`"),
+        ("sbatch: {}", "sbatch: unknown key; right: `batch`"),
     ],
 )
 def test_lint_knows_the_section(run: Run, tmp_path: Path, text: str, told: str) -> None:

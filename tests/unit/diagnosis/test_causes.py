@@ -11,7 +11,7 @@ import pytest
 
 from jobscribe.diagnosis import output_patterns
 from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
-from jobscribe.diagnosis.classification import by_facts, of_exit, refined
+from jobscribe.diagnosis.classification import classify_by_facts, classify_exit, classify_run
 from jobscribe.diagnosis.exit_table import Table, agrees, diagnose
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.jobs.exit_info import BY_SCHEDULER, FAULTS, ExitFacts, ExitInfo
@@ -128,25 +128,25 @@ ENDS: list[tuple[ExitInfo, str, str]] = [
 
 @pytest.mark.parametrize(("exit_", "cause", "confidence"), ENDS)
 def test_an_end_and_its_cause(exit_: ExitInfo, cause: str, confidence: str) -> None:
-    found = of_exit(exit_)
+    found = classify_exit(exit_)
     assert (found.cause, found.confidence) == (cause, confidence)
 
 
 def test_each_cause_can_be_reached() -> None:
-    reached = {of_exit(exit_).cause for exit_, _, _ in ENDS} | {
+    reached = {classify_exit(exit_).cause for exit_, _, _ in ENDS} | {
         "killed",
         "outOfMemory",
     }  # these by the ladder, see test_ladder
-    reached |= {by_facts(in_slurm(mine)).cause for mine in (True, False)}
+    reached |= {classify_by_facts(in_slurm(mine)).cause for mine in (True, False)}
     reached |= (
         set(BY_SLURM.values())
         | set(BY_STOP.values())
-        | {refined("canceled", reason, None).cause for reason in BY_REASON}
+        | {classify_run("canceled", reason, None).cause for reason in BY_REASON}
     )
     reached |= {
-        refined("job_run_purged", "exit", ExitInfo(code=0)).cause,
-        refined("completed", "exit", None).cause,
-        refined("error", None, None).cause,
+        classify_run("job_run_purged", "exit", ExitInfo(code=0)).cause,
+        classify_run("completed", "exit", None).cause,
+        classify_run("error", None, None).cause,
     }
     assert set(CAUSES) - reached == {*get_args(QueueState), "running", "missing"} - {
         "dependency"
@@ -176,16 +176,18 @@ _VERBS = (
     "Enter",
     "Fetch",
     "Find",
+    "Fix",
     "Follow",
     "Give",
     "Have",
     "Leave",
+    "List",
     "Load",
     "Look",
     "Make",
-    "Mend",
     "Raise",
     "Read",
+    "Release",
     "Remove",
     "Sign",
     "Submit",
@@ -253,7 +255,7 @@ def test_output_is_never_more_than_likely_and_changes_no_class(exit_: ExitInfo, 
         },
         last_lines=line,
     )
-    silent, found = of_exit(exit_), of_exit(spoke)
+    silent, found = classify_exit(exit_), classify_exit(spoke)
     assert found == silent or (
         found.confidence in ("likely", "possible") and silent.cause == "exit"
     )
@@ -308,7 +310,7 @@ def test_the_class_and_the_advice_of_each_end_are_those_of_its_cause(table: Tabl
     """
     decided: set[str] = set()
     for exit_ in every_end():
-        found, diagnosis = by_facts(exit_), diagnose(exit_, table)
+        found, diagnosis = classify_by_facts(exit_), diagnose(exit_, table)
         if diagnosis is None:
             continue
         whose = CAUSES[found.cause].whose
@@ -362,8 +364,8 @@ def test_retries_go_by_the_cause() -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (134, "134, as scripts do whose command SIGABRT ended"),
-        (139, "139, as scripts do whose command SIGSEGV ended"),
+        (134, "134, as from a script whose command was ended by SIGABRT"),
+        (139, "139, as from a script whose command was ended by SIGSEGV"),
     ],
 )
 def test_a_reason_names_the_code_and_the_signal_of_this_exit(code: int, told: str) -> None:
@@ -408,7 +410,7 @@ def test_the_last_error_counts_and_not_what_the_program_survived(
     text: str, cause: str, confidence: str
 ) -> None:
     exit_ = ExitInfo(code=1, last_lines=text)
-    found, diagnosis = of_exit(exit_), diagnose(exit_, load(None))
+    found, diagnosis = classify_exit(exit_), diagnose(exit_, load(None))
     assert (found.cause, found.confidence) == (cause, confidence)
     assert diagnosis is not None and (cause != "exit" or diagnosis.hint is None), "nor as a hint"
 
@@ -451,7 +453,9 @@ def test_faulthandlers_frames_are_those_of_the_thread_that_it_happened_in() -> N
 
 def test_a_complaint_of_long_ago_is_none() -> None:
     assert (
-        of_exit(ExitInfo(code=1, last_lines="No space left on device\n" + "goes on\n" * 20)).cause
+        classify_exit(
+            ExitInfo(code=1, last_lines="No space left on device\n" + "goes on\n" * 20)
+        ).cause
         == "exit"
     )
 

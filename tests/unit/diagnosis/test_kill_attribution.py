@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.diagnosis.classification import of_exit, refined
-from jobscribe.diagnosis.kill_attribution import NEAR, RUNGS, climb, killed_by, mib
+from jobscribe.diagnosis.classification import classify_by_facts, classify_exit, classify_run
+from jobscribe.diagnosis.kill_attribution import NEAR, RULES, attribute_kill, killed_by, mib
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 
@@ -30,7 +30,7 @@ def near(share: float = 0.99) -> dict[str, int]:
 #: What each rung needs, in their order: an end by SIGKILL that has all of it is decided by the
 #: first.
 EVIDENCE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("intent", "canceled", "certain", {"stop_reason": "cancel"}),
+    ("own_stop", "canceled", "certain", {"stop_reason": "cancel"}),
     ("slurm", "preempted", "certain", {"batch": slurm("PREEMPTED")}),
     ("kernel_count", "outOfMemory", "likely", {"facts": {"memory_kills": 1}}),
     ("engine_flag", "outOfMemory", "likely", {"out_of_memory": True}),
@@ -42,7 +42,7 @@ EVIDENCE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         {"facts": {"ulimits": ("ulimit -t 1",)}, "user_secs": 0.9, "system_secs": 0.08},
     ),
     ("near_limit", "outOfMemory", "possible", {"facts": near()}),
-    ("nobody_known", "killed", "unknown", {}),
+    ("unknown_sender", "killed", "unknown", {}),
 )
 
 
@@ -59,12 +59,12 @@ def end(n: int, **changes: Any) -> ExitInfo:
 @pytest.mark.parametrize("n", range(len(EVIDENCE)))
 def test_each_rung_decides_where_those_above_it_have_nothing(n: int) -> None:
     name, cause, confidence, _ = EVIDENCE[n]
-    assert RUNGS[n].__name__ == name and len(RUNGS) == len(EVIDENCE)
+    assert RULES[n].__name__ == name and len(RULES) == len(EVIDENCE)
     exit_ = end(n)
-    assert [r.__name__ for r in RUNGS[:n] if r(exit_) is not None] == []
-    found = climb(exit_)
+    assert [r.__name__ for r in RULES[:n] if r(exit_) is not None] == []
+    found = attribute_kill(exit_)
     # the kernel's line, where there is one as well, makes its count certain
-    assert found is not None and found == RUNGS[n](exit_) and found.evidence
+    assert found is not None and found == RULES[n](exit_) and found.evidence
     assert (found.cause, found.confidence) == (
         cause,
         "certain" if name == "kernel_count" else confidence,
@@ -80,7 +80,7 @@ def test_four_ends_that_a_shell_calls_137() -> None:
         ExitInfo(code=137, stop_reason="cancel", facts=facts(via_shell=True)),
     ]
     found = [
-        refined(
+        classify_run(
             "error" if e.stop_reason is None else "canceled",
             "cancel" if e.stop_reason else "exit",
             e,
@@ -95,17 +95,17 @@ def test_four_ends_that_a_shell_calls_137() -> None:
     ]
     assert len({e.shell_code for e in ends}) == 1
     assert any("no signal ended it" in line for line in found[2].excluded) and any(
-        "who can send SIGKILL" in line for line in found[1].evidence
+        "possible senders of SIGKILL" in line for line in found[1].evidence
     )
 
 
 def test_where_nobody_knows_whether_a_shell_said_137_that_is_said() -> None:
     for code in (137, 143):
-        found = of_exit(ExitInfo(code=code))
+        found = classify_exit(ExitInfo(code=code))
         assert (found.cause, found.confidence) == (
             "exit",
             "possible",
-        ) and "may say by itself" in found.evidence[0]
+        ) and "a program may also return it" in found.evidence[0]
     assert killed_by(ExitInfo(code=137)) == 9 and killed_by(ExitInfo(code=143)) == 15
     assert (
         killed_by(ExitInfo(code=137, facts=facts(via_shell=False))) is None
@@ -132,7 +132,7 @@ def test_where_nobody_knows_whether_a_shell_said_137_that_is_said() -> None:
     ],
 )
 def test_how_sure_it_is_that_memory_ran_out(exit_: ExitInfo, confidence: str) -> None:
-    found = climb(exit_)
+    found = attribute_kill(exit_)
     assert found is not None and (found.cause, found.confidence) == ("outOfMemory", confidence)
 
 
@@ -151,14 +151,14 @@ def test_how_sure_it_is_that_memory_ran_out(exit_: ExitInfo, confidence: str) ->
     ],
 )
 def test_slurm_s_word_is_certain_and_our_own_comes_before_it(state: str) -> None:
-    found = climb(ExitInfo(signal=9, batch=slurm(state), facts=facts(**near())))
+    found = attribute_kill(ExitInfo(signal=9, batch=slurm(state), facts=facts(**near())))
     assert (
         found is not None
         and found.confidence == "certain"
         and found.cause not in ("killed", "exit")
         and state in found.evidence[0]
     )
-    found = climb(ExitInfo(signal=9, batch=slurm(state), stop_reason="timeLimit"))
+    found = attribute_kill(ExitInfo(signal=9, batch=slurm(state), stop_reason="timeLimit"))
     assert found is not None and found.cause == "timeLimit"
 
 
@@ -167,7 +167,7 @@ def test_slurm_s_word_is_certain_and_our_own_comes_before_it(state: str) -> None
     [(NEAR, "outOfMemory"), (NEAR - 0.01, "killed"), (1.0, "outOfMemory"), (0.0, "killed")],
 )
 def test_a_peak_near_the_limit_is_possible_and_no_more(share: float, cause: str) -> None:
-    found = climb(ExitInfo(signal=9, facts=facts(**near(share))))
+    found = attribute_kill(ExitInfo(signal=9, facts=facts(**near(share))))
     assert found is not None and found.cause == cause
 
 
@@ -177,7 +177,10 @@ def test_where_the_kernel_counted_nothing_a_high_peak_does_not_speak_for_a_sigki
         {"out_of_memory": False, "facts": facts(**near())},
         {"facts": facts(memory_kills=0, **near())},
     ):
-        killed, ended = climb(ExitInfo(signal=9, **fields)), climb(ExitInfo(signal=15, **fields))
+        killed, ended = (
+            attribute_kill(ExitInfo(signal=9, **fields)),
+            attribute_kill(ExitInfo(signal=15, **fields)),
+        )
         assert killed is not None and killed.cause == "killed"
         assert ended is not None and (ended.cause, ended.confidence) == ("outOfMemory", "possible")
 
@@ -185,8 +188,10 @@ def test_where_the_kernel_counted_nothing_a_high_peak_does_not_speak_for_a_sigki
 def test_a_line_of_the_kernel_that_tells_of_a_crash_or_stands_beside_a_sigterm_is_no_want_of_memory() -> (
     None
 ):
-    crash = climb(ExitInfo(signal=9, facts=facts(kernel=("python[4711]: segfault at 0 ip 0",))))
-    term = climb(ExitInfo(signal=15, facts=facts(kernel=(OOM,))))
+    crash = attribute_kill(
+        ExitInfo(signal=9, facts=facts(kernel=("python[4711]: segfault at 0 ip 0",)))
+    )
+    term = attribute_kill(ExitInfo(signal=15, facts=facts(kernel=(OOM,))))
     assert (
         crash is not None
         and crash.cause == "killed"
@@ -199,11 +204,11 @@ def test_a_line_of_the_kernel_that_tells_of_a_crash_or_stands_beside_a_sigterm_i
 def test_an_unknown_sender_is_said_to_be_one_with_those_that_it_can_have_been(
     signal: int, word: str
 ) -> None:
-    found = climb(ExitInfo(signal=signal, out_of_memory=False))
+    found = attribute_kill(ExitInfo(signal=signal, out_of_memory=False))
     assert (
         found is not None
         and found.confidence == "unknown"
-        and any(f"who can send {word}" in line and "root" in line for line in found.evidence)
+        and any(f"possible senders of {word}" in line and "root" in line for line in found.evidence)
     )
 
 
@@ -214,11 +219,11 @@ def test_what_no_such_signal_ended_climbs_nothing() -> None:
         ExitInfo(code=139),
         ExitInfo(code=1, facts=facts(**near(), kernel=(OOM,))),
     ):
-        assert climb(exit_) is None
+        assert attribute_kill(exit_) is None
 
 
 def test_an_older_end_has_no_facts_and_sizes_are_told_as_people_compare_them() -> None:
-    assert climb(ExitInfo(signal=9)) is not None
+    assert attribute_kill(ExitInfo(signal=9)) is not None
     assert [mib(size) for size in (GIB, GIB // 2, 1536 * 2**20, 516_096)] == [
         "1.00 GiB",
         "512 MiB",

@@ -10,11 +10,11 @@ from jobscribe.protocol.ids import Arg
 from jobscribe.protocol.jobs.roles import Image
 from jobscribe.schema.fields import fits
 from jobscribe.schema.jobs.container_rules import (
+    first_duplicate,
     image_problem,
     plain_path,
-    refusal,
-    twice,
     volume_problem,
+    volume_refusal,
 )
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -53,31 +53,31 @@ def test_what_an_image_may_be_called(image: str) -> None:
         ("", "empty"),
         ("Python:3.11", "capital letters"),
         ("library/Python", "capital letters"),
-        ("python:3.11 ", "in it"),
-        ("a b", "in it"),
-        ("py\0thon", "in it"),
-        ("pythön", "in it"),
-        ("python:", "no tag"),
-        ("python:-x", "no tag"),
-        ("x:" + "t" * 129, "no tag"),
-        ("python@sha256:abc", "no digest"),
-        ("python@", "no digest"),
-        ("python@md5:" + "0" * 32, "no digest"),
+        ("python:3.11 ", "contains"),
+        ("a b", "contains"),
+        ("py\0thon", "contains"),
+        ("pythön", "contains"),
+        ("python:", "not a tag"),
+        ("python:-x", "not a tag"),
+        ("x:" + "t" * 129, "not a tag"),
+        ("python@sha256:abc", "not a digest"),
+        ("python@", "not a digest"),
+        ("python@md5:" + "0" * 32, "not a digest"),
         ("a//b", "is empty"),
         ("a/", "is empty"),
         ("/a", "is empty"),
-        ("_a", "no part of a name"),
-        ("a___b", "no part of a name"),
-        ("a..b", "no part of a name"),
-        ("a-", "no part of a name"),
-        ("-v", "no part of a name"),
-        ("--privileged", "no part of a name"),
-        ("https://registry/x", "no registry"),
-        ("reg_istry.org/x", "no registry"),
+        ("_a", "not a valid part of a name"),
+        ("a___b", "not a valid part of a name"),
+        ("a..b", "not a valid part of a name"),
+        ("a-", "not a valid part of a name"),
+        ("-v", "not a valid part of a name"),
+        ("--privileged", "not a valid part of a name"),
+        ("https://registry/x", "not a registry"),
+        ("reg_istry.org/x", "not a registry"),
         ("a" * 256, "255"),
-        ("../../etc", "no registry"),
-        ("registry:5000:6000/x", "no registry"),
-        ("$(id)", "no part of a name"),
+        ("../../etc", "not a registry"),
+        ("registry:5000:6000/x", "not a registry"),
+        ("$(id)", "not a valid part of a name"),
     ],
 )
 def test_what_no_image_can_be_called(image: str, word: str) -> None:
@@ -120,14 +120,14 @@ def test_what_a_volume_may_be(volume: str) -> None:
         ("/a\0b", "NUL"),
         ("a\0", "NUL"),
         ("/a:/b", "colon"),
-        ("/a\nb", "cannot be seen"),
-        ("-x", "no name"),
-        ("a b", "no name"),
-        ("ä", "no name"),
-        ("x" * 64, "no name"),
+        ("/a\nb", "unprintable"),
+        ("-x", "not a volume name"),
+        ("a b", "not a volume name"),
+        ("ä", "not a volume name"),
+        ("x" * 64, "not a volume name"),
         ("/" + "x" * 4095, "4095 bytes"),
-        ("~", "no name"),
-        ("/a\ud800", "cannot be seen"),
+        ("~", "not a volume name"),
+        ("/a\ud800", "unprintable"),
     ],
 )
 def test_what_no_volume_can_be(volume: str, word: str) -> None:
@@ -141,17 +141,17 @@ def test_a_path_is_the_same_with_more_slashes() -> None:
         and plain_path("a.b") == "a.b"
         and plain_path("//") == "/"
     )
-    assert twice(["a", "/a", "/b", "/b/c"]) is None
-    assert twice(["/a/b", "x", "//a/./b/"]) == "//a/./b/"
-    assert twice(["x", "y", "x"]) == "x"
+    assert first_duplicate(["a", "/a", "/b", "/b/c"]) is None
+    assert first_duplicate(["/a/b", "x", "//a/./b/"]) == "//a/./b/"
+    assert first_duplicate(["x", "y", "x"]) == "x"
 
 
 @pytest.mark.parametrize(
     "path", [OWN, f"{OWN}/", f"{OWN}/data", "/srv//users/./user0001/data", f"{OWN}/..data"]
 )
 def test_the_own_directory_may_be_seen(path: str) -> None:
-    assert refusal(path, (), OWN) is None
-    assert refusal(path, (), OWN + "/") is None
+    assert volume_refusal(path, (), OWN) is None
+    assert volume_refusal(path, (), OWN + "/") is None
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ def test_the_own_directory_may_be_seen(path: str) -> None:
     ],
 )
 def test_nothing_else_may_be(path: str) -> None:
-    told = refusal(path, ("b", "a"), OWN)
+    told = volume_refusal(path, ("b", "a"), OWN)
     assert told is not None and OWN in told and told.endswith("there are: a, b")
     # nobody's directory is known: then no path is anybody's own
-    assert refusal(path, (), "") is not None and refusal(path, (), "/") is not None
+    assert volume_refusal(path, (), "") is not None and volume_refusal(path, (), "/") is not None
 
 
 def test_names_are_those_of_the_pool() -> None:
-    assert refusal("data", {"data": 1}, OWN) is None
+    assert volume_refusal("data", {"data": 1}, OWN) is None
     assert (
-        refusal("date", ("data", "more"), OWN)
+        volume_refusal("date", ("data", "more"), OWN)
         == "there is no volume of this name; there are: data, more"
     )
-    assert refusal("data", (), OWN) == "there is no volume of this name; this site has none"
+    assert volume_refusal("data", (), OWN) == "there is no volume of this name; this site has none"

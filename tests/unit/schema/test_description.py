@@ -29,8 +29,8 @@ from jobscribe.schema.jobs.description import (
     MAX_BYTES,
     MAX_JOBS,
     JobRuns,
-    described,
-    runs,
+    build_runs,
+    parse_description,
 )
 from jobscribe.schema.jobs.role_fields import ROLE
 
@@ -39,7 +39,7 @@ UID = "user0001"
 
 def made(data: object, uid: str = UID) -> tuple[JobRuns, ...]:
     numbers = itertools.count(1)
-    return runs(described(data), uid, lambda: f"sim{next(numbers):05d}")
+    return build_runs(parse_description(data), uid, lambda: f"sim{next(numbers):05d}")
 
 
 def spec(**fields: Any) -> RunSpec:
@@ -309,8 +309,8 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         ({"jobs": {}}, "jobs", ["an empty object", "a list of jobs"]),
         ({"jobs": []}, "jobs", ["1 to 1000"]),
         ({"jobs": [job(name=f"j{n}") for n in range(MAX_JOBS + 1)]}, "jobs", ["there are 1001"]),
-        ({"jobs": [job()], "name": "x"}, "name", ["no such key"]),
-        ({"command": "x"}, "name", ["there is none"]),
+        ({"jobs": [job()], "name": "x"}, "name", ["unknown key"]),
+        ({"command": "x"}, "name", ["it is missing"]),
         (job(name=""), "name", ["letters"]),
         (job(name="a~b"), "name", ["letters"]),
         (job(name=3), "name", ["in quotes: '3'"]),
@@ -342,8 +342,8 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(retry={"count": -2}), "retry.count", ["-1 to"]),
         (job(retry={"platfrom": 1}), "retry.platfrom", ["`platform`"]),
         (job(env=["A"]), "env", ["NAME: value"]),
-        (job(env={"A-B": "x"}), "env.A-B", ["no name of a variable"]),
-        (job(env={"JOBSCRIBE_X": "x"}), "env.JOBSCRIBE_X", ["set by the system"]),
+        (job(env={"A-B": "x"}), "env.A-B", ["not a variable name"]),
+        (job(env={"JOBSCRIBE_X": "x"}), "env.JOBSCRIBE_X", ["prefix JOBSCRIBE_"]),
         (job(env={"API_TOKEN": "x"}), "env.API_TOKEN", ["looks like a secret"]),
         (job(env={"A": None}), "env.A", ["nothing"]),
         (job(env={"A": "x" * 131_070}), "env.A", ["too long together"]),
@@ -367,9 +367,9 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(after=["x"]), "after", ["x -> x"]),
         (job(roles=[], command=None), "roles", ["an empty list"]),
         (job(roles={}, command=None), "roles", ["0 roles"]),
-        (job(roles={"a-b": {"command": "x"}}, command=None), "roles.a-b", ["no name of a role"]),
+        (job(roles={"a-b": {"command": "x"}}, command=None), "roles.a-b", ["not a role name"]),
         (job(roles={"a": None}, command=None), "roles.a", ["nothing", "an object"]),
-        (job(roles={"a": {}}, command=None), "roles.a.command", ["there is none"]),
+        (job(roles={"a": {}}, command=None), "roles.a.command", ["it is missing"]),
         (roles(taskNumber=3), "roles.worker.taskNumber", ["`tasks`"]),
         (roles(tasks=0), "roles.worker.tasks", ["1 to 1,000"]),
         (roles(tasks="2"), "roles.worker.tasks", ["without quotes"]),
@@ -391,7 +391,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (roles(minFailed=True), "roles.worker.minFailed", ["true"]),
         (roles(ports=[1]), "roles.worker.ports", ["label: count"]),
         (roles(ports={"a": 0}), "roles.worker.ports.a", ["1 to 256"]),
-        (roles(ports={"a b": 1}), 'roles.worker.ports["a b"]', ["no label"]),
+        (roles(ports={"a b": 1}), 'roles.worker.ports["a b"]', ["not a port label"]),
         (
             roles(ports={"a": {"begin": 80}}),
             "roles.worker.ports.a.begin",
@@ -400,18 +400,18 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (
             roles(ports={"a": {"begin": 65_535, "count": 2}}),
             "roles.worker.ports.a.begin",
-            ["beyond 65535"],
+            ["exceed 65535"],
         ),
         (roles(ports={"a": {"beginAt": 5000}}), "roles.worker.ports.a.beginAt", ["`begin`"]),
         (
             roles(ports={"a": {"begin": 5000, "count": 3}, "b": {"begin": 5002}}),
             "roles.worker.ports.b",
-            ["`a` has port 5002"],
+            ["`a` also has port 5002"],
         ),
         (job(image="python:3.11"), "image", ["a job without roles", "`roles`"]),
         ({**roles(), "image": "Python"}, "image", ["capital letters", "python:3.11"]),
         ({**roles(), "image": 3}, "image", ["it is 3"]),
-        (roles(image="a b"), "roles.worker.image", ['it has " " in it']),
+        (roles(image="a b"), "roles.worker.image", ['it contains " "']),
         (roles(image=""), "roles.worker.image", ["empty"]),
         (roles(image=["x"]), "roles.worker.image", ["a list"]),
         (roles(image="x" * 600), "roles.worker.image", ["600 characters"]),
@@ -422,14 +422,14 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (
             roles(volumes=["data", "a/b"]),
             "roles.worker.volumes[1]",
-            ["relative path", "the whole path"],
+            ["relative path", "the absolute path"],
         ),
         (roles(volumes=["/a/../b"]), "roles.worker.volumes[0]", ["`..`"]),
         (roles(volumes=["/a\0"]), "roles.worker.volumes[0]", ["NUL"]),
         (
             roles(volumes=["data", "x", "data"]),
             "roles.worker.volumes[2]",
-            ['"data" is there twice'],
+            ['"data" occurs twice'],
         ),
         (roles(volumes=["/a/b", "/a//b/"]), "roles.worker.volumes[1]", ["twice"]),
         (
@@ -466,7 +466,7 @@ def test_two_jobs_of_one_name() -> None:
     one(
         {"jobs": [job(name="a"), job(name="b"), job(name="a")]},
         "jobs[2].name",
-        "jobs[0] has this name",
+        "jobs[0] has the same name",
     )
 
 
@@ -532,7 +532,7 @@ def test_a_short_text_cannot_stand_for_too_much() -> None:
 
 def test_roles_whose_variables_have_one_name() -> None:
     two = {"a": {"command": "x", "ports": {"b_0_http": 1}}, "a_0_b": {"command": "x"}}
-    one({"name": "x", "roles": two}, "roles", "two roles give PAI_a_0_b_0_http_PORT")
+    one({"name": "x", "roles": two}, "roles", "two roles set PAI_a_0_b_0_http_PORT")
 
 
 def test_thousands_of_problems_are_bounded() -> None:
@@ -556,7 +556,7 @@ def test_thousands_of_problems_are_bounded() -> None:
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(data: object, path: str) -> None:
-    assert [w.path for w in described(data).warnings] == [path]
+    assert [w.path for w in parse_description(data).warnings] == [path]
 
 
 @pytest.mark.parametrize(
@@ -570,7 +570,7 @@ def test_what_is_probably_not_meant_is_a_warning(data: object, path: str) -> Non
     ],
 )
 def test_what_is_meant_has_no_warnings(data: object) -> None:
-    assert described(data).warnings == ()
+    assert parse_description(data).warnings == ()
 
 
 # ---- whatever it is

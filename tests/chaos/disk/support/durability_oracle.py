@@ -102,7 +102,7 @@ def keep_them(
     if not (root / "db").exists():
         assert not promised, "the store is gone"
         return {}
-    mark = head_file.look(root / "db")
+    mark = head_file.read_head(root / "db")
     assert not promised.position or (mark is not None and mark.position >= promised.position), (
         mark,
         promised.position,

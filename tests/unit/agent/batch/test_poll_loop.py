@@ -17,7 +17,7 @@ from jobscribe.agent.batch.command_runner import Ran
 from jobscribe.agent.batch.state import Task
 from jobscribe.agent.slurm.pending_reasons import never
 from jobscribe.agent.slurm.script_markers import OVER
-from jobscribe.diagnosis.classification import by_facts
+from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.api.requests import Trace
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.ids import Token
@@ -138,7 +138,7 @@ async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground,
     assert end.batch.canceled_by == name  # type: ignore[union-attr]
     mine = by == os.getuid()
     assert end.exit.facts.canceled_by_user is mine  # type: ignore[union-attr]
-    assert by_facts(end.exit).cause == ("slurmCanceledByUser" if mine else "slurmCanceledByOther")
+    assert classify_by_facts(end.exit).cause == ("slurmCanceledByUser" if mine else "slurmCanceledByOther")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from jobscribe.agent.keeper.executions import process_sampler
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux import cgroup_memory
 from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, KernelLogReader
-from jobscribe.diagnosis.classification import by_facts
+from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo
 from jobscribe.protocol.launch.job_script import script
@@ -148,7 +148,7 @@ def test_limits_of_one_process_are_known_from_the_text_and_from_its_processes(
     script.write_text("ulimit -t 1\nwhile :; do :; done\n")
     exit_ = keeper.run(command=("/bin/sh", str(script)))
     assert exit_.signal == signal.SIGKILL and facts_of(exit_).ulimits == ("ulimit -t 1",)
-    assert by_facts(exit_).cause == "cpuLimit"
+    assert classify_by_facts(exit_).cause == "cpuLimit"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_log_is_compacted_after_it_was_said_what_that_saves(run: Run, root: Pa
     )
     assert run("--root", str(root), "db", "check").code == 0
     assert (
-        "2 earlier events were folded into this one"
+        "2 earlier events folded into this one"
         in run("--root", str(root), "db", "story", JIDS[0]).out
     )
 
@@ -184,7 +184,7 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     for again, said in (
         (["backup", str(tmp_path / "b")], "not an empty folder"),
         (["restore", str(tmp_path / "b")], "--replace"),
-        (["restore", str(tmp_path)], "is no backup"),
+        (["restore", str(tmp_path)], "is not a backup"),
     ):
         refused = run("--root", str(root), "db", *again)
         assert refused.code == 125 and said in refused.err
@@ -193,7 +193,7 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     ).json()
     assert (restored["events"], restored["position"], restored["lostUpTo"]) == (5, 5, 5)
     assert (
-        "the log goes on from position 5" in run("--root", str(root), "db", "story", "system").out
+        "the log continues from position 5" in run("--root", str(root), "db", "story", "system").out
     )
     assert run("--root", str(root), "db", "check").code == 0
     assert run(

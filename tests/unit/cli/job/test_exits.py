@@ -46,23 +46,23 @@ def test_an_exit_code_a_signal_or_a_row_is_explained(offline: Run, code: str, fi
 def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "137").out
     for text in (
-        "  reason   It exited with 137. A shell says so when SIGKILL",
-        "  type     unknown: whose",
+        "  reason   Exit code 137. A shell returns it if SIGKILL",
+        "  type     unknown: responsible side",
         "  try      Read the last",
         "explain-exit -9 ",
         "  may be   SIGKILL: lack of memory",
     ):
         assert text in out
     out = offline("job", "exits", "-9").out
-    assert (
-        "  type     if so: platform: " in out and "  again    if so: trying again helps" in out
-    ), "who sent it is not known"
+    assert "  type     if so: platform: " in out and "  again    if so: a retry helps" in out, (
+        "who sent it is not known"
+    )
     assert (
         "explain-exit -9   (signal 9, SIGKILL, if you mean the signal)"
         in offline("explain-exit", "9").out
     )
     assert (
-        "134 or 139, as scripts do whose command SIGABRT or SIGSEGV ended"
+        "134 or 139, as from a script whose command was ended by SIGABRT or SIGSEGV"
         in offline("job", "exits", "4139").out
     )
     assert (
@@ -117,10 +117,11 @@ def test_slurms_two_numbers_and_the_cause_that_a_code_alone_is(
 def test_a_cause_is_explained_by_its_word(offline: Run) -> None:
     out = offline("explain-exit", "outofmemory").out
     assert (
-        out.splitlines()[0] == "outOfMemory: Memory ran out, and the kernel killed a process of it."
+        out.splitlines()[0]
+        == "outOfMemory: Memory ran out, and the kernel killed a process of the job."
     )
     for text in (
-        "  whose    of the job",
+        "  whose    caused by the job",
         "  not      canceled by anyone",
         "           a time limit",
         "  try      give it more memory",

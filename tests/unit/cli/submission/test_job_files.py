@@ -84,7 +84,7 @@ def test_what_is_wrong_is_told_with_file_and_line_and_nothing_is_sent(
     path = file(BAD)
     ended = run("job", "submit", "-f", path)
     assert (ended.code, ended.out, fake.requests) == (125, "", [])
-    assert f"{path}:5: roles.worker.minFaild: there is no such key; right: `minFailed`" in ended.err
+    assert f"{path}:5: roles.worker.minFaild: unknown key; right: `minFailed`" in ended.err
     assert f"{path}:6: roles.worker.minFailed: 3 is more than the 2 tasks" in ended.err
     assert "nothing was submitted: 2 problems" in ended.err
 
@@ -257,7 +257,7 @@ def test_images_and_volumes_that_cannot_be_are_told_with_their_lines(alone: Run,
         "image: ",
         "capital letters",
         "roles.worker.image: ",
-        "no tag",
+        "not a tag",
         "roles.worker.volumes[0]: it is a relative path",
     ):
         assert word in ended.out

@@ -24,7 +24,7 @@ from jobscribe.protocol.api.job_arrays import index_of, parse_indices
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import CODES
 from jobscribe.schema.fields import InvalidDocument
-from jobscribe.schema.jobs.description import described, runs
+from jobscribe.schema.jobs.description import build_runs, parse_description
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.runs.plan import plan
 
@@ -339,7 +339,7 @@ class FakeSupervisor:
     def _run_description(self, body: dict[str, Any]) -> dict[str, Any]:
         numbers = itertools.count(1)
         try:
-            made = runs(described(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
+            made = build_runs(parse_description(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
         except InvalidDocument as e:
             refused = Refused("badRequest", e.sentence)
             refused.answer = (

@@ -397,17 +397,17 @@ def test_the_record_says_what_it_means_and_that_nothing_follows() -> None:
     [
         (
             requested(waits_for=(After(compute_jid=OTHER),)),
-            "(request request-7): 2 x ps, 3 x worker; it waits for 1 other run",
+            "(request request-7): 2 x ps, 3 x worker; waits for 1 other run",
         ),
         (
             DependencyEnded(
                 at=T, serial=7, compute_jid=OTHER, compute_job_serial=3, status="error"
             ),
-            f"run 7 waited for run 3 of {OTHER}, which is error",
+            f"run 7 no longer waits for run 3 of {OTHER}, which is error",
         ),
         (
             TaskHeld(at=T, token=token("worker", 1), exit=ExitInfo(code=3), secs=9.0),
-            "task worker/1 of run 7 attempt 1 failed and is kept for 9 s, so that it can be looked at: exit code 3",
+            "task worker/1 of run 7 attempt 1 failed and is held for 9 s for debugging: exit code 3",
         ),
         (
             ended(token("worker", 1), code=3, diagnosis=USER_FAULT),
@@ -415,20 +415,20 @@ def test_the_record_says_what_it_means_and_that_nothing_follows() -> None:
         ),
         (
             ended(token("ps", 1), code=None, signal=15, stop_reason="decided"),
-            "task ps/1 of run 7 attempt 1 ended: ended by signal 15 (SIGTERM), stopped by us (decided)",
+            "task ps/1 of run 7 attempt 1 ended: ended by signal 15 (SIGTERM), stopped by jobscribe (decided)",
         ),
         (
             AttemptDecided(
                 at=T, serial=7, attempt=1, succeeded=True, reason="enough", role="worker", index=2
             ),
-            "run 7 attempt 1 is decided by worker/2, it succeeds: enough",
+            "run 7 attempt 1 decided by worker/2, success: enough",
         ),
         (
             AttemptDecided(at=T, serial=7, attempt=2, succeeded=False, reason="too many"),
-            "run 7 attempt 2 is decided, it fails: too many",
+            "run 7 attempt 2 decided, failure: too many",
         ),
-        (failure()[14], "run 7 attempt 1 ended: exit; another one follows after 2 s: once more"),
-        (failure()[25], "run 7 attempt 2 ended: exit; no other follows: each was used"),
+        (failure()[14], "run 7 attempt 1 ended: exit; next attempt in 2 s: once more"),
+        (failure()[25], "run 7 attempt 2 ended: exit; no retry: each was used"),
     ],
 )
 def test_the_story_says_it(event: JobEvent, said: str) -> None:

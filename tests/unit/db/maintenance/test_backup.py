@@ -77,7 +77,7 @@ def test_a_backup_of_a_store_in_use_is_all_of_one_moment(tmp_path: Path) -> None
     disk.tell(JIDS[2], *life(1, jid=JIDS[2]))
     disk.store.close()
     assert events(tmp_path / "b") == events(tmp_path / "root" / "db")[:13]
-    assert head_file.look(tmp_path / "b") == head_file.DurablePosition(
+    assert head_file.read_head(tmp_path / "b") == head_file.DurablePosition(
         13, events(tmp_path / "b")[-1][-1]
     )
     (tmp_path / "empty").mkdir()
@@ -220,7 +220,7 @@ def test_a_restored_store_is_what_it_was_and_gives_away_nothing_twice(tmp_path: 
         13,
         25,
     )
-    assert checkpoints.serial_floor(system) == 5_000_000_001 and checkpoints.set_back(system)
+    assert checkpoints.serial_floor(system) == 5_000_000_001 and checkpoints.is_rolled_back(system)
     assert disk.store.receipt(UID, "rsim00000") is not None
     disk.jobs.clear()
     disk.tell(JIDS[2], requested(1, jid=JIDS[2])) if disk.versions.pop(
@@ -258,8 +258,8 @@ def test_what_upkeep_kept_aside_can_be_put_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda b: (b / "head").unlink(), "no whole backup"),
-        (lambda b: (b / "events.sqlite").unlink(), "is no backup"),
+        (lambda b: (b / "head").unlink(), "not a complete backup"),
+        (lambda b: (b / "events.sqlite").unlink(), "is not a backup"),
         (lambda b: os.truncate(b / "events.sqlite", 8192), "is damaged"),
         (lambda b: (b / "events.sqlite").write_text("nonsense" * 1000), "is damaged"),
         (
@@ -294,7 +294,7 @@ def test_a_store_in_use_is_no_backup(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"store in use.*jobscribe db backup"):
         restore(tmp_path / "other", tmp_path / "root" / "db")
     disk.store.close()
-    with pytest.raises(Refusal, match="is the store itself"):
+    with pytest.raises(Refusal, match="is the store of this root"):
         restore(tmp_path / "root", tmp_path / "root" / "db", replace=True)
 
 

@@ -255,10 +255,10 @@ def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it()
         ([start, back, start, stop], False),
     ):
         rows = stored(events, SYSTEM)
-        assert checkpoints.set_back(rows) is owed
+        assert checkpoints.is_rolled_back(rows) is owed
         folded = checkpoint(SYSTEM, rows, rules)
         assert (
-            checkpoints.set_back([] if folded is None else [folded.row, *rows[folded.count :]])
+            checkpoints.is_rolled_back([] if folded is None else [folded.row, *rows[folded.count :]])
             is owed
         )
 
@@ -466,10 +466,10 @@ def test_the_story_says_that_earlier_events_were_folded_and_when(root: Path) -> 
     compact(root, now=NOW)
     (line,) = story(events_of(root, job_stream(JIDS[1])))
     assert (
-        "run 14 is completed (13 runs before it); 84 earlier events were folded into this one on 2024-02-22"
+        "run 14 is completed (13 earlier runs); 84 earlier events folded into this one on 2024-02-22"
         in line
     )
-    assert "the first was of 2023-11-14 22:13:21" in line and "parts of it are not kept" in line
+    assert "the first from 2023-11-14 22:13:21" in line and "parts of it are not kept" in line
     (line,) = story(events_of(root, AGENT))
     assert "10 earlier events were folded" in line
     assert "the log up to position" in story(events_of(root, SYSTEM))[-1]
@@ -542,7 +542,7 @@ def test_a_checkpoint_must_be_the_first_of_its_stream_and_of_its_version(root: P
     (row,) = disk.store.read(job_stream(JIDS[0]))
     disk.versions[job_stream(JIDS[0])] = row.version
     disk.append(job_stream(JIDS[0]), [row.event])
-    with pytest.raises(Refusal, match=r"storeDamaged.*version 7 of .* where 7 of"):
+    with pytest.raises(Refusal, match=r"storeDamaged.*version 7 of .* instead of version 7 of"):
         disk.store.read(job_stream(JIDS[0]))
     disk.store.close()
     assert any("the checkpoint of" in p.what for p in check(root).problems)
@@ -643,12 +643,12 @@ def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_p
 
 def test_between_file_and_witness_the_log_says_which_one_it_took_the_place_of(root: Path) -> None:
     before = (root / "db" / "head").read_bytes()
-    mark = head_file.look(root / "db")
+    mark = head_file.read_head(root / "db")
     compact(root, now=NOW)
     (root / "db" / "head").write_bytes(before)
     assert check(root).ok
     Disk(root).store.close()
-    assert head_file.look(root / "db") != mark and check(root).ok
+    assert head_file.read_head(root / "db") != mark and check(root).ok
     # with a witness of anything else it is another log
     compact(root, older_than_secs=0.0, now=NOW + 5)
     for other in (b"\x01" * 16, mark.checksum):
@@ -657,7 +657,7 @@ def test_between_file_and_witness_the_log_says_which_one_it_took_the_place_of(ro
         head.reset(mark.position - 1, other)
         head.close()
         assert not check(root).ok
-        with pytest.raises(Refusal, match=r"storeDamaged.*not what was witnessed here"):
+        with pytest.raises(Refusal, match=r"storeDamaged.*differs from the head file"):
             Disk(root)
 
 

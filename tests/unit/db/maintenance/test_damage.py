@@ -280,7 +280,7 @@ def test_a_log_longer_than_its_witness_opens_with_all_of_it(
     for mark in (head_file.NOTHING, _mark(template, 10), _mark(template, len(events))):
         root = spoiled(template, tmp_path / "x", lambda db, m=mark: _write_head(db, m))
         assert outcome(root, events) == "whole"
-        assert head_file.look(root / "db") == _mark(template, len(events))
+        assert head_file.read_head(root / "db") == _mark(template, len(events))
 
 
 def test_a_log_shorter_than_its_witness_is_refused(
@@ -307,7 +307,7 @@ def test_another_log_than_the_one_witnessed_is_refused(
         tmp_path / "x",
         lambda db: _write_head(db, head_file.DurablePosition(40, bytes(16))),
     )
-    with pytest.raises(Refusal, match="position 40 of the log is not what was witnessed here"):
+    with pytest.raises(Refusal, match="position 40 of the log has a checksum that differs from the head file"):
         SqliteStore(root / "db" / "events.sqlite", lambda call: call())
 
 
@@ -324,7 +324,7 @@ def test_a_torn_slot_of_the_witness_leaves_the_one_before(
                     f.write(b"\xee" * 3)
 
             root = spoiled(template, tmp_path / "x", spoil)
-            mark = head_file.look(root / "db")
+            mark = head_file.read_head(root / "db")
             assert mark is not None and mark.position >= len(events) - 1
             assert outcome(root, events) == "whole"
 

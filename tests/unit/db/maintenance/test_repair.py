@@ -179,7 +179,7 @@ def test_the_command_that_a_refusal_names_works(
     assert len(list((root / "supervisor-job").glob("*.json"))) == report.jobs == done.jobs
     disk = Disk(root)
     system = disk.store.read(SYSTEM)
-    assert checkpoints.set_back(system)
+    assert checkpoints.is_rolled_back(system)
     last = system[-1]
     if (Path(done.kept_aside) / "head").exists() and what != "the witness is destroyed":
         assert last.position >= (26 if "another" not in what else 7)
@@ -322,7 +322,7 @@ def test_only_streams_that_lose_an_event_are_set_back_and_never_by_half_a_transa
     tmp_path: Path, harm: str
 ) -> None:
     disk = history(tmp_path / "root")
-    path, mark = disk.path, head_file.look(disk.path.parent)
+    path, mark = disk.path, head_file.read_head(disk.path.parent)
     with contextlib.closing(sqlite3.connect(path)) as c:
         rows = c.execute(
             "SELECT position, stream, version, at, type FROM events ORDER BY position"

@@ -91,7 +91,7 @@ def test_check_changes_nothing(root: Path) -> None:
             "index",
             "the row of EPRSuser-sim00002-command",
         ),
-        ("UPDATE jobs SET busy = 0 WHERE jid LIKE '%00000-%'", "index", "listed as busy"),
+        ("UPDATE jobs SET busy = 0 WHERE jid LIKE '%00000-%'", "index", "0 busy jobs"),
         (
             "UPDATE jobs SET position = position + 1 WHERE jid LIKE '%00002-%'",
             "index",
@@ -100,7 +100,7 @@ def test_check_changes_nothing(root: Path) -> None:
         (
             "DELETE FROM jobs WHERE jid LIKE '%00002-%'",
             "index",
-            "4 jobs are listed, 5 are in the log",
+            "the index has 4 jobs, the log has 5",
         ),
         (
             "UPDATE jobs SET jid = 'EPRSuser-simXXXXX-command' WHERE jid LIKE '%00002-%'",
@@ -141,7 +141,7 @@ def test_check_finds_versions_that_are_not_continuous(root: Path) -> None:
     disk.store.close()
     report = check(root)
     assert any(
-        p.where == "stream" and "system has version 6 where 3 should be" in p.what
+        p.where == "stream" and "system has version 6 instead of 3" in p.what
         for p in report.problems
     ), report.problems
 
@@ -270,7 +270,7 @@ def test_a_log_shorter_than_its_witness_is_not_rebuilt(root: Path) -> None:
 
 def test_a_log_without_its_witness_is_not_rebuilt(root: Path) -> None:
     (root / "db" / "head").unlink()
-    with pytest.raises(Refusal, match="witness is missing"):
+    with pytest.raises(Refusal, match="head file is missing"):
         rebuild(root)
 
 

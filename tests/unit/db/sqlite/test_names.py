@@ -127,15 +127,15 @@ def test_the_store_in_memory_has_the_same(root: Path) -> None:
     [
         (
             "DELETE FROM names WHERE name = '4712'",
-            f"the slurm 4712 of job/{OTHER} cannot be found by its name",
+            f"the index lacks the slurm name 4712 of job/{OTHER}",
         ),
         (
             "UPDATE names SET stream = 'job/x' WHERE name = 'request-1'",
-            "cannot be found by its name",
+            "the index lacks",
         ),
         (
             "INSERT INTO names VALUES ('stranger', 'op', 'job/x')",
-            "1 names lead to what no event says",
+            "1 names in the index belong to no event",
         ),
     ],
 )
@@ -249,16 +249,16 @@ def test_the_version_before_refuses_it_as_a_newer_one(
 def test_what_takes_long_says_how_far_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     first_layout(root)
-    opened(root, say=said.append).close()
+    opened(root, log=said.append).close()
     assert said == [], "nothing is said of what is quick"
     first_layout(root)
     monkeypatch.setattr(name_table, "BATCH", 2)
     monkeypatch.setattr(migrations, "SLOW_SECS", 0.0)
     connection = schema.open_for_writing(root / "db" / "events.sqlite")
-    migrations.bring_up(connection, 1, said.append)
+    migrations.migrate(connection, 1, said.append)
     connection.close()
     assert (
-        said[0] == "the event store of an earlier version gets its index of names: 2 of 12 events"
+        said[0] == "migrating the event store of an earlier version: 2 of 12 events indexed by name"
         and len(said) == 6
     )
 

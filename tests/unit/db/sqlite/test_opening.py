@@ -20,7 +20,7 @@ from jobscribe.db.maintenance.verification import check
 from jobscribe.db.sqlite import head_file, opening, receipt_retention, schema, writer
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
-from jobscribe.db.store.disk_errors import passing
+from jobscribe.db.store.disk_errors import is_retryable
 from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.errors import Refusal
 
@@ -67,9 +67,9 @@ def test_a_store_is_open_once(tmp_path: Path) -> None:
     )
     assert other.returncode == 1 and "rootBusy" in other.stderr
     disk.tell(JID, *life(1))
-    assert head_file.held(tmp_path / "db")
+    assert head_file.is_locked(tmp_path / "db")
     disk.store.close()
-    assert not head_file.held(tmp_path / "db")
+    assert not head_file.is_locked(tmp_path / "db")
     opened(tmp_path).close()
 
 
@@ -178,7 +178,7 @@ def test_a_disk_that_fails_is_told_from_a_file_that_is_damaged(
         raise _sqlite_error(code)
 
     with monkeypatch.context() as m:
-        m.setattr(opening, "settle", settle)
+        m.setattr(opening, "sync_all", settle)
         with pytest.raises(Refusal, match=refusal):
             opened(tmp_path)
     opened(tmp_path).close()
@@ -199,7 +199,7 @@ class Killed(BaseException):
         (opening, "open_for_writing"),
         (opening, "create"),
         (opening, "verify_tail"),
-        (opening, "settle"),
+        (opening, "sync_all"),
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
@@ -290,7 +290,7 @@ def _sqlite_error(code: int) -> sqlite3.OperationalError:
     ],
 )
 def test_only_errors_that_leave_the_log_as_it_was_may_pass(error: Exception, right: bool) -> None:
-    assert passing(error) is right
+    assert is_retryable(error) is right
 
 
 @pytest.mark.parametrize(

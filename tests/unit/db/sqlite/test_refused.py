@@ -118,13 +118,13 @@ STORES: list[tuple[str, Callable[[Path], object], str, str]] = [
         "of another root, longer",
         lambda r: of_another_root(r, 5),
         "storeDamaged",
-        "position 13 .* not what was witnessed here: the file is of another root",
+        "position 13 .* differs from the head file: the log belongs to another root",
     ),
     (
         "of another root, as long",
         lambda r: of_another_root(r, 2),
         "storeDamaged",
-        "position 13 .* not what was witnessed here: the file is of another root",
+        "position 13 .* differs from the head file: the log belongs to another root",
     ),
     (
         "of another root, shorter",
@@ -184,7 +184,7 @@ def test_a_store_that_must_not_be_opened_is_refused_and_left_as_it_was(
         assert refused.value.code == code and CODES[code].advice
         assert str(root) in refused.value.sentence
         assert state(root) == before
-        assert not head_file.held(root / "db"), "and let go of"
+        assert not head_file.is_locked(root / "db"), "and let go of"
 
 
 def test_a_root_of_somebody_else_is_refused(

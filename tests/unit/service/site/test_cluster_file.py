@@ -166,7 +166,7 @@ clusters:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("    name: b\n", ["line 3", "'name' is there twice"]),
+        ("    name: b\n", ["line 3", "'name' occurs twice"]),
         ("    acces: ssh\n", ["F:3: clusters[0].acces is not known; did you mean 'access'?"]),
         (
             "    access: telnet\n",
@@ -252,8 +252,8 @@ clusters:
             "    callSecs: 2d00:00:00\n",
             ["clusters[0].callSecs: must be more than 0 seconds and at most a day"],
         ),
-        ('    setup: "a\\r\\nb"\n', ["F:3: clusters[0].setup: its lines end as on Windows"]),
-        ('    setup: "a\\x07"\n', ["clusters[0].setup: it has the character"]),
+        ('    setup: "a\\r\\nb"\n', ["F:3: clusters[0].setup: its lines end with CR LF (Windows)"]),
+        ('    setup: "a\\x07"\n', ["clusters[0].setup: it contains the character"]),
         ("    setup: |\n      #SBATCH -p x\n", ["clusters[0].setup: line 1 begins with #SBATCH"]),
         (
             "    setup: " + "x" * 70_000 + "\n",
@@ -273,9 +273,9 @@ clusters:
         ),
         (
             "    directives: [output]\n",
-            ['clusters[0].directives: "output" is not for directives: the system says it itself'],
+            ['clusters[0].directives: "output" is not for directives: jobscribe sets it'],
         ),
-        ("    directives: [mem]\n", ['"mem" is not for directives: say it with `memory`']),
+        ("    directives: [mem]\n", ['"mem" is not for directives: use `memory` instead']),
         ("    directives: [outp]\n", ['sbatch may read "outp" as output']),
         (
             "    directives: [exclusive, exclusive]\n",
@@ -317,7 +317,7 @@ clusters:
         ),
         (
             "    defaults: {nodes: 3, tasks: 2}\n",
-            ["F:3: clusters[0].defaults: 2 `tasks` leave some of 3 `nodes` without any"],
+            ["F:3: clusters[0].defaults: 3 `nodes` are more than 2 `tasks`"],
         ),
         (
             "    defaults: {directives: [array=1-9]}\n",

@@ -138,7 +138,7 @@ callSecs: 5
     ("more", "words"),
     [
         ("netwrok: none\n", ["F:4: netwrok is not known; did you mean 'network'?"]),
-        ("image: x\n", ["line 4", "'image' is there twice"]),
+        ("image: x\n", ["line 4", "'image' occurs twice"]),
         ("sequential: {cpu: 1}\n", ["F:4: sequential.cpu is not known; did you mean 'cpus'?"]),
         ("sequential: 7\n", ["F:4: sequential: must be a mapping of limits"]),
         ("sequential:\n  cpus: 0\n", ["F:5: sequential.cpus: must be a whole number of cores"]),

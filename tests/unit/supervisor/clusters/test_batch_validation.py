@@ -19,7 +19,7 @@ from jobscribe.schema.jobs.batch_rules import (
     RESERVED,
     NodeLimits,
     directive_problem,
-    gang,
+    gang_request,
     nodes_of,
     setup_problem,
     tasks_of,
@@ -190,10 +190,10 @@ def test_a_run_that_was_checked_passes_again() -> None:
                 "`nodes`: 2 are asked for; partition 'big' of cluster 'a' takes no run with less than 10"
             ],
         ),
-        (BatchRequest(nodes=3, tasks=2), ["2 `tasks` leave some of 3 `nodes` without any"]),
+        (BatchRequest(nodes=3, tasks=2), ["3 `nodes` are more than 2 `tasks`"]),
         (
             BatchRequest(nodes=2, tasks=9, tasks_per_node=4),
-            ["9 `tasks` do not fit on 2 `nodes` with 4 `tasksPerNode`: these are 8"],
+            ["9 `tasks` do not fit on 2 `nodes` with 4 `tasksPerNode` (at most 8)"],
         ),
         (BatchRequest(modules=("a", "b", "a")), ['`modules` name "a" twice']),
         (
@@ -202,14 +202,17 @@ def test_a_run_that_was_checked_passes_again() -> None:
         ),
         (
             BatchRequest(directives=("output=/etc/x",)),
-            ['`directives`: "output" is not for directives: the system says it itself'],
+            ['`directives`: "output" is not for directives: jobscribe sets it'],
         ),
         (
             BatchRequest(directives=("arr=1-9",)),
-            ['sbatch may read "arr" as array: say it with `array`'],
+            ['sbatch may read "arr" as array: use `array`'],
         ),
-        (BatchRequest(setup="a\r\nb"), ["`setup`: its lines end as on Windows"]),
-        (BatchRequest(setup="a\n\x1b[2J"), ['`setup`: it has the character "\\x1b" in line 2']),
+        (BatchRequest(setup="a\r\nb"), ["`setup`: its lines end with CR LF (Windows)"]),
+        (
+            BatchRequest(setup="a\n\x1b[2J"),
+            ['`setup`: it contains the character "\\x1b" in line 2'],
+        ),
         (BatchRequest(setup="ok\n  #SBATCH --uid=0"), ["`setup`: line 2 begins with #SBATCH"]),
     ],
 )
@@ -454,7 +457,7 @@ def test_nodes_may_be_asked_for_with_roles_and_the_defaults_of_sizes_do_not_coun
     ("wishes", "words"),
     [
         (BatchRequest(nodes=5), "5 `nodes` are more than the 4 tasks of all roles"),
-        (BatchRequest(tasks=7), "`tasks` is 7, and the roles say themselves that there are 4"),
+        (BatchRequest(tasks=7), "`tasks` is 7, but the roles have 4 tasks"),
         (BatchRequest(tasks_per_node=3), "`tasksPerNode` is for runs without roles"),
         (
             BatchRequest(memory_mb=399),
@@ -516,7 +519,7 @@ _counts = st.none() | st.integers(1, 70)
 def test_an_allocation_has_what_its_tasks_need(
     roles: list[TaskRole], room: NodeLimits, nodes: int | None
 ) -> None:
-    made, wrong = gang(roles, BatchRequest(nodes=nodes), room)
+    made, wrong = gang_request(roles, BatchRequest(nodes=nodes), room)
     count = sum(r.tasks for r in roles)
     assert (
         bool(wrong) == ((nodes or 0) > count)

@@ -534,9 +534,9 @@ def test_the_diagnosis_of_the_task_that_stands_for_the_run_is_told_in_words(kit)
         "code": 3011,
         "phrase": "crash",
         "type": "user",
-        "whose": "of the job: its program, its input, or what was asked for it",
+        "whose": "caused by the job: its program, its input, or its request",
         "behavior": "unknown",
-        "again": "whether trying again helps is not known",
+        "again": "the effect of a retry is unknown",
         "reason": "It crashed.",
         "solutions": ["Look.", "Try less."],
         "hint": "disk full",
@@ -792,6 +792,6 @@ def test_a_class_of_an_older_version_that_contradicts_the_cause_is_not_told(kit)
 def test_a_time_limit_is_no_cancel_that_anyone_asked_for(kit):
     answer = ask(ended(kit, ExitInfo(signal=15, stop_reason="timeLimit"), time_limit_secs=9.0))
     assert answer["cause"] == "timeLimit" and answer["not"] == [
-        "asked for by anyone",
+        "canceled by anyone",
         "its own exit",
     ]

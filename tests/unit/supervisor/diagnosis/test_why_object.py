@@ -147,7 +147,7 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
         "the kernel's log says nothing here: not permitted to read the kernel log"
         in answer["evidence"]
     )
-    assert any(line.startswith("who can send SIGKILL") for line in answer["evidence"]) and any(
+    assert any(line.startswith("possible senders of SIGKILL") for line in answer["evidence"]) and any(
         "want of memory" in line for line in answer["not"]
     )
     assert "kernel's log" not in str(ask(ended(kit, ExitInfo(code=3, facts=unread))))
@@ -170,7 +170,7 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
         ),
         (
             ExitInfo(code=141, last_lines="x: Broken pipe"),
-            "it ended with exit code 141: it wrote to a pipe or connection that nobody read from any more (likely)",
+            "it ended with exit code 141: it wrote to a pipe or connection that no process read from any more (likely)",
         ),
         *(
             (
@@ -181,11 +181,11 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
         ),
         (
             ExitInfo(signal=13),
-            "it was ended by SIGPIPE, which this system did not send: it wrote to a pipe or connection that nobody read from any more",
+            "it was ended by SIGPIPE, which this system did not send: it wrote to a pipe or connection that no process read from any more",
         ),
         (
             ExitInfo(signal=1),
-            "it was ended by SIGHUP, which this system did not send: a terminal or a session that it belonged to was closed",
+            "it was ended by SIGHUP, which this system did not send: its terminal or session was closed",
         ),
         (
             ExitInfo(code=1, last_lines="cp: x: No space left on device"),
@@ -196,7 +196,7 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
                 code=1,
                 last_lines='Traceback (most recent call last):\n  File "a.py", line 3, in f\nKeyError: 7',
             ),
-            "it ended by itself with exit code 1: a Python program ended with an exception that nothing caught (KeyError: 7) (likely)",
+            "it ended by itself with exit code 1: a Python program ended with an uncaught exception (KeyError: 7) (likely)",
         ),
     ],
 )
@@ -263,7 +263,7 @@ def test_our_own_intent_is_told_with_who_had_it_and_when(kit):
         in answer["evidence"]
     )
     assert (
-        "before the first signal it was noted there that this system ends it (cancel)"
+        "jobscribe recorded its decision to stop before the first signal (cancel)"
         in answer["evidence"]
     )
     assert answer["not"] == ["a time limit", "its own exit"]

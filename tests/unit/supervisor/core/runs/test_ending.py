@@ -249,10 +249,10 @@ def test_the_events_say_it(kit):
     exited, late = (e for _, e in stage.log if isinstance(e, TaskExited | LateStopRequested))
     assert (
         sentence(exited)
-        == f"task main/0 of run {token.serial} attempt 1: its command ended: exit code 3; something of it is still there"
+        == f"task main/0 of run {token.serial} attempt 1: command ended: exit code 3; other processes are still alive"
     )
     assert sentence(late) == (
-        f"run {token.serial} was asked to stop (cancel) by user0001 after its command had ended, which does not change its result"
+        f"stop of run {token.serial} requested (cancel) by user0001 after its command had ended; the result does not change"
     )
 
 
