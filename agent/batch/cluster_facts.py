@@ -7,7 +7,7 @@ import time
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ..slurm import output_parser
-from ..slurm.command_errors import asked_in_vain
+from ..slurm.command_errors import query_error
 from .command_runner import Ran, Run
 
 #: Pause between two looks (seconds).
@@ -47,4 +47,4 @@ async def news(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
 def _outage(ran: Ran) -> str | None:
     if ran.unsure:
         return ran.err.strip() or "a command of Slurm's was ended before it said anything"
-    return asked_in_vain(ran.code, ran.err)
+    return query_error(ran.code, ran.err)

@@ -17,7 +17,7 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo, number_of_signal
 from ...runtime.execution.folder import STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.execution.output_limit import OutputCap
-from ..slurm.job_states import together
+from ..slurm.job_states import merge_exit
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
 from .observer import ended_at, take_fence
 from .state import BatchJob, Task, state_of
@@ -51,12 +51,12 @@ def exit_of(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         words["stopReason"] = task.stop_reason
     exit_ = msgspec.convert(words, ExitInfo)
     if exit_.source == "script" and job.verdict is not None and job.verdict.kind == "over":
-        exit_ = together(exit_, job.verdict, exited_first=task.exited_first)
+        exit_ = merge_exit(exit_, job.verdict, exited_first=task.exited_first)
     state = state_of(job, task)
     if (
         exit_.source == "script" and state.state == "FAILED"
     ):  # with which code it knows better than Slurm
-        state = msgspec.structs.replace(state, sentence="Slurm says that it failed")
+        state = msgspec.structs.replace(state, sentence="Slurm reports that it failed")
     exit_ = msgspec.structs.replace(exit_, batch=state)
     return msgspec.structs.replace(exit_, facts=_facts(exit_, job))
 

@@ -65,11 +65,11 @@ class Preparation:
             )
             for token, spec in asked.tasks
         ]
-        wishes = _wishes(asked.tasks[0][1])
+        request = _request(asked.tasks[0][1])
         state = BatchState(
             cluster=self._cluster.name,
-            partition=wishes.partition or "",
-            account=wishes.account or "",
+            partition=request.partition or "",
+            account=request.account or "",
         )
         lead = tasks[0].token
         return BatchJob(
@@ -100,20 +100,20 @@ class Preparation:
 
     def _submission(self, job: BatchJob, asked: Asked) -> Submission:
         limits = [t.limit for t in job.tasks if t.limit is not None]
-        wishes = _wishes(asked.tasks[0][1])
+        request = _request(asked.tasks[0][1])
         steps = tuple(
             Step(
                 token=token,
                 folder=task.folder,
-                cores=_wishes(spec).cores or 1,
-                gpus=_wishes(spec).gpus or 0,
+                cores=_request(spec).cores or 1,
+                gpus=_request(spec).gpus or 0,
                 job_file=f"{spec.run_dir}/{JOB}" if job.gang else None,
             )
             for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True)
         )
         return Submission(
             steps=steps,
-            wishes=wishes,
+            request=request,
             cluster=self._cluster,
             deployment=self._deployment,
             time_limit_secs=max(limits) if limits else None,
@@ -144,7 +144,7 @@ class Preparation:
         _link(folder, spec.run_dir, token)
 
 
-def _wishes(spec: TaskSpec) -> BatchRequest:
+def _request(spec: TaskSpec) -> BatchRequest:
     return BatchRequest() if spec.batch is msgspec.UNSET else spec.batch
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...protocol.clusters.batch import BatchState
 from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
-from ..slurm.job_states import Verdict, judge
+from ..slurm.job_states import SlurmStatus, job_status
 from ..slurm.output_parser import Account, Row
 from .scheduler_queries import QueueSnapshot
 from .start import SETTLED_SECS, found
@@ -96,7 +96,7 @@ class Reconciler:
         if row is None and account is None and said.began < job.asked_at + 1.0:
             return  # it was asked for before there was anything to know
         job.account = account or (job.account if row is not None else None)
-        verdict = _ours(job, judge(self._cluster.name, row, job.account, now=time.time()))
+        verdict = _ours(job, job_status(self._cluster.name, row, job.account, now=time.time()))
         waits = verdict.kind == "waiting" and row is not None
         job.again_rounds = (
             job.again_rounds + 1 if waits and any(t.seen_at < said.began for t in job.tasks) else 0
@@ -122,7 +122,7 @@ class Reconciler:
         ):  # it has said what it knows
             job.account_mono = float("-inf")
 
-    def _learn(self, job: BatchJob, verdict: Verdict) -> None:
+    def _learn(self, job: BatchJob, verdict: SlurmStatus) -> None:
         now = time.monotonic()
         gone = verdict.kind == "absent" or verdict.stale
         job.missed = job.missed + 1 if gone else 0
@@ -151,7 +151,7 @@ def _is_it(job: BatchJob, said: Row | Account) -> bool:
     return said.name in (job.name, "allocation", "")
 
 
-def _ours(job: BatchJob, verdict: Verdict) -> Verdict:
+def _ours(job: BatchJob, verdict: SlurmStatus) -> SlurmStatus:
     """What was canceled by this system is not called anybody else's doing."""
     if (
         verdict.exit is None

@@ -22,7 +22,7 @@ from ...protocol.clusters.cluster import Cluster
 from ...runtime.execution.folder import read
 from ...runtime.filesystems import make_folder, write_atomically
 from ..slurm import output_parser
-from ..slurm.command_errors import asked_in_vain
+from ..slurm.command_errors import query_error
 from ..slurm.output_parser import Account, Row
 from .command_runner import NO_PROGRAM, Ran, Run
 
@@ -177,7 +177,7 @@ def _outage(ran: Ran) -> str | None:
     """Why nobody knows; None where it was an answer."""
     if ran.unsure or ran.code == NO_PROGRAM:
         return ran.err.strip() or f"a command of Slurm's was ended by signal {-ran.code}"
-    return asked_in_vain(ran.code, ran.err)
+    return query_error(ran.code, ran.err)
 
 
 @contextlib.contextmanager

@@ -112,7 +112,7 @@ class Submitter:
         if outage is not None:
             self._unsure(job, outage or "sbatch was ended before it said anything")
             return
-        fault, sentence = output_parser.refused(ran.err)
+        fault, sentence = output_parser.submission_error(ran.err)
         if fault == "schedulerUnreachable":
             self._unsure(job, sentence)
         else:

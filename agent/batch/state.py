@@ -12,7 +12,7 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import Token, op_id
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
-from ..slurm.job_states import Verdict
+from ..slurm.job_states import SlurmStatus
 from ..slurm.output_parser import Account
 from ..slurm.script_markers import Started
 
@@ -147,7 +147,7 @@ class BatchJob:
         #: what accounting said of it last
         self.account: Account | None = None
         #: what its last rows mean
-        self.verdict: Verdict | None = None
+        self.verdict: SlurmStatus | None = None
         #: since when Slurm calls it over, since when it knows nothing of it, since when accounting
         #: is waited for
         self.over_mono: float | None = None

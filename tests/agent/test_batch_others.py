@@ -14,7 +14,7 @@ import pytest
 from jobscribe.agent.batch import exit_info
 from jobscribe.agent.batch.command_runner import Ran
 from jobscribe.agent.batch.state import Task
-from jobscribe.agent.slurm.pending_reasons import never
+from jobscribe.agent.slurm.pending_reasons import impossible_reason
 from jobscribe.agent.slurm.script_markers import OVER
 from jobscribe.diagnosis.classification import by_facts
 from jobscribe.protocol.api.requests import Trace
@@ -116,7 +116,7 @@ async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, ho
     )  # type: ignore[union-attr]
     told = msgspec.json.encode(end).decode()
     assert (
-        "outside this system" not in told and "unix user" not in told and "canceledBy" not in told
+        "not by jobscribe" not in told and "unix user" not in told and "canceledBy" not in told
     ), told
     assert "told to from here" in end.batch.sentence or hold  # type: ignore[union-attr]
 
@@ -132,7 +132,7 @@ async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground,
     ground.slurm.end(job, "CANCELLED")
     end = await ground.ended(token)
     name = pwd.getpwuid(by).pw_name
-    assert end.exit is not None and f"by unix user {name}, outside this system" in str(
+    assert end.exit is not None and f"by unix user {name} (not by jobscribe)" in str(
         end.exit.detail
     )
     assert end.batch.canceled_by == name  # type: ignore[union-attr]
@@ -245,7 +245,7 @@ async def test_a_failure_that_its_script_has_told_has_its_code(ground: Ground) -
     ],
 )
 def test_what_the_partition_never_takes(reason: str, word: str) -> None:
-    assert word in str(never(reason))
+    assert word in str(impossible_reason(reason))
 
 
 @pytest.mark.parametrize(

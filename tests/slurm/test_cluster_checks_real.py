@@ -18,7 +18,7 @@ from slurm_yard import ACCOUNT, Sites, Slurm
 
 from jobscribe.agent.batch.cluster_facts import news
 from jobscribe.agent.batch.command_runner import Commands
-from jobscribe.agent.slurm.sbatch_directives import of_wishes
+from jobscribe.agent.slurm.sbatch_directives import request_lines
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters
@@ -46,7 +46,7 @@ def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:
 
 def tried(slurm: Slurm, users: Users, wishes: BatchRequest, secs: float | None = None) -> str:
     """Slurm's own word about this, with nothing submitted: nothing where it would take it."""
-    lines = of_wishes(wishes, allowed=LAB.directives, time_limit_secs=secs)
+    lines = request_lines(wishes, allowed=LAB.directives, time_limit_secs=secs)
     options = [line.removeprefix("#SBATCH ").replace('"', "") for line in lines]
     said = users.run(
         "alice",
