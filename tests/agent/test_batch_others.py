@@ -51,7 +51,7 @@ async def test_what_had_started_and_waits_again_is_taken_out_of_the_queue(
     end = await ground.ended(token)
     assert job.state == "CANCELLED" and end.exit is not None
     assert (
-        "queue again after it had started" in str(end.exit.detail)
+        "requeued in Slurm after it had started" in str(end.exit.detail)
         and end.exit.source == "scheduler"
     )
     assert end.batch.canceled_by == "" and "nothing is run a second time" in end.batch.sentence  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
     end = await ground.ended(token)
     assert (
         end.exit is not None
-        and "queue again after it had started" in str(end.exit.detail)
+        and "requeued in Slurm after it had started" in str(end.exit.detail)
         and end.batch.canceled_by == ""
     )  # type: ignore[union-attr]
 
@@ -118,7 +118,7 @@ async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, ho
     assert (
         "not by jobscribe" not in told and "unix user" not in told and "canceledBy" not in told
     ), told
-    assert "told to from here" in end.batch.sentence or hold  # type: ignore[union-attr]
+    assert "canceled by jobscribe" in end.batch.sentence or hold  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("by", [0, 1])

@@ -16,7 +16,7 @@ from hpc import Sshd, Users
 from real_site import Site, req_id, shell, until
 from slurm_yard import ACCOUNT, Sites, Slurm
 
-from jobscribe.agent.batch.cluster_facts import news
+from jobscribe.agent.batch.cluster_facts import cluster_status
 from jobscribe.agent.batch.command_runner import Commands
 from jobscribe.agent.slurm.sbatch_directives import request_lines
 from jobscribe.protocol.api.requests import RunSpec
@@ -34,7 +34,9 @@ Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def told(slurm: Slurm, users: Users, who: str = "alice") -> ClusterStatus:
     """What this user's agent would tell of the cluster."""
-    return asyncio.run(news(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env})))
+    return asyncio.run(
+        cluster_status(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env}))
+    )
 
 
 def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:

@@ -221,7 +221,7 @@ def its_limit_in_full_minutes(stage: Stage) -> None:
         sentence=["its time limit of 3 s"],
         evidence=["full minutes: 60 s"],
         tries=["longer time limit"],
-        never=["outside this system", "unix user"],
+        never=["not by jobscribe", "unix user"],
     )
     assert said["exit"]["stopReason"] == "timeLimit" and said["canceledAfterSecs"] == 3
     (job,) = until(
@@ -358,7 +358,7 @@ def put_into_the_queue_again(stage: Stage) -> None:
         "scheduler",
         "CANCELLED",
         nap=nap,
-        sentence=["queue again after it had started", "nothing is run a second time"],
+        sentence=["requeued in Slurm after it had started", "nothing is run a second time"],
         never=["unix user", "not by jobscribe"],
     )
     assert stage.site.output(run).body == b"once\n" and said["batch"]["restarts"] == 1, said

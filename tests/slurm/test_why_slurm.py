@@ -187,7 +187,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
         "unknown",
         "SIGKILL",
         "by whom is not known",
-        "the kernel log of its node cannot be seen from here",
+        "the agent cannot read the kernel log of the node",
         tries="look for what kills",
     )
 
