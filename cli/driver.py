@@ -14,7 +14,7 @@ from .services.up import assignments
 from .session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ..drivers.sbatch.cluster_check import Line
+    from ..drivers.sbatch.cluster_check import CheckResult
     from ..drivers.sbatch.login_node.channel import Channel
     from ..protocol.clusters.cluster import Cluster
     from ..runtime.log.logger import Log
@@ -98,7 +98,7 @@ def check(
     s = session()
     settings, clusters = _configured(s, file, sets, cluster)
     given = {"user": user, "password_stdin": password_stdin, "key": key, "certificate": certificate}
-    found: list[Line] = []
+    found: list[CheckResult] = []
     try:
         for each in clusters:
             asyncio.run(_checked(s, settings, each, given, found))
@@ -140,13 +140,17 @@ def _configured(
 
 
 async def _checked(
-    s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]"
+    s: Session,
+    settings: "Settings",
+    cluster: "Cluster",
+    given: dict[str, Any],
+    found: "list[CheckResult]",
 ) -> None:
-    from ..drivers.sbatch.cluster_check import Line, lines, wrong
+    from ..drivers.sbatch.cluster_check import CheckResult, check_cluster, explain_failure
     from ..drivers.sbatch.login_node.channel import ChannelError
     from ..protocol.errors import Refusal
 
-    def told(line: Line) -> None:
+    def told(line: CheckResult) -> None:
         found.append(line)
         if not s.screen.json:
             s.screen.line(f"{line.cluster}: {_WORDS[line.ok]:5} {line.what}: {line.said}")
@@ -156,13 +160,15 @@ async def _checked(
     try:
         channel = await _channel(s, cluster, given)
     except (Refusal, ChannelError) as e:
-        told(wrong(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence))
+        told(
+            explain_failure(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence)
+        )
         return
     said = _HOW.get(cluster.access, "becomes {user} on {host}").format(
         host=channel.host, user=channel.user
     )
     told(
-        Line(
+        CheckResult(
             cluster=cluster.name,
             what="sign-in" if cluster.access == "ssh" else "user",
             ok=True,
@@ -170,7 +176,7 @@ async def _checked(
         )
     )
     try:
-        async for line in lines(
+        async for line in check_cluster(
             cluster, channel, deployment(settings.root), address(settings.root)
         ):
             told(line)
@@ -187,7 +193,8 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
 
         return local_channel(cluster, _uid(cluster, given["user"]))
     try:
-        from ..drivers.sbatch.ssh.sign_in import Credentials, connect
+        from ..drivers.sbatch.ssh.credentials import Credentials
+        from ..drivers.sbatch.ssh.sign_in import connect
     except ImportError as e:
         what = f"sign-in needs a package that is not installed here ({e.name})"
         raise Refusal("signInUnreachable", f"{what}: pip install 'jobscribe[sbatch]'") from None

@@ -215,7 +215,7 @@ class _ForkServer:
         self._next = 0
         self._lock = asyncio.Lock()
 
-    async def message(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send one request and return the answer. Raises Refusal("agentUnavailable")."""
         async with self._lock:
             await self._start_if_needed()

@@ -8,7 +8,7 @@ from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ..slurm import output_parser
 from ..slurm.command_errors import query_error
-from .command_runner import Ran, Run
+from .command_runner import CommandResult, Run
 
 #: Interval between queries (seconds).
 EVERY_SECS = 600.0
@@ -48,7 +48,7 @@ async def cluster_status(cluster: Cluster, user: str, run: Run) -> ClusterStatus
     )
 
 
-def _outage(ran: Ran) -> str | None:
-    if ran.unsure:
+def _outage(ran: CommandResult) -> str | None:
+    if ran.effect_unknown:
         return ran.err.strip() or "a Slurm command was killed before it printed an answer"
     return query_error(ran.code, ran.err)

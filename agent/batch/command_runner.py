@@ -1,7 +1,7 @@
 """Runner for Slurm's commands: with a time limit, in `/`, and with an environment that makes their
 output parseable.
 
-A command without an answer is killed. Its effect is then unknown, and its `Ran` says so.
+A command without an answer is killed. Its effect is then unknown, and its `CommandResult` says so.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 _LOCALE = {"LC_ALL": "C", "LANG": "C"}
 
 
-class Ran(NamedTuple):
+class CommandResult(NamedTuple):
     """Result of a command. code: negative for a signal; see also NO_ANSWER and NO_PROGRAM."""
 
     code: int
@@ -46,13 +46,13 @@ class Ran(NamedTuple):
     err: str
 
     @property
-    def unsure(self) -> bool:
+    def effect_unknown(self) -> bool:
         """Return whether the command's effect is unknown: it was killed or did not answer."""
         return self.code < 0 or self.code == NO_ANSWER
 
 
 #: run(argv, stdin, secs)
-Run = Callable[[Sequence[str], str, float], Awaitable[Ran]]
+Run = Callable[[Sequence[str], str, float], Awaitable[CommandResult]]
 
 
 def environment(
@@ -79,7 +79,7 @@ class Commands:
     def __init__(self, env: Callable[[], Mapping[str, str]]) -> None:
         self._env = env
 
-    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> Ran:
+    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> CommandResult:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -92,18 +92,20 @@ class Commands:
                 limit=_MOST_BYTES,
             )
         except OSError as e:
-            return Ran(NO_PROGRAM, "", f"cannot run {argv[0]}: {e.strerror}")
+            return CommandResult(NO_PROGRAM, "", f"cannot run {argv[0]}: {e.strerror}")
         try:
             async with asyncio.timeout(secs):
                 out, err = await process.communicate(stdin.encode("utf-8", "surrogateescape"))
         except TimeoutError:
             await _end(process)
-            return Ran(NO_ANSWER, "", f"{_program(argv)} did not answer within {secs:g} s")
+            return CommandResult(
+                NO_ANSWER, "", f"{_program(argv)} did not answer within {secs:g} s"
+            )
         except asyncio.CancelledError:
             await _end(process)
             raise
         assert process.returncode is not None
-        return Ran(
+        return CommandResult(
             process.returncode,
             out.decode("utf-8", "replace"),
             err.decode("utf-8", "replace")[-_WORDS:],

@@ -24,7 +24,7 @@ from ...runtime.filesystems import make_folder, write_atomically
 from ..slurm import output_parser
 from ..slurm.command_errors import query_error
 from ..slurm.output_parser import Account, Row
-from .command_runner import NO_PROGRAM, Ran, Run
+from .command_runner import NO_PROGRAM, CommandResult, Run
 
 #: Poll interval while another agent runs squeue (seconds).
 _SHARED_POLL_SECS = 0.1
@@ -115,7 +115,7 @@ class SchedulerQueries:
 
     # ---- squeue, shared
 
-    async def _squeue(self) -> tuple[float, Ran]:
+    async def _squeue(self) -> tuple[float, CommandResult]:
         if self._shared is None:
             return await self._run_squeue()
         deadline = time.monotonic() + self._cluster.call_secs + _PATIENCE_SECS
@@ -137,12 +137,12 @@ class SchedulerQueries:
             await asyncio.sleep(_SHARED_POLL_SECS)
         return await self._run_squeue()
 
-    async def _run_squeue(self) -> tuple[float, Ran]:
+    async def _run_squeue(self) -> tuple[float, CommandResult]:
         self.counts["squeue"] += 1
         began = time.time()
         return began, await self._run(output_parser.squeue(self._user), "", self._cluster.call_secs)
 
-    def _shared_answer(self) -> tuple[float, Ran] | None:
+    def _shared_answer(self) -> tuple[float, CommandResult] | None:
         """Return another agent's answer if it is recent and newer than this agent's last one."""
         assert self._shared is not None
         try:
@@ -151,7 +151,7 @@ class SchedulerQueries:
                 float(content["began"]),
                 content["host"],
                 content["user"],
-                Ran(*content["ran"]),
+                CommandResult(*content["ran"]),
             )
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -162,7 +162,7 @@ class SchedulerQueries:
             else None
         )
 
-    def _share(self, began: float, ran: Ran) -> None:
+    def _share(self, began: float, ran: CommandResult) -> None:
         assert self._shared is not None
         content = {
             "began": began,
@@ -183,9 +183,9 @@ def _user_name(user: str) -> str:
         return user
 
 
-def _outage(ran: Ran) -> str | None:
+def _outage(ran: CommandResult) -> str | None:
     """Return why there is no answer, or None if there is one."""
-    if ran.unsure or ran.code == NO_PROGRAM:
+    if ran.effect_unknown or ran.code == NO_PROGRAM:
         return ran.err.strip() or f"a Slurm command was killed by signal {-ran.code}"
     return query_error(ran.code, ran.err)
 

@@ -18,7 +18,7 @@ from ...runtime.log.logger import Log
 from ..slurm import output_parser
 from ..slurm.output_parser import Account, Row
 from ..slurm.script_markers import BATCH_SCRIPT
-from .command_runner import NO_PROGRAM, Ran, Run
+from .command_runner import NO_PROGRAM, CommandResult, Run
 from .ledger import BatchLedger
 from .state import BatchJob
 
@@ -91,7 +91,7 @@ class Submitter:
         job.submitting = False
         self._report_outcome(job, ran)
 
-    def _report_outcome(self, job: BatchJob, ran: Ran) -> None:
+    def _report_outcome(self, job: BatchJob, ran: CommandResult) -> None:
         job_id = output_parser.parse_submitted(ran.out) if ran.code == 0 else None
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
@@ -109,7 +109,7 @@ class Submitter:
             return
         outage = (
             ran.err
-            if ran.unsure or ran.code == NO_PROGRAM
+            if ran.effect_unknown or ran.code == NO_PROGRAM
             else output_parser.outage(ran.code, ran.err)
         )
         if outage is not None:

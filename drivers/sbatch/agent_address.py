@@ -1,5 +1,5 @@
-"""Where agents on a cluster find the supervisor: what its agents.json says, as each kind of link
-needs it. Functions of data.
+"""The supervisor's address for agents on a cluster, derived from its agents.json for each kind of
+link. Pure.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """said: the address file there. ca: a file here, whose text goes there. through: a socket there
-    leads to host and port.
+    """said: content of the address file there. ca: a file here whose text is sent there. through: a
+    socket there is forwarded to host and port.
     """
 
     said: dict[str, Any]
@@ -25,7 +25,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
-    """Raises Refusal("agentUnavailable")."""
+    """Return the link. Raises Refusal("agentUnavailable")."""
     said, ca = dict(address), address.get("agentsCa")
     said["agentsCa"] = None
     parts = urlsplit(said["agentsUrl"])
@@ -36,8 +36,8 @@ def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
             if parts.scheme != "wss":
                 raise Refusal(
                     "agentUnavailable",
-                    f"cluster {cluster.name} has the link `tls`, which the supervisor's listener for agents "
-                    "has not: give it a certificate, or choose the link `ssh`",
+                    f"cluster {cluster.name} has the link `tls`, but the supervisor's listener for agents "
+                    "has no TLS: give it a certificate, or choose the link `ssh`",
                 )
             if cluster.supervisor is not None:
                 said["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()

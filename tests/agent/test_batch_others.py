@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from jobscribe.agent.batch import exit_info
-from jobscribe.agent.batch.command_runner import Ran
+from jobscribe.agent.batch.command_runner import CommandResult
 from jobscribe.agent.batch.state import Task
 from jobscribe.agent.slurm.pending_reasons import impossible_reason
 from jobscribe.agent.slurm.script_markers import OVER
@@ -67,11 +67,11 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
     await ground.running(token)
     job, right, taken = await ground.job(), ground.slurm._scancel, asyncio.Event()
 
-    async def unheard(argv: list[str]) -> Ran:
+    async def unheard(argv: list[str]) -> CommandResult:
         await right(argv)
         taken.set()
         await asyncio.sleep(SECS)
-        return Ran(0, "", "")
+        return CommandResult(0, "", "")
 
     with monkeypatch.context() as patched:
         patched.setattr(ground.slurm, "_scancel", unheard)
@@ -168,9 +168,9 @@ async def test_what_would_wait_for_ever_is_not_over_before_slurm_took_it_out(
     job = await ground.job()
     right, tries = ground.slurm._scancel, list[Any]()
 
-    async def away(argv: list[str]) -> Ran:
+    async def away(argv: list[str]) -> CommandResult:
         tries.append([e.state for e in ground.of(token)])
-        return Ran(1, "", DOWN) if len(tries) < 3 else await right(argv)
+        return CommandResult(1, "", DOWN) if len(tries) < 3 else await right(argv)
 
     monkeypatch.setattr(ground.slurm, "_scancel", away)
     job.reason = "PartitionTimeLimit"

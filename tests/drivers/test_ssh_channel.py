@@ -14,7 +14,8 @@ import pytest
 from ssh_ground import Site, enter, new_log, served
 
 from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError
-from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.credentials import Credentials
+from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.errors import Refusal
 
