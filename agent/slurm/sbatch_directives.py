@@ -21,7 +21,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 _LONGEST = 4096
 #: Options that jobscribe sets: a run may not use them, even if its cluster allows them. sbatch also
 #: accepts abbreviated options.
-RESERVED = (
+OWN_OPTIONS = (
     "array",
     "batch",
     "bb",
@@ -155,7 +155,7 @@ def minutes(secs: float | None) -> int | None:
 def _directive(text: str, allowed: tuple[Directive, ...]) -> str:
     option, equals, value = text.partition("=")
     names = {a.partition("=")[0] for a in allowed}
-    if option not in names or any(ours.startswith(option) for ours in RESERVED):
+    if option not in names or any(ours.startswith(option) for ours in OWN_OPTIONS):
         allows = f"it allows {', '.join(sorted(names))}" if names else "it allows none"
         raise Refusal(
             "batchRefused",

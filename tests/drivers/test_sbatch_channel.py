@@ -101,7 +101,7 @@ async def test_what_it_leaves_behind_is_not_waited_for() -> None:
 def test_users_that_cannot_be_are_named() -> None:
     cluster = Cluster(name="hpc", access="runuser", users={"DriverU1": "no-such-user"})
     for uid, words in (
-        ("another0", "no unix user is configured for another0 is"),
+        ("another0", "no unix user is configured for another0"),
         ("DriverU1", "no unix user named no-such-user"),
     ):
         with pytest.raises(Refusal, match=words) as refused:
