@@ -16,7 +16,7 @@ BEGINNING_SECS = 10.0
 
 def owns(folder: Path, ticks: int, recorded: object = None) -> bool:
     """Return whether the live keeper that started at `ticks` (from /proc/pid/stat) owns this
-    folder. said: the keeper's recorded folder path, if known.
+    folder. recorded: the keeper's recorded folder path, if known.
     """
     if recorded not in (None, str(folder), os.path.realpath(folder)):
         return locked(folder)

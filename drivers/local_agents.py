@@ -158,9 +158,9 @@ class LocalDriver:
         """Return whether this live keeper owns a folder of this root. The root may have been copied
         or moved since the handle was created.
         """
-        answer = str(handle.get("folder", ""))
-        return not answer or keeper_lock.owns(
-            self._root / "agent" / Path(answer).name, handle["startTicks"], answer
+        recorded = str(handle.get("folder", ""))
+        return not recorded or keeper_lock.owns(
+            self._root / "agent" / Path(recorded).name, handle["startTicks"], recorded
         )
 
     def _folder(self, key: AgentKey) -> Path:
@@ -171,10 +171,10 @@ async def _read_keeper(folder: Path) -> dict[str, Any] | None:
     """Return the content of keeper.json, or None if there is none or it is from another boot."""
     try:
         async with aiofiles.open(folder / "keeper.json", "rb") as f:
-            answer = json.loads(await f.read())
+            keeper = json.loads(await f.read())
     except (OSError, ValueError):
         return None
-    return answer if answer.get("bootId") == processes.boot_id() else None
+    return keeper if keeper.get("bootId") == processes.boot_id() else None
 
 
 def _signal(handle: Handle, number: int) -> None:

@@ -49,7 +49,7 @@ Report = Callable[[Execution], None]
 
 
 class BatchController:
-    """Owner of this agent's batch jobs. folder: the agent's. say: receives every changed execution.
+    """Owner of this agent's batch jobs. folder: the agent's. report: receives every changed execution.
     base: folder shared by the agents of this unix user, or None.
     """
 

@@ -108,19 +108,19 @@ class Reconciler:
         if row is None and account is None and snapshot.began < job.asked_at + 1.0:
             return  # the query may have started before the submission
         job.account = account or (job.account if row is not None else None)
-        verdict = _explain_own_cancel(
+        slurm_status = _explain_own_cancel(
             job, job_status(self._cluster.name, row, job.account, now=time.time())
         )
-        waiting = verdict.kind == "waiting" and row is not None
+        waiting = slurm_status.kind == "waiting" and row is not None
         job.requeue_polls = (
             job.requeue_polls + 1
             if waiting and any(t.seen_at < snapshot.began for t in job.tasks)
             else 0
         )
-        self._record_status(job, verdict)
-        if verdict.kind == "absent":
+        self._record_status(job, slurm_status)
+        if slurm_status.kind == "absent":
             return
-        if verdict.kind == "running":
+        if slurm_status.kind == "running":
             if row is not None and row.state == "RUNNING":
                 for task in job.live:
                     task.exited_first = task.exited_first or task.code_at < snapshot.began
@@ -131,27 +131,27 @@ class Reconciler:
                 if account is not None
                 else None
             )
-        if verdict.kind == "over" and job.account_mono is None:
+        if slurm_status.kind == "over" and job.account_mono is None:
             job.account_mono = time.monotonic()
-        if account is not None and account.ended_at is not None and verdict.kind == "over":
+        if account is not None and account.ended_at is not None and slurm_status.kind == "over":
             job.account_mono = float("-inf")  # accounting is complete
 
-    def _record_status(self, job: BatchJob, verdict: SlurmStatus) -> None:
+    def _record_status(self, job: BatchJob, slurm_status: SlurmStatus) -> None:
         now = time.monotonic()
-        is_gone = verdict.kind == "absent" or verdict.stale
+        is_gone = slurm_status.kind == "absent" or slurm_status.stale
         job.absent_polls = job.absent_polls + 1 if is_gone else 0
         job.absent_mono = (job.absent_mono or now) if is_gone else None
-        job.impossible_polls = job.impossible_polls + 1 if verdict.kind == "impossible" else 0
-        if verdict.kind == "absent":
+        job.impossible_polls = job.impossible_polls + 1 if slurm_status.kind == "impossible" else 0
+        if slurm_status.kind == "absent":
             if job.slurm_status is None or job.slurm_status.kind != "over":  # keep a known end
-                job.slurm_status = verdict
+                job.slurm_status = slurm_status
                 job.state = self._complete_state(
-                    job, replace(job.state, sentence=verdict.state.sentence)
+                    job, replace(job.state, sentence=slurm_status.state.sentence)
                 )
             return
-        job.slurm_status = verdict
-        job.over_mono = (job.over_mono or now) if verdict.kind == "over" else None
-        job.state = self._complete_state(job, verdict.state)
+        job.slurm_status = slurm_status
+        job.over_mono = (job.over_mono or now) if slurm_status.kind == "over" else None
+        job.state = self._complete_state(job, slurm_status.state)
 
     def _complete_state(self, job: BatchJob, state: BatchState) -> BatchState:
         run_dir = job.first_task.run_dir if self._run_dirs else ""
@@ -167,17 +167,19 @@ def _is_row_of(job: BatchJob, snapshot: Row | Account) -> bool:
     return snapshot.name in (job.name, "allocation", "")
 
 
-def _explain_own_cancel(job: BatchJob, verdict: SlurmStatus) -> SlurmStatus:
+def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus:
     """Replace Slurm's sentence for a job that jobscribe canceled, so that nobody else is named."""
     if (
-        verdict.exit is None
-        or verdict.state.state != "CANCELLED"
+        slurm_status.exit is None
+        or slurm_status.state.state != "CANCELLED"
         or not (job.requeue_canceled or job.stopping)
     ):
-        return verdict
+        return slurm_status
     sentence = _REQUEUE_CANCELED if job.requeue_canceled else _CANCELED
-    state = replace(verdict.state, sentence=sentence, canceled_by="")
-    return verdict._replace(state=state, exit=replace(verdict.exit, detail=sentence, batch=state))
+    state = replace(slurm_status.state, sentence=sentence, canceled_by="")
+    return slurm_status._replace(
+        state=state, exit=replace(slurm_status.exit, detail=sentence, batch=state)
+    )
 
 
 def is_gone(job: BatchJob) -> bool:

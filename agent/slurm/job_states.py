@@ -79,21 +79,21 @@ def job_status(
         return SlurmStatus(
             "absent", BatchState(cluster=cluster, sentence="Slurm does not know this job")
         )
-    word = row.state if row is not None else account.state if account is not None else ""
-    kind = _kind(word, row, account)
+    state_word = row.state if row is not None else account.state if account is not None else ""
+    kind = _kind(state_word, row, account)
     same = account if row is None or _is_same_start(row, account) else None
-    state = replace(_state(cluster, word, row, same), restarts=_restarts(row, account, same))
+    state = replace(_state(cluster, state_word, row, same), restarts=_restarts(row, account, same))
     if state.starts_at is not None and state.starts_at <= now:
         # for a job without reserved resources, slurmctld reports the time of its last check
         state = replace(state, starts_at=None)
     match kind:
         case "over":
-            exit_ = _exit(word, state, row, same, now)
+            exit_ = _exit(state_word, state, row, same, now)
             return SlurmStatus(
-                "over", replace(state, sentence=_limited(_ended(word, state, exit_))), exit_
+                "over", replace(state, sentence=_limited(_ended(state_word, state, exit_))), exit_
             )
         case "waiting":
-            why = impossible_reason(state.reason) if word == "PENDING" else None
+            why = impossible_reason(state.reason) if state_word == "PENDING" else None
             if why is not None:
                 state = replace(
                     state,
@@ -108,13 +108,13 @@ def job_status(
                 )
             return SlurmStatus(
                 "waiting",
-                replace(state, sentence=_limited(_waiting(word, state))),
+                replace(state, sentence=_limited(_waiting(state_word, state))),
                 stale=row is None,
             )
         case "running":
             return SlurmStatus(
                 "running",
-                replace(state, sentence=_limited(_running(word, state, stale=row is None))),
+                replace(state, sentence=_limited(_running(state_word, state, stale=row is None))),
                 stale=row is None,
             )
         case "absent" | "impossible":
@@ -123,15 +123,15 @@ def job_status(
             assert_never(kind)
 
 
-def _kind(word: str, row: Row | None, account: Account | None) -> Kind:
-    if word in _OVER:
+def _kind(state_word: str, row: Row | None, account: Account | None) -> Kind:
+    if state_word in _OVER:
         return "over"
-    if word in _WAITS:
+    if state_word in _WAITS:
         return "waiting"
     started = (
         row.started_at if row is not None else account.started_at if account is not None else None
     )
-    return "running" if word in _RUNS or started is not None else "waiting"
+    return "running" if state_word in _RUNS or started is not None else "waiting"
 
 
 def _is_same_start(row: Row, account: Account | None) -> bool:
@@ -163,7 +163,7 @@ def _restarts(row: Row | None, account: Account | None, same: Account | None) ->
     )
 
 
-def _state(cluster: str, word: str, row: Row | None, account: Account | None) -> BatchState:
+def _state(cluster: str, state_word: str, row: Row | None, account: Account | None) -> BatchState:
     first, second = row or account, account or row
     assert first is not None and second is not None
     job_id = first.job_id if "[" not in first.job_id else None
@@ -178,7 +178,7 @@ def _state(cluster: str, word: str, row: Row | None, account: Account | None) ->
     return BatchState(
         cluster=cluster,
         job_id=job_id,
-        state=printable(word)[:256],
+        state=printable(state_word)[:256],
         reason=printable(first.reason or second.reason)[:256],
         partition=printable(partition)[:256],
         account=printable(charged)[:256],
@@ -192,35 +192,37 @@ def _state(cluster: str, word: str, row: Row | None, account: Account | None) ->
 # ---- sentences
 
 
-def _waiting(word: str, state: BatchState) -> str:
-    if word == "PENDING":
+def _waiting(state_word: str, state: BatchState) -> str:
+    if state_word == "PENDING":
         sentence = describe_wait(state.reason)
         return f"{sentence} (Slurm: {state.reason})" if state.reason else sentence
-    return _WAITS.get(word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
+    return _WAITS.get(state_word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
 
 
-def _running(word: str, state: BatchState, *, stale: bool) -> str:
-    sentence = _RUNS.get(word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
-    suffix = f" on {state.nodes}" if state.nodes and word in _RUNS else ""
+def _running(state_word: str, state: BatchState, *, stale: bool) -> str:
+    sentence = (
+        _RUNS.get(state_word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
+    )
+    suffix = f" on {state.nodes}" if state.nodes and state_word in _RUNS else ""
     return f"{sentence}{suffix}" + (
         " according to accounting; the scheduler has forgotten it" if stale else ""
     )
 
 
-def _ended(word: str, state: BatchState, exit_: ExitInfo) -> str:
+def _ended(state_word: str, state: BatchState, exit_: ExitInfo) -> str:
     suffix = (
         f" ({state.nodes})"
-        if state.nodes and word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
+        if state.nodes and state_word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
         else ""
     )
-    if exit_.detail and word in ("FAILED", "COMPLETED", "CANCELLED"):
+    if exit_.detail and state_word in ("FAILED", "COMPLETED", "CANCELLED"):
         return exit_.detail
-    sentence = _OVER[word] + suffix
-    if word == "FAILED" and exit_.signal is not None:
+    sentence = _OVER[state_word] + suffix
+    if state_word == "FAILED" and exit_.signal is not None:
         return f"{sentence}: signal {exit_.signal}"
     return (
         f"{sentence} with exit code {exit_.code}"
-        if word in ("FAILED", "COMPLETED") and exit_.code is not None
+        if state_word in ("FAILED", "COMPLETED") and exit_.code is not None
         else sentence
     )
 
@@ -233,10 +235,10 @@ def _limited(text: str) -> str:
 
 
 def _exit(
-    word: str, state: BatchState, row: Row | None, account: Account | None, now: float
+    state_word: str, state: BatchState, row: Row | None, account: Account | None, now: float
 ) -> ExitInfo:
     """Return the exit info from Slurm alone, for a script that wrote no exit code."""
-    code, signal = _code(word, row, account)
+    code, signal = _code(state_word, row, account)
     started, ended = _moments(row, account, now)
     known = ExitInfo(
         source="scheduler",
@@ -246,21 +248,23 @@ def _exit(
         ended_at=ended,
         batch=state,
         max_rss_bytes=account.max_rss_bytes if account is not None else None,
-        stop_reason="timeLimit" if word == "TIMEOUT" else None,
-        out_of_memory=True if word == "OUT_OF_MEMORY" else None,
+        stop_reason="timeLimit" if state_word == "TIMEOUT" else None,
+        out_of_memory=True if state_word == "OUT_OF_MEMORY" else None,
     )
-    sentence = _detail(word, state, known, ran=started is not None)
-    if code == FENCED and word == "FAILED":
+    sentence = _detail(state_word, state, known, ran=started is not None)
+    if code == FENCED and state_word == "FAILED":
         return replace(known, source="lost", code=None, detail=sentence)
-    if word == "FAILED" and _never_ran(state, known):
+    if state_word == "FAILED" and _never_ran(state, known):
         return replace(known, source="start", code=None, signal=None, detail=sentence)
     return replace(known, detail=sentence)
 
 
-def _code(word: str, row: Row | None, account: Account | None) -> tuple[int | None, int | None]:
+def _code(
+    state_word: str, row: Row | None, account: Account | None
+) -> tuple[int | None, int | None]:
     both = [(s.exit_code, s.signal) for s in (account, row) if s is not None]
     reported = next((b for b in both if b != (None, None)), (None, None))
-    match word:
+    match state_word:
         case "COMPLETED":
             return 0, None
         case "FAILED":
@@ -296,8 +300,8 @@ def _never_ran(state: BatchState, known: ExitInfo) -> bool:
 _NO_OUTPUT = 53
 
 
-def _detail(word: str, state: BatchState, known: ExitInfo, *, ran: bool) -> str:
-    match word:
+def _detail(state_word: str, state: BatchState, known: ExitInfo, *, ran: bool) -> str:
+    match state_word:
         case "COMPLETED":
             return "Slurm reports that it completed"
         case "CANCELLED":
@@ -328,8 +332,10 @@ def _detail(word: str, state: BatchState, known: ExitInfo, *, ran: bool) -> str:
         case "FAILED":
             return "Slurm reports that it failed"
         case _:
-            return _OVER[word] + (
-                _node_suffix(state) if word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED") else ""
+            return _OVER[state_word] + (
+                _node_suffix(state)
+                if state_word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
+                else ""
             )
 
 
@@ -350,36 +356,36 @@ _ENDED_BY_SLURM = frozenset(
 )
 
 
-def exited_before_slurm(own: ExitInfo, verdict: SlurmStatus) -> bool:
+def exited_before_slurm(own: ExitInfo, slurm_status: SlurmStatus) -> bool:
     """Return whether the script exited by itself before Slurm ended the job, by the clocks of the
     cluster.
     """
-    slurm_exit = verdict.exit
+    slurm_exit = slurm_status.exit
     if (
         slurm_exit is None
         or slurm_exit.ended_at is None
         or own.ended_at is None
-        or verdict.state.state not in _JOB_ENDED
+        or slurm_status.state.state not in _JOB_ENDED
     ):
         return False
     return own.ended_at < slurm_exit.ended_at - _CLOCKS_SECS
 
 
-def merge_exit(own: ExitInfo, verdict: SlurmStatus, *, exited_first: bool = False) -> ExitInfo:
+def merge_exit(own: ExitInfo, slurm_status: SlurmStatus, *, exited_first: bool = False) -> ExitInfo:
     """Merge the script's own exit with Slurm's facts: last state, memory, stop reason. The exit
     code stays the script's.
 
     exited_first: the script exited while Slurm still reported the job as running. A later end of
     the job is then not the cause of the exit.
     """
-    slurm_exit = verdict.exit
+    slurm_exit = slurm_status.exit
     if slurm_exit is None:
-        return replace(own, batch=verdict.state)
-    word, succeeded = verdict.state.state, own.code == 0
-    own_end = word in _JOB_ENDED and (exited_first or exited_before_slurm(own, verdict))
+        return replace(own, batch=slurm_status.state)
+    state_word, succeeded = slurm_status.state.state, own.code == 0
+    own_end = state_word in _JOB_ENDED and (exited_first or exited_before_slurm(own, slurm_status))
     return replace(
         own,
-        batch=verdict.state,
+        batch=slurm_status.state,
         stop_reason=own.stop_reason or (None if own_end else slurm_exit.stop_reason),
         out_of_memory=True if slurm_exit.out_of_memory else own.out_of_memory,
         max_rss_bytes=own.max_rss_bytes
@@ -387,7 +393,9 @@ def merge_exit(own: ExitInfo, verdict: SlurmStatus, *, exited_first: bool = Fals
         else slurm_exit.max_rss_bytes,
         detail=own.detail
         or (
-            slurm_exit.detail if word in _ENDED_BY_SLURM and not succeeded and not own_end else None
+            slurm_exit.detail
+            if state_word in _ENDED_BY_SLURM and not succeeded and not own_end
+            else None
         ),
         facts=replace(
             own.facts if isinstance(own.facts, ExitFacts) else ExitFacts(), exited_first=True

@@ -13,11 +13,11 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """said: content of the address file there. ca: a file here whose text is sent there. through: a
-    socket there is forwarded to host and port.
+    """address: content of the address file there. ca: a file here whose text is sent there. through:
+    a socket there is forwarded to host and port.
     """
 
-    said: dict[str, Any]
+    address: dict[str, Any]
     ca: str | None = None
     through: bool = False
     host: str = ""
@@ -26,12 +26,12 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
     """Return the link. Raises Refusal("agentUnavailable")."""
-    said, ca = dict(address), address.get("agentsCa")
-    said["agentsCa"] = None
-    parts = urlsplit(said["agentsUrl"])
+    copy, ca = dict(address), address.get("agentsCa")
+    copy["agentsCa"] = None
+    parts = urlsplit(copy["agentsUrl"])
     match cluster.link:
         case "direct":
-            return Link(said=said, ca=ca)
+            return Link(address=copy, ca=ca)
         case "tls":
             if parts.scheme != "wss":
                 raise Refusal(
@@ -40,11 +40,11 @@ def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
                     "has no TLS: give it a certificate, or choose the link `ssh`",
                 )
             if cluster.supervisor is not None:
-                said["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
-            return Link(said=said, ca=ca)
+                copy["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
+            return Link(address=copy, ca=ca)
         case "ssh":
             return Link(
-                said=said,
+                address=copy,
                 ca=ca,
                 through=True,
                 host=parts.hostname or "127.0.0.1",

@@ -199,7 +199,7 @@ async def _check_link(
     try:
         address_link = link(cluster, address or {"agentsUrl": "ws://127.0.0.1:1/agent"})
         if not address_link.through:
-            target = await _dial_target(address_link.said, address_link.ca)
+            target = await _dial_target(address_link.address, address_link.ca)
             said = await _dial(cluster, channel, site, target)
         else:
             said = await _through_ssh(cluster, channel, site)

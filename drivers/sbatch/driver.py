@@ -170,14 +170,14 @@ class SbatchDriver:
             answer = await call(
                 channel, cluster, site, "find", request, cluster.call_secs + self._lease["leftSecs"]
             )
-            said = parse_answer(FindResult, answer, cluster)
+            found = parse_answer(FindResult, answer, cluster)
         except (Refusal, ChannelError) as e:
             return Found(
                 state="unknown",
                 detail=e.sentence,
                 sign_in=cluster.access == "ssh" and channel.closed,
             )
-        return Found(state=said.state, detail=error_text(said.detail))
+        return Found(state=found.state, detail=error_text(found.detail))
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if "key" not in handle:
@@ -378,7 +378,7 @@ class SbatchDriver:
         try:
             channel = self._channel(as_uid, target)
             site = await self._login_node(as_uid, target, channel, secs=0.0)
-            said = await call(
+            answer = await call(
                 channel,
                 target,
                 site,
@@ -399,7 +399,7 @@ class SbatchDriver:
             return [f"cluster {target.name}: {e.sentence}"]
         return [
             f"cluster {target.name}: {error_text(sentence)}"
-            for sentence in said.get("sentences", [])
+            for sentence in answer.get("sentences", [])
         ]
 
     # ---- channels
@@ -514,26 +514,26 @@ class SbatchDriver:
         """
         link = agent_address.link(cluster, await asyncio.to_thread(self._read_address))
         if link.through:
-            made = self._forwards.get(key)
-            if made is None or made[:3] != (channel, link.host, link.port):
+            forward = self._forwards.get(key)
+            if forward is None or forward[:3] != (channel, link.host, link.port):
                 path = await socket_path(channel, site.folder(key), cluster.call_secs)
                 await channel.forward(path, link.host, link.port)
-                made = self._forwards[key] = channel, link.host, link.port, path
-            link.said["link"] = made[3]
+                forward = self._forwards[key] = channel, link.host, link.port, path
+            link.address["link"] = forward[3]
         return {
-            "address": link.said,
+            "address": link.address,
             "ca": None if link.ca is None else await asyncio.to_thread(Path(link.ca).read_text),
         }
 
     async def _store_logs(self, key: AgentKey, answer: dict[str, Any]) -> None:
         if "before" not in answer:
             return
-        how = answer.get("error") or (
+        outcome = answer.get("error") or (
             "started" if answer.get("started") else "another start was first"
         )
         try:
-            said = parse_answer(StartLogs, answer, self._cluster(key.host))
-            before, output = said.before, said.output + f"{how}\n".encode()
+            logs = parse_answer(StartLogs, answer, self._cluster(key.host))
+            before, output = logs.before, logs.output + f"{outcome}\n".encode()
             await asyncio.to_thread(
                 log_archive.keep,
                 self._user_root,

@@ -581,7 +581,9 @@ async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(ground: Grou
     assert "needs no sign-in" in await refused(
         "badRequest", driver.sign_in(KEY.uid, "hpc", object())
     )
-    assert "choose one of: hpc" in await refused("badRequest", driver.sign_in(KEY.uid, "cph", object()))
+    assert "choose one of: hpc" in await refused(
+        "badRequest", driver.sign_in(KEY.uid, "cph", object())
+    )
 
 
 async def test_a_link_through_the_connection_stands_again_after_the_sign_in(

@@ -71,7 +71,7 @@ class AuthDialog(asyncssh.SSHClient):
         pinned: PinnedKeys,
         on_step: Callable[[], None],
     ) -> None:
-        """moved: called at every step; each step has its own deadline."""
+        """on_step: called at every step; each step has its own deadline."""
         self.place, self._user, self._methods = place, user, methods
         self._secrets, self._key, self._pinned, self._on_step = secrets, key, pinned, on_step
         self.step: Step = "connect"
@@ -81,7 +81,7 @@ class AuthDialog(asyncssh.SSHClient):
         self.offered: list[str] = []
         self.lost: Callable[[], None] = lambda: None
         self._used: set[str] = set()
-        self._words: list[tuple[bool, str]] = []
+        self._messages: list[tuple[bool, str]] = []
         self._rounds = 0
         self._connection: asyncssh.SSHClientConnection | None = None
 
@@ -161,22 +161,22 @@ class AuthDialog(asyncssh.SSHClient):
             return []
         self._enter_step("question")
         wanted = [classify_prompt(prompt, self._user) for prompt, _echo in prompts]
-        for (prompt, _echo), what in zip(prompts, wanted, strict=True):
-            self._check_answerable(what, prompt)
-        self._record_sent([_ANSWER_NAMES[what] for what in wanted])
-        return [self._answer(what) for what in wanted]
+        for (prompt, _echo), kind in zip(prompts, wanted, strict=True):
+            self._check_answerable(kind, prompt)
+        self._record_sent([_ANSWER_NAMES[kind] for kind in wanted])
+        return [self._answer(kind) for kind in wanted]
 
     # ---- one answer to each question
 
-    def _check_answerable(self, what: str, prompt: str) -> None:
+    def _check_answerable(self, kind: str, prompt: str) -> None:
         """Stop the dialog if this question cannot be answered or was answered before. Nothing of
         this round has been sent then.
         """
         question = quote_prompt(self._secrets.mask(prompt))
         parts = {"both": ("password", "code"), "password": ("password",), "code": ("code",)}.get(
-            what, ()
+            kind, ()
         )
-        if what == "change":
+        if kind == "change":
             self._keep_message(prompt)
             self._refuse(self._change_needed())
         if not parts:
@@ -187,7 +187,7 @@ class AuthDialog(asyncssh.SSHClient):
         for part in parts:
             if not self._use_once(part):
                 self._refuse(self._not_accepted())
-            self._require(part, question, both=what == "both")
+            self._require(part, question, both=kind == "both")
 
     def _require(self, part: str, question: str, *, both: bool) -> None:
         """Stop the dialog if a part of the answer is missing."""
@@ -200,13 +200,13 @@ class AuthDialog(asyncssh.SSHClient):
             )
         together = ", both in one answer," if both else ""
         missing = f"no {_PART_NAMES[part]} was given, so no answer was sent; sign in with it"
-        self._refuse(f"{self.place} asks {question}{together} and {missing}{self.words()}")
+        self._refuse(f"{self.place} asks {question}{together} and {missing}{self.message_suffix()}")
 
-    def _answer(self, what: str) -> str:
+    def _answer(self, kind: str) -> str:
         password, code = self._secrets.password or "", self._secrets.code or ""
-        if what in ("code", "both"):
+        if kind in ("code", "both"):
             self._secrets.code = None
-        return {"password": password, "code": code, "both": password + code}[what]
+        return {"password": password, "code": code, "both": password + code}[kind]
 
     def _use_once(self, part: str) -> bool:
         """Return True on the first use only."""
@@ -215,9 +215,9 @@ class AuthDialog(asyncssh.SSHClient):
         self._used.add(part)
         return True
 
-    def _record_sent(self, what: list[str]) -> None:
+    def _record_sent(self, answers: list[str]) -> None:
         """Record that this is being sent, until the server accepts or refuses it."""
-        self.sent += what
+        self.sent += answers
         self._enter_step("answer")
         attempt = None if self._connection is None else self._connection.auth
         if attempt is not None:
@@ -256,24 +256,24 @@ class AuthDialog(asyncssh.SSHClient):
         text = strip_control(self._secrets.mask(text), _MAX_WORDS)
         if (
             text
-            and sum(len(w) for _, w in self._words) < _MAX_WORDS
-            and text not in (w for _, w in self._words[-5:])
+            and sum(len(w) for _, w in self._messages) < _MAX_WORDS
+            and text not in (w for _, w in self._messages[-5:])
         ):
-            self._words.append((bool(self.sent or self.accepted), text))
+            self._messages.append((bool(self.sent or self.accepted), text))
 
-    def heard_after_answer(self) -> bool:
-        return any(after for after, _ in self._words)
+    def got_message_after_answer(self) -> bool:
+        return any(after for after, _ in self._messages)
 
-    def words(self) -> str:
+    def message_suffix(self) -> str:
         """Return `. HOST says: ...`, or "". Messages after an answer have priority over general
         notices.
         """
-        after = " ".join(w for late, w in self._words if late)
-        messages = strip_control(after or " ".join(w for _, w in self._words)).rstrip(".")
+        after = " ".join(w for late, w in self._messages if late)
+        messages = strip_control(after or " ".join(w for _, w in self._messages)).rstrip(".")
         return f". {self.place} says: {messages}" if messages else ""
 
     def classified(self) -> Meaning | None:
-        return classify_message(" ".join(w for _, w in self._words))
+        return classify_message(" ".join(w for _, w in self._messages))
 
     def not_accepted(self) -> Refusal:
         return Refusal("signInRefused", self._not_accepted())
@@ -281,14 +281,14 @@ class AuthDialog(asyncssh.SSHClient):
     def _not_accepted(self) -> str:
         explained = self._explained()
         if explained is not None:
-            return explained + self.words()
-        what = " and ".join(dict.fromkeys(self.sent)) or "the sign-in"
+            return explained + self.message_suffix()
+        answers = " and ".join(dict.fromkeys(self.sent)) or "the sign-in"
         before = (
             f"{self.place} accepted {' and '.join(self.accepted)}, but not"
             if self.accepted
             else f"{self.place} did not accept"
         )
-        return f"{before} {what} of {self._user}{self._hint()}{self.words()}"
+        return f"{before} {answers} of {self._user}{self._hint()}{self.message_suffix()}"
 
     def _hint(self) -> str:
         if any("key" in s or "certificate" in s for s in self.sent):
@@ -319,13 +319,13 @@ class AuthDialog(asyncssh.SSHClient):
                 )
             case "passwordExpired":
                 return password_change_needed(self.place, self._user)
-            case "closed" if self.heard_after_answer():
+            case "closed" if self.got_message_after_answer():
                 return f"{self.place} accepts no sign-ins now; try again later"
             case _:
                 return None
 
     def _change_needed(self) -> str:
-        return password_change_needed(self.place, self._user) + self.words()
+        return password_change_needed(self.place, self._user) + self.message_suffix()
 
 
 _ANSWER_NAMES = {

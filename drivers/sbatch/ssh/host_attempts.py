@@ -254,7 +254,7 @@ async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) 
     except ChannelError as e:
         return Refusal(
             "signInUnreachable",
-            f"{channel.host} accepted {channel.user}, but runs no commands: {e.sentence}{dialog.words()}",
+            f"{channel.host} accepted {channel.user}, but runs no commands: {e.sentence}{dialog.message_suffix()}",
         )
     if ran.code == 0:
         return None
@@ -289,7 +289,7 @@ def _explain_failure(
     if isinstance(error, asyncssh.PermissionDenied):
         return dialog.not_accepted() if dialog.sent else _no_usable_method(dialog)
     if dialog.sent:
-        if dialog.heard_after_answer() or (
+        if dialog.got_message_after_answer() or (
             isinstance(error, asyncssh.DisconnectError) and "auth" in error.reason.lower()
         ):
             return dialog.not_accepted()
@@ -297,7 +297,7 @@ def _explain_failure(
             "signInUnreachable",
             f"{dialog.place} closed the connection after {' and '.join(dialog.sent)} had been sent "
             f"({_error_text(error, secs)}); it is unknown whether it was accepted. "
-            f"Wait for the next code before you try again{dialog.words()}",
+            f"Wait for the next code before you try again{dialog.message_suffix()}",
         )
     return _Unreached(_sentence(host, dialog, error, secs))
 
@@ -315,7 +315,7 @@ def _no_usable_method(dialog: AuthDialog) -> Refusal:
     return Refusal(
         "signInRefused",
         f"{dialog.place} {so_far}: it offers {offered}; nothing else was sent. "
-        f"Sign in with one of these{dialog.words()}",
+        f"Sign in with one of these{dialog.message_suffix()}",
     )
 
 
@@ -332,7 +332,7 @@ def _sentence(host: LoginHost, dialog: AuthDialog, error: Exception, secs: float
     if isinstance(error, TimeoutError) and dialog.step != "connect":
         return (
             f"{dialog.place} accepted the connection, but did not answer within {secs:g} s; "
-            f"its ssh server hangs or is overloaded{dialog.words()}"
+            f"its ssh server hangs or is overloaded{dialog.message_suffix()}"
         )
     match error:
         case TimeoutError():
@@ -363,7 +363,7 @@ def _sentence(host: LoginHost, dialog: AuthDialog, error: Exception, secs: float
         case asyncssh.DisconnectError():
             return (
                 f"{dialog.place} closed the connection before it asked anything: "
-                f"{strip_control(error.reason)}{dialog.words()}"
+                f"{strip_control(error.reason)}{dialog.message_suffix()}"
             )
         case OSError() if dialog.step == "connect":
             return (

@@ -29,7 +29,7 @@ _MAKE_FOLDER = """umask 077
 mkdir -p -- "$1" && [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && chmod 700 -- "$1" ||
   { echo "$1 is not a folder of your own" >&2; exit 1; }
 if [ -S "$2" ]; then rm -f -- "$2"; fi
-[ ! -e "$2" ] || { echo "$2 is in the way" >&2; exit 1; }"""
+[ ! -e "$2" ] || { echo "$2 exists and is not a socket" >&2; exit 1; }"""
 
 
 class SshChannel:
