@@ -138,9 +138,9 @@ class TaskDriver(Protocol):
 
     All methods except `evidence` return at once and report later, through the receiver that the
     driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all known
-    executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of order.
-    An end is reported again on every request until it is settled. The exit of the command is
-    reported as soon as it is final, even while other processes of the execution still run
+    executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
+    order. An end is reported again on every request until it is settled. The exit of the command
+    is reported as soon as it is final, even while other processes of the execution still run
     (`Execution.ending`).
     """
 

@@ -35,7 +35,7 @@ class Entry(msgspec.Struct):
 
 
 class Place:
-    """The place where fake agents live.
+    """The outside world of fake agents.
 
     broken: every start is refused with this sentence. silent: nothing can be determined about the
     place. taken: busy ports.

@@ -1,4 +1,4 @@
-"""Routing of one driver's tasks: to containers of their own, or to the keeper of the user's agent."""
+"""Routing of one driver's tasks: to their own containers, or to the keeper of the user's agent."""
 
 from collections.abc import Sequence
 

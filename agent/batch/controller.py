@@ -49,8 +49,8 @@ Report = Callable[[Execution], None]
 
 
 class BatchController:
-    """Owner of this agent's batch jobs. folder: the agent's. report: receives every changed execution.
-    base: folder shared by the agents of this unix user, or None.
+    """Owner of this agent's batch jobs. folder: the agent's folder. report: receives every changed
+    execution. base: folder shared by the agents of this unix user, or None.
     """
 
     def __init__(
@@ -257,7 +257,11 @@ class BatchController:
 
     def _accepted(self, job: BatchJob) -> None:
         job.state = msgspec.structs.replace(
-            job.state, job_id=job.job_id, submitted_at=job.asked_at, unknown_since=None, sentence=""
+            job.state,
+            job_id=job.job_id,
+            submitted_at=job.sbatch_at,
+            unknown_since=None,
+            sentence="",
         )
         self._report_changes(job)
         self._poll_loop.query_soon_after_start(job)
@@ -274,7 +278,7 @@ class BatchController:
         """Handle an unknown outcome of sbatch. An empty sentence: the job was stopped before it was
         submitted.
         """
-        if job.asked == 0 and job.stopping:
+        if job.sbatch_runs == 0 and job.stopping:
             for task in job.live:
                 self._poll_loop.end(
                     job, task, never_started(NEVER_TO_START, stop_reason=task.stop_reason)
@@ -331,7 +335,7 @@ class BatchController:
             **about(token),
         )
         self._poll_loop.add(job)
-        if job.asked == 0:
+        if job.sbatch_runs == 0:
             self._submitter.submit(job)
         else:
             self._poll_loop.query_soon(job)

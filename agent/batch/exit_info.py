@@ -65,9 +65,7 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     ):
         exit_ = merge_exit(exit_, job.slurm_status, exited_first=task.exited_first)
     state = state_of(job, task)
-    if (
-        exit_.source == "script" and state.state == "FAILED"
-    ):  # the script knows its exit code better
+    if exit_.source == "script" and state.state == "FAILED":  # the exit code is the script's
         state = msgspec.structs.replace(state, sentence="Slurm reports that it failed")
     exit_ = msgspec.structs.replace(exit_, batch=state)
     return msgspec.structs.replace(exit_, facts=_facts(exit_, job))

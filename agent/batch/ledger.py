@@ -88,9 +88,9 @@ class BatchLedger:
                 "gang": job.gang,
                 "name": job.name,
                 "comment": job.comment,
-                "asked": job.asked,
-                "askedAt": job.asked_at,
-                "firstAskedAt": job.first_asked_at,
+                "asked": job.sbatch_runs,
+                "askedAt": job.sbatch_at,
+                "firstAskedAt": job.first_sbatch_at,
                 "jobId": job.job_id,
                 "state": msgspec.to_builtins(job.state),
                 "impossible": job.impossible,
@@ -133,12 +133,12 @@ class BatchLedger:
                 state,
                 gang=bool(content["gang"]),
             )
-            job.asked, job.asked_at, job.job_id = (
+            job.sbatch_runs, job.sbatch_at, job.job_id = (
                 int(content["asked"]),
                 float(content["askedAt"]),
                 content["jobId"],
             )
-            job.first_asked_at, job.impossible = (
+            job.first_sbatch_at, job.impossible = (
                 float(content["firstAskedAt"]),
                 str(content["impossible"]),
             )

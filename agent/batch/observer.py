@@ -80,7 +80,7 @@ def observe_task(task: Task, *, refresh: bool = False) -> Observation:
 
 
 def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
-    """Return the exit info from the script's exit code, or None if the script has not written it."""
+    """Return the exit info from the script's exit code file, or None if there is no file yet."""
     code = written_code(folder)
     if code is None:
         return None

@@ -56,7 +56,9 @@ _GROWTH = 1.5
 
 
 class BatchPollLoop:
-    """Poll loop. changed(job): called when the known state of the job changes."""
+    """Polls the files of batch jobs and queries Slurm. changed(job): called when the known state of
+    the job changes.
+    """
 
     def __init__(
         self,
@@ -95,7 +97,9 @@ class BatchPollLoop:
         self._wanted = False
 
     def add(self, job: BatchJob) -> None:
-        """Watch this job. Slurm is queried only after the submission: then call `query_soon_after_start` or `query_soon`."""
+        """Watch this job. Slurm is queried only after the submission: then call
+        `query_soon_after_start` or `query_soon`.
+        """
         if not self._submitted_jobs():
             self._query_at = float("inf")
         self._jobs[job.first_task.name] = job
@@ -163,7 +167,7 @@ class BatchPollLoop:
         return max(0.01, min(dues))
 
     def _submitted_jobs(self) -> list[BatchJob]:
-        return [j for j in self._jobs.values() if j.asked and not j.submitting]
+        return [j for j in self._jobs.values() if j.sbatch_runs and not j.submitting]
 
     def _limits(self) -> list[tuple[BatchJob, Task, float]]:
         """Return tasks with a time limit, with the latest time at which Slurm should have ended
@@ -183,7 +187,7 @@ class BatchPollLoop:
 
     async def _poll_files(self) -> None:
         jobs = list(self._jobs.values())
-        tasks = {t: j for j in jobs for t in j.live if j.asked}
+        tasks = {t: j for j in jobs for t in j.live if j.sbatch_runs}
         completing = {t for t, j in tasks.items() if j.state.state == "COMPLETING"}
         observations = await asyncio.to_thread(
             observe, list(tasks), self._cap_interval.due(), completing
@@ -248,7 +252,7 @@ class BatchPollLoop:
     # ---- exits
 
     async def _settle(self, job: BatchJob) -> None:
-        if job.submitting or not job.asked:
+        if job.submitting or not job.sbatch_runs:
             return
         if job.impossible_polls >= IMPOSSIBLE_POLLS or (job.impossible and _left_queue(job)):
             await self._end_impossible(job)
@@ -360,7 +364,7 @@ class BatchPollLoop:
     async def _query_slurm(self) -> None:
         self._queried_at, self._wanted = time.monotonic(), False
         jobs = self._submitted_jobs()
-        unsure = [j.first_asked_at for j in jobs if j.job_id is None]
+        unsure = [j.first_sbatch_at for j in jobs if j.job_id is None]
         need_accounts = [j.job_id for j in jobs if j.job_id is not None and wants_account(j)]
         before = [_progress(j) for j in jobs]
         snapshot = await self._queries.query(
@@ -399,7 +403,7 @@ class BatchPollLoop:
         self._query_at = self._queried_at + max(shortest, self._interval)
 
     def _submit_again(self, job: BatchJob, began: float) -> None:
-        """Submit a job that Slurm does not have once more, unless it is being stopped."""
+        """Submit a job again that Slurm does not have, or end it if it is being stopped."""
         if job.stopping:
             for task in job.live:
                 self.end(
@@ -411,7 +415,7 @@ class BatchPollLoop:
             self._log(
                 "Slurm does not have {}, submitted {:.0f} s ago: submitting it again",
                 str(job.first_task.token),
-                began - job.asked_at,
+                began - job.sbatch_at,
                 **about(job.first_task.token),
             )
             self._submitter.submit(job)

@@ -37,8 +37,8 @@ _REQUEUE_CANCELED = (
 
 
 class Reconciler:
-    """Reconciler. run_dirs: report the run directory of each job, because the supervisor knows
-    another path.
+    """Applies snapshots of Slurm to batch jobs. run_dirs: report the run directory of each job,
+    because the supervisor knows it by another path.
     """
 
     def __init__(self, cluster: Cluster, *, run_dirs: bool) -> None:
@@ -63,7 +63,7 @@ class Reconciler:
 
     def needs_resubmission(self, job: BatchJob, snapshot: QueueSnapshot) -> bool:
         """Return whether Slurm certainly does not have a job that was submitted."""
-        settled = snapshot.began > job.asked_at + SETTLED_SECS
+        settled = snapshot.began > job.sbatch_at + SETTLED_SECS
         return (
             job.job_id is None
             and snapshot.rows is not None
@@ -86,7 +86,7 @@ class Reconciler:
                 job,
                 replace(
                     job.state,
-                    sentence="sbatch did not confirm the submission; jobscribe searches for the job",
+                    sentence="sbatch did not confirm the submission; searching for the job",
                 ),
             )
 
@@ -105,7 +105,7 @@ class Reconciler:
                 or "Slurm's accounting cannot be queried, and its controller has forgotten the job",
             )
             return
-        if row is None and account is None and snapshot.began < job.asked_at + 1.0:
+        if row is None and account is None and snapshot.began < job.sbatch_at + 1.0:
             return  # the query may have started before the submission
         job.account = account or (job.account if row is not None else None)
         slurm_status = _explain_own_cancel(
@@ -138,9 +138,9 @@ class Reconciler:
 
     def _record_status(self, job: BatchJob, slurm_status: SlurmStatus) -> None:
         now = time.monotonic()
-        is_gone = slurm_status.kind == "absent" or slurm_status.stale
-        job.absent_polls = job.absent_polls + 1 if is_gone else 0
-        job.absent_mono = (job.absent_mono or now) if is_gone else None
+        missing = slurm_status.kind == "absent" or slurm_status.stale
+        job.absent_polls = job.absent_polls + 1 if missing else 0
+        job.absent_mono = (job.absent_mono or now) if missing else None
         job.impossible_polls = job.impossible_polls + 1 if slurm_status.kind == "impossible" else 0
         if slurm_status.kind == "absent":
             if job.slurm_status is None or job.slurm_status.kind != "over":  # keep a known end
@@ -158,13 +158,13 @@ class Reconciler:
         return replace(state, job_id=job.job_id, unknown_since=None, run_dir=run_dir)
 
 
-def _is_row_of(job: BatchJob, snapshot: Row | Account) -> bool:
+def _is_row_of(job: BatchJob, row: Row | Account) -> bool:
     """Return whether a row belongs to this job. A controller that lost its latest state reuses job
     ids. (Accounting may lag with the name and keep no comments.)
     """
-    if snapshot.comment.startswith(f"{COMMENT} "):
-        return snapshot.comment == job.comment
-    return snapshot.name in (job.name, "allocation", "")
+    if row.comment.startswith(f"{COMMENT} "):
+        return row.comment == job.comment
+    return row.name in (job.name, "allocation", "")
 
 
 def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus:

@@ -55,7 +55,7 @@ class QueueSnapshot(NamedTuple):
 
 
 class SchedulerQueries:
-    """base: folder shared by the agents of this unix user, or None."""
+    """Runs squeue and sacct. base: folder shared by the agents of this unix user, or None."""
 
     def __init__(self, cluster: Cluster, user: str, run: Run, base: Path | None) -> None:
         self._cluster, self._user, self._run = cluster, user, run
@@ -126,9 +126,8 @@ class SchedulerQueries:
                 return answer
             with _locked(self._shared) as acquired:
                 if acquired:
-                    answer = (
-                        self._shared_answer()
-                    )  # another agent may have finished before the lock
+                    # another agent may have finished before the lock
+                    answer = self._shared_answer()
                     if answer is None:
                         answer = await self._run_squeue()
                         self._share(*answer)

@@ -68,11 +68,11 @@ class Submitter:
     async def _submit(self, job: BatchJob) -> None:
         async with self._semaphore:
             if not job.live or job.stopping:  # stopped while it waited
-                job.submitting, job.unsure = False, job.asked > 0
+                job.submitting, job.unsure = False, job.sbatch_runs > 0
                 self._unsure(job, "")
                 return
-            job.asked, job.asked_at, job.unsure = job.asked + 1, time.time(), True
-            job.first_asked_at = job.first_asked_at or job.asked_at
+            job.sbatch_runs, job.sbatch_at, job.unsure = job.sbatch_runs + 1, time.time(), True
+            job.first_sbatch_at = job.first_sbatch_at or job.sbatch_at
             try:
                 self._ledger.write(job)
             except OSError as e:
@@ -87,7 +87,7 @@ class Submitter:
                 self._cluster.call_secs,
             )
             failpoints.reached("keeper.spawned")
-            job.asked_at = time.time()
+            job.sbatch_at = time.time()
         job.submitting = False
         self._report_outcome(job, ran)
 
@@ -147,7 +147,7 @@ def _is_record_of(job: BatchJob, account: Account) -> bool:
     return (
         account.name == job.name
         and account.submitted_at is not None
-        and account.submitted_at >= job.first_asked_at - _CLOCKS_SECS
+        and account.submitted_at >= job.first_sbatch_at - _CLOCKS_SECS
     )
 
 

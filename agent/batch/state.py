@@ -96,8 +96,9 @@ class Task:
 
 
 class BatchJob:
-    """One Slurm job. tasks: the first one's folder holds the files of the whole job. asked: number
-    of sbatch runs; asked_at: time of the last one (wall clock).
+    """One Slurm job. tasks: the first one's folder holds the files of the whole job. sbatch_runs,
+    sbatch_at, first_sbatch_at: number of sbatch runs, time of the last one and of the first one
+    (wall clock).
 
     job_id None: not known yet. unsure: sbatch was run, and its outcome is unknown.
     """
@@ -107,11 +108,9 @@ class BatchJob:
         "absent_polls",
         "account",
         "account_mono",
-        "asked",
-        "asked_at",
         "cancels_sent",
         "comment",
-        "first_asked_at",
+        "first_sbatch_at",
         "foreign",
         "gang",
         "impossible",
@@ -122,6 +121,8 @@ class BatchJob:
         "ran_at",
         "requeue_canceled",
         "requeue_polls",
+        "sbatch_at",
+        "sbatch_runs",
         "slurm_status",
         "state",
         "submitting",
@@ -140,7 +141,7 @@ class BatchJob:
             gang,
         )
         self.job_id: str | None = None
-        self.asked, self.asked_at, self.first_asked_at = 0, 0.0, 0.0
+        self.sbatch_runs, self.sbatch_at, self.first_sbatch_at = 0, 0.0, 0.0
         #: Slurm reuses the id for another job, which must not be reported or canceled
         self.foreign = False
         self.unsure = self.submitting = False
@@ -148,7 +149,8 @@ class BatchJob:
         self.account: Account | None = None
         #: last status from Slurm
         self.slurm_status: SlurmStatus | None = None
-        #: since when Slurm reports it as over, does not know it, and accounting is awaited
+        #: since when Slurm reports it as over, since when Slurm does not know it, and since when
+        #: accounting is awaited
         self.over_mono: float | None = None
         self.absent_mono: float | None = None
         self.account_mono: float | None = None

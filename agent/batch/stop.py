@@ -79,8 +79,8 @@ class BatchStopper:
             self.retry_now(job)
             return
         self._nudges[name] = asyncio.Event()
-        task_ = self._tasks[name] = asyncio.get_running_loop().create_task(self._work(job))
-        task_.add_done_callback(lambda done: self._done(name, done))
+        worker = self._tasks[name] = asyncio.get_running_loop().create_task(self._work(job))
+        worker.add_done_callback(lambda done: self._done(name, done))
 
     def _write_stop(self, task: Task) -> None:
         """Write stop.json. signaled: an exit from now on may be caused by this stop."""

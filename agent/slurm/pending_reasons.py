@@ -4,7 +4,9 @@ import re
 
 #: Reasons for which the job can never start as requested.
 IMPOSSIBLE: dict[str, str] = {
-    "PartitionConfig": "the partition's configuration does not allow its request (nodes, time or kind of node)",
+    "PartitionConfig": (
+        "the partition's configuration does not allow its request (nodes, time or kind of node)"
+    ),
     "PartitionNodeLimit": "it requests more or fewer nodes than the partition allows per job",
     "PartitionTimeLimit": "its time limit is longer than the partition's",
     "BadConstraints": "no node satisfies its request (features, cores, memory and GPUs together)",

@@ -1,4 +1,4 @@
-"""Values as Slurm writes them: times, durations, memory, exit codes. None for an unreadable value."""
+"""Values as Slurm writes them: times, durations, memory, exit codes. None if unreadable."""
 
 import re
 

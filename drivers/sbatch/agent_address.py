@@ -13,8 +13,8 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """address: content of the address file there. ca: a file here whose text is sent there. through:
-    a socket there is forwarded to host and port.
+    """address: content of the agent's address file. ca: a file here, whose text the agent gets.
+    through: a socket there is forwarded to host and port here.
     """
 
     address: dict[str, Any]
@@ -36,8 +36,8 @@ def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
             if parts.scheme != "wss":
                 raise Refusal(
                     "agentUnavailable",
-                    f"cluster {cluster.name} has the link `tls`, but the supervisor's listener for agents "
-                    "has no TLS: give it a certificate, or choose the link `ssh`",
+                    f"cluster {cluster.name} has the link `tls`, but the supervisor's listener "
+                    "for agents has no TLS: give it a certificate, or choose the link `ssh`",
                 )
             if cluster.supervisor is not None:
                 copy["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()

@@ -29,17 +29,26 @@ _CONTROLLER = (
 #: Advice by step.
 ADVICE = {
     "sign-in": "read the host's message; check `login`, `keys` and `methods` in the clusters file",
-    "become": "let the supervisor's unix user become these users: see the sudoers rule in docs/sbatch.md",
+    "become": (
+        "let the supervisor's unix user become these users: see the sudoers rule in docs/sbatch.md"
+    ),
     "python": "name a Python of the cluster in `pythons`, or put wheels for it into `wheels`",
     "folder": "choose another `folder` that this user may write to and that has free space",
     "user directories": "mount the supervisor's users' directories there, or remove `userRoot`",
     "clock": "synchronize both clocks (chrony, systemd-timesyncd)",
-    "commands of Slurm": "add them to the PATH of login shells there, or set PATH in the cluster's `environment`",
+    "commands of Slurm": (
+        "add them to the PATH of login shells there, or set PATH in the cluster's `environment`"
+    ),
     "sinfo": _CONTROLLER,
     "squeue": _CONTROLLER,
-    "sacct": "check slurmdbd; without accounting, exit codes are unknown once Slurm has forgotten the jobs",
+    "sacct": (
+        "check slurmdbd; without accounting, exit codes are unknown once Slurm forgets the jobs"
+    ),
     "sbatch": "correct `defaults` of the cluster: partition, account, QOS",
-    "link": "check that the supervisor runs; if it does, check `link` and `supervisor` of the cluster, and firewalls",
+    "link": (
+        "check that the supervisor runs; if it does, check firewalls, and `link` and `supervisor` "
+        "of the cluster"
+    ),
 }
 _GOOD = {
     "folder": "is writable",

@@ -236,7 +236,7 @@ class SbatchDriver:
         return piece.data[:limit], piece.size
 
     def capacity(self) -> Capacity:
-        """Return the sum of the clusters' run limits. Slurm decides how many runs execute at once."""
+        """Return the sum of the clusters' run limits. Slurm schedules the runs itself."""
         return Capacity(sequential=0, parallel=sum(c.runs for c in self._clusters.clusters))
 
     async def check(self) -> list[str]:
@@ -288,7 +288,8 @@ class SbatchDriver:
         if target is None:
             raise Refusal(
                 "badRequest",
-                f"there is no cluster {cluster}; choose one of: {', '.join(c.name for c in self._clusters.clusters)}",
+                f"there is no cluster {cluster}; choose one of: "
+                f"{', '.join(c.name for c in self._clusters.clusters)}",
             )
         if target.access != "ssh":
             raise Refusal(

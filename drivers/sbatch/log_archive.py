@@ -25,7 +25,7 @@ def keep(
     *,
     now: float,
 ) -> None:
-    """Store both logs. Follows no link, because the user may write to the folder. Raises OSError."""
+    """Store both logs. Follows no link, as the user may write to the folder. Raises OSError."""
     fd = _folder(user_root, (uid, "agent-sbatch", host))
     try:
         stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(now))

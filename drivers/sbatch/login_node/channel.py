@@ -35,7 +35,7 @@ class CommandResult(NamedTuple):
 
 
 class ChannelError(Exception):
-    """The login node is unreachable or did not answer in time. The command may or may not have run."""
+    """The login node is unreachable or did not answer in time. The command may have run."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -123,7 +123,8 @@ class LocalChannel:
 
     async def forward(self, path: str, host: str, port: int) -> None:
         raise ChannelError(
-            "the link `ssh` needs a user's ssh connection, but this cluster is used without ssh: choose another `link`"
+            "the link `ssh` needs a user's ssh connection, but this cluster is used without ssh: "
+            "choose another `link`"
         )
 
     async def close(self) -> None:
@@ -199,7 +200,8 @@ def local_channel(cluster: Cluster, uid: str) -> LocalChannel:
         user = cluster.users.get(uid)
         if user is None:
             raise ChannelError(
-                f"no unix user is configured for {uid}; the operator adds it to `users` of the cluster"
+                f"no unix user is configured for {uid}; "
+                "the operator adds one to `users` of the cluster"
             )
         prefix = (
             ("sudo", "-n", "-H", "-u", user, "--")

@@ -88,8 +88,8 @@ class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
-    """base: our folder there. code: digest of the sent code; None: the supervisor's own
-    installation is used.
+    """One login node. base: our folder there. code: digest of the sent code; None: the supervisor's
+    own installation is used.
     """
 
     base: str
@@ -174,8 +174,10 @@ async def call(
     request: dict[str, Any],
     secs: float | None = None,
 ) -> dict[str, Any]:
-    """Call one verb of agent/login_node. Only `start` returns an answer with `error`. Raises
-    Refusal("agentUnavailable"), ChannelError.
+    """Call one verb of agent/login_node. `start` returns an answer with `error`; for other verbs an
+    error is raised.
+
+    Raises Refusal("agentUnavailable"), ChannelError.
     """
     argv = [*_env(site.environment), site.python, "-P", "-m", f"{_PACKAGE}.agent.login_node", verb]
     ran = await channel.run(argv, json.dumps(request).encode() + b"\n", secs or cluster.call_secs)

@@ -19,11 +19,11 @@ new=
 for t in /tmp /var/tmp /dev/shm; do
   [ -k "$t" ] && new=$(mktemp -d "$t/jobscribe-link.XXXXXXXXXX" 2>/dev/null) && break
 done
-[ "$new" ] || {{ echo "no folder for a socket can be made in /tmp, /var/tmp or /dev/shm" >&2; exit 1; }}
+[ "$new" ] || {{ echo "cannot create a folder for a socket in /tmp, /var/tmp or /dev/shm" >&2; exit 1; }}
 case $old in
   /tmp/jobscribe-link.*|/var/tmp/jobscribe-link.*|/dev/shm/jobscribe-link.*) rm -f -- "$old/s"; rmdir -- "$old" 2>/dev/null ;;
 esac
-rm -f -- "$1/link" && ln -s -- "$new" "$1/link" || {{ rmdir -- "$new"; echo "$1 cannot be written to" >&2; exit 1; }}
+rm -f -- "$1/link" && ln -s -- "$new" "$1/link" || {{ rmdir -- "$new"; echo "cannot write to $1" >&2; exit 1; }}
 printf '\\n%s%s\\n' '{_MARK}' "$new"
 """
 _REMOVE = 'rm -f -- "$(readlink -- "$1/link")/s"; rmdir -- "$(readlink -- "$1/link")" && rm -f -- "$1/link"; rmdir -- "$1"'

@@ -8,8 +8,8 @@ import msgspec
 
 
 class Credentials(msgspec.Struct, kw_only=True):
-    """A user name with its secrets. Its representation shows none of them. `connect` empties it in
-    any case.
+    """A user name with its secrets. Its representation shows none of them. `connect` empties it, on
+    success and on failure.
     """
 
     user: str

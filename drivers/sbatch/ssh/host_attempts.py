@@ -45,7 +45,7 @@ class _Attempt(NamedTuple):
 
 
 def _silence_asyncssh() -> None:
-    """Silence asyncssh's logger, which logs whole packets at higher levels."""
+    """Disable asyncssh's logger, which logs whole packets at higher debug levels."""
     asyncssh.set_log_level(logging.CRITICAL + 1)
     asyncssh.set_debug_level(1)
 
@@ -108,7 +108,8 @@ def _check_input(cluster: Cluster, credentials: Credentials) -> Refusal | None:
     if not (credentials.password or credentials.code or credentials.key):
         return Refusal(
             "signInRefused",
-            f"no password, code or key was given; cluster {cluster.name} accepts {', '.join(cluster.methods)}",
+            "no password, code or key was given; "
+            f"cluster {cluster.name} accepts {', '.join(cluster.methods)}",
         )
     if credentials.certificate and not credentials.key:
         return Refusal(
@@ -254,7 +255,8 @@ async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) 
     except ChannelError as e:
         return Refusal(
             "signInUnreachable",
-            f"{channel.host} accepted {channel.user}, but runs no commands: {e.sentence}{dialog.message_suffix()}",
+            f"{channel.host} accepted {channel.user}, but runs no commands: "
+            f"{e.sentence}{dialog.message_suffix()}",
         )
     if ran.code == 0:
         return None
@@ -359,7 +361,10 @@ def _sentence(host: LoginHost, dialog: AuthDialog, error: Exception, secs: float
         case asyncssh.KeyExchangeFailed():
             return f"no common encryption with {dialog.place}: {strip_control(error.reason)}"
         case asyncssh.ProtocolError():
-            return f"the server at {dialog.place} does not speak ssh correctly: {strip_control(error.reason)}"
+            return (
+                f"the server at {dialog.place} does not speak ssh correctly: "
+                f"{strip_control(error.reason)}"
+            )
         case asyncssh.DisconnectError():
             return (
                 f"{dialog.place} closed the connection before it asked anything: "

@@ -49,8 +49,8 @@ async def connect(
 
 
 def _without_user(sentence: str, user: str) -> str:
-    """Replace the user name in a sentence that is logged. Users sometimes type a password as the
-    name, so a refused name is never repeated in any case.
+    """Replace the user name in a sentence that is logged, in upper or lower case. Users sometimes
+    type a password as the name, so a refused name must not be logged.
     """
     for name in sorted({user, user.partition("@")[0]}, key=len, reverse=True):
         # a short name occurs inside ordinary words, so only whole words are replaced

@@ -42,7 +42,7 @@ class SshChannel:
         host: str,
         through: Sequence[asyncssh.SSHClientConnection] = (),
     ) -> None:
-        """through: the connections that carry this one, outermost first; they are closed with it."""
+        """through: the connections that carry this one, outermost first; closed with it."""
         self.user, self.host = user, host
         self._connection, self._through = connection, tuple(through)
         self._slots = asyncio.Semaphore(_MAX_COMMANDS)
@@ -105,7 +105,8 @@ class SshChannel:
                 _stop(process)
         if code is None:
             raise ChannelError(
-                f"the ssh connection of {self.user} to {self.host} ended while {name} was running there"
+                f"the ssh connection of {self.user} to {self.host} ended "
+                f"while {name} was running there"
             )
         return CommandResult(code, out, err)
 

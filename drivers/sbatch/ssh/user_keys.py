@@ -101,7 +101,10 @@ def _format_problem(private_key: str) -> str | None:
     lines = private_key.strip().splitlines()
     head = lines[0].strip() if lines else ""
     if head.startswith("PuTTY-User-Key-File"):
-        return "the private key is in PuTTY's format; export it as an OpenSSH key (puttygen: Conversions)"
+        return (
+            "the private key is in PuTTY's format; "
+            "export it as an OpenSSH key (puttygen: Conversions)"
+        )
     if head.startswith(("ssh-", "ecdsa-")):
         return "a public key was given instead of a private key; give the file without '.pub'"
     if not (head.startswith("-----BEGIN ") and head.endswith("PRIVATE KEY-----")):
