@@ -241,7 +241,7 @@ class _Agent:
             self._batch_said,
             base=folder.parent.parent,
             run_dirs=not self._paths.same,
-            on_news=lambda news: self._link.send(ClusterReport(news=news)),
+            on_cluster_status=lambda status: self._link.send(ClusterReport(news=status)),
         )
 
     # ---- in
@@ -256,8 +256,8 @@ class _Agent:
         self._do(self._session.connected(time.monotonic()))
         self._reports.again()
         self._samples.again()
-        if self._batch is not None and (news := self._batch.news()) is not None:
-            self._link.send(ClusterReport(news=news))
+        if self._batch is not None and (status := self._batch.cluster_status()) is not None:
+            self._link.send(ClusterReport(news=status))
 
     def _use_apps(self, also: tuple[str, ...]) -> None:
         """The supervisor was started anew, with another list of apps than this agent was."""

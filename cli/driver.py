@@ -14,7 +14,7 @@ from .session.session import Session, command, session
 from .session.setting_assignments import assignments
 
 if TYPE_CHECKING:
-    from ..drivers.sbatch.cluster_check import Line
+    from ..drivers.sbatch.cluster_check import CheckResult
     from ..drivers.sbatch.login_node.channel import Channel
     from ..protocol.clusters.cluster import Cluster
     from ..runtime.log.logger import Log
@@ -82,8 +82,8 @@ def check(
     action for each failure.
 
     Run it as the supervisor's unix user, with the supervisor's configuration. For clusters with
-    sign-in it prompts for password and one-time code (or reads them with --password-stdin); they are
-    sent once and never stored. It submits nothing. Exits with 1 if a step fails.
+    sign-in it prompts for password and one-time code (or reads them with --password-stdin); they
+    are sent once and never stored. It submits nothing. Exits with 1 if a step fails.
     """
     if driver != "sbatch":
         others = {
@@ -98,7 +98,7 @@ def check(
     s = session()
     settings, clusters = _load_clusters(s, file, sets, cluster)
     given = {"user": user, "password_stdin": password_stdin, "key": key, "certificate": certificate}
-    found: list[Line] = []
+    found: list[CheckResult] = []
     try:
         for each in clusters:
             asyncio.run(_check_cluster(s, settings, each, given, found))
@@ -140,13 +140,17 @@ def _load_clusters(
 
 
 async def _check_cluster(
-    s: Session, settings: "Settings", cluster: "Cluster", given: dict[str, Any], found: "list[Line]"
+    s: Session,
+    settings: "Settings",
+    cluster: "Cluster",
+    given: dict[str, Any],
+    found: "list[CheckResult]",
 ) -> None:
-    from ..drivers.sbatch.cluster_check import Line, lines, wrong
+    from ..drivers.sbatch.cluster_check import CheckResult, check_cluster, explain_failure
     from ..drivers.sbatch.login_node.channel import ChannelError
     from ..protocol.errors import Refusal
 
-    def report(line: Line) -> None:
+    def report(line: CheckResult) -> None:
         found.append(line)
         if not s.screen.json:
             s.screen.line(f"{line.cluster}: {_LABELS[line.ok]:5} {line.what}: {line.said}")
@@ -156,13 +160,15 @@ async def _check_cluster(
     try:
         channel = await _channel(s, cluster, given)
     except (Refusal, ChannelError) as e:
-        report(wrong(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence))
+        report(
+            explain_failure(cluster, "sign-in" if cluster.access == "ssh" else "become", e.sentence)
+        )
         return
     description = _ACCESS.get(cluster.access, "becomes {user} on {host}").format(
         host=channel.host, user=channel.user
     )
     report(
-        Line(
+        CheckResult(
             cluster=cluster.name,
             what="sign-in" if cluster.access == "ssh" else "user",
             ok=True,
@@ -170,7 +176,7 @@ async def _check_cluster(
         )
     )
     try:
-        async for line in lines(
+        async for line in check_cluster(
             cluster, channel, deployment(settings.root), address(settings.root)
         ):
             report(line)
@@ -187,7 +193,8 @@ async def _channel(s: Session, cluster: "Cluster", given: dict[str, Any]) -> "Ch
 
         return local_channel(cluster, _uid(cluster, given["user"]))
     try:
-        from ..drivers.sbatch.ssh.sign_in import Credentials, connect
+        from ..drivers.sbatch.ssh.credentials import Credentials
+        from ..drivers.sbatch.ssh.sign_in import connect
     except ImportError as e:
         reason = f"sign-in needs a package that is not installed here ({e.name})"
         raise Refusal("signInUnreachable", f"{reason}: pip install 'jobscribe[sbatch]'") from None

@@ -1,3 +1,3 @@
-"""Ways to start an agent and to launch tasks. A driver decides nothing; what it says is a report to
-the core.
+"""Drivers: ways to start agents and to launch tasks. A driver decides nothing; it reports to the
+core. The contracts are in `contracts`.
 """

@@ -1,9 +1,10 @@
-"""The two small contracts of every driver. A handle is plain data and durable: what survives a
-restart of the supervisor.
+"""The two contracts of a driver: `AgentDriver` starts agents, `TaskDriver` launches tasks.
 
-Where an agent lives: `start`, `find`, `stop`, `evidence`. How a task is launched: `launch`, `stop`,
-`find`, `settle`, `evidence`. No base class, nothing to inherit: a driver is whatever passes
-tests/contracts/.
+A driver is any object that passes tests/contracts/: there is no base class. A driver decides
+nothing. Code of a particular driver does not belong here.
+
+`AgentDriver`: `start`, `find`, `stop`, `evidence`, `capacity`, `check`, `close`.
+`TaskDriver`: `launch`, `launch_gang`, `probe`, `stop`, `find`, `settle`, `release`, `evidence`.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ import msgspec
 from ..protocol.ids import AgentKey, OpId, Token
 from ..protocol.wire.messages import Shared, TaskRun, TaskSpec, ToSupervisor
 
+#: Plain JSON data that identifies a started agent. The supervisor stores it durably, and passes it
+#: back to the driver after a restart or an upgrade.
 Handle = dict[str, Any]
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is to be started. `token` authenticates its connections; it travels by pipe or 0600 file,
-    never otherwise.
+    """The agent to start. `token` authenticates its connections. It travels only through a pipe or
+    in a file with mode 0600.
     """
 
     key: AgentKey
@@ -28,10 +31,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """state: `alive`, `gone` (certainly not running any more), or `unknown` (nobody can tell now).
-    detail: one sentence.
+    """Answer of `AgentDriver.find`.
 
-    sign_in: nobody can tell, or start it, before its user has signed in.
+    state: `alive`, `gone` (certainly not running) or `unknown` (cannot be determined now).
+    detail: one sentence for a person.
+    sign_in: neither `find` nor `start` can succeed before the user signs in.
     """
 
     state: Literal["alive", "gone", "unknown"]
@@ -40,18 +44,20 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """cpu slots per kind that this driver's place offers; `None` asks for the configured number."""
+    """CPU slots per kind that the driver offers. None: use the configured number."""
 
     sequential: int | None = None
     parallel: int | None = None
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """tasks: who launches them, the agent's keeper or the driver itself. same_machine: do agents
-    die with this machine?
+    """Properties of a driver that the supervisor must know.
 
-    containers: tasks of runs with roles get containers of their own, at places of kind `container`,
-    which the driver speaks for. volumes: directories of the site that these may name.
+    tasks: `keeper` if the agent's keeper launches tasks, `driver` if the driver does.
+    same_machine: the agents end when this machine ends.
+    containers: tasks of runs with roles run in containers of their own. Their agent keys have the
+    kind `container`, and the driver itself reports for them.
+    volumes: directories of the site that these containers may mount.
     """
 
     tasks: Literal["keeper", "driver"]
@@ -61,115 +67,118 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDriver(Protocol):
+    """Starts, finds and stops agents with their keepers."""
+
     name: str
     capabilities: Capabilities
 
     async def start(self, spec: AgentSpec) -> Handle:
-        """Start keeper and agent. Success: they run (connected they are when they say `alive`).
+        """Start keeper and agent. On success both run; the agent then connects by itself.
 
-        Raises Refusal("agentUnavailable"), or ("signInNeeded"): nothing was tried, and nothing will
-        come of trying before its user has signed in.
+        An agent that already runs for this key may be returned instead of a second one.
+
+        Raises Refusal("agentUnavailable"), or Refusal("signInNeeded"): nothing was tried, and every
+        try fails until the user signs in.
         """
 
     async def find(self, handle: Handle) -> Found:
-        """Is what `start` returned this handle for still there? Never raises for a handle of an
-        earlier version or boot.
+        """Check whether the agent of this handle still runs.
+
+        Accepts handles of an earlier version or boot without raising.
         """
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
-        """End agent and keeper with all that they run; returns when nothing of them is left.
-        Idempotent.
-        """
+        """Stop agent and keeper with all their processes. Returns when none is left. Idempotent."""
 
     async def evidence(
         self, key: AgentKey, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
-        """Bytes of a file of the agent's folder and the file's size; (b"", 0) where there is none.
-        For agents that are gone.
+        """Return at most `limit` bytes of a file in the agent's `run` folder, and the file's size.
 
-        Raises Refusal("agentUnavailable" | "signInNeeded").
+        `name` is relative to that folder. Returns (b"", 0) if there is no such file. Works without
+        a running agent. Raises Refusal("agentUnavailable" | "signInNeeded").
         """
 
     def capacity(self) -> Capacity:
-        """What can run here at once."""
+        """Return the resources that this driver offers."""
 
     async def check(self) -> list[str]:
-        """Sentences about what would keep this driver from working; none is good."""
+        """Return one sentence per problem that prevents this driver from working."""
 
     async def close(self) -> None:
-        """Give back what this process holds. Agents and jobs live on."""
+        """Release the resources of this process. Agents and jobs continue to run."""
 
 
 class PlaceReporter(Protocol):
-    """Who hears what a driver says for places where no agent connects, and of its hosts. Called on
-    the loop.
+    """Receives a driver's reports about its hosts, and about agent keys without a connecting agent
+    (kind `container`). Called on the event loop.
     """
 
     def up(self, place: AgentKey, boot_id: str) -> None:
-        """The place answers from now on; a Snapshot of all that is known there is said next."""
+        """The place is reachable. A complete Snapshot of it must follow."""
 
     def said(self, place: AgentKey, message: ToSupervisor) -> None:
-        """In the words of the wire: RunStatusUpdate, Snapshot, PortsProbed, Samples. Dropped while
-        the place is not up.
+        """Pass on a wire message: RunStatusUpdate, Snapshot, PortsProbed or Samples.
+
+        Messages are dropped while the place is not up.
         """
 
     def down(self, place: AgentKey) -> None:
-        """Nobody can tell now what is there. It is up again with the next `up`."""
+        """The state of the place is unknown from now on, until the next `up`."""
 
     def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
-        """Told once when it is known, and at each change. detail: one sentence."""
+        """Report a host's state, once when it is known and after each change. detail: one sentence
+        for a person.
+        """
 
 
 class TaskDriver(Protocol):
-    """How tasks are launched. `place` is the agent key they were placed with: it says whose they
-    are and where.
+    """Launches and stops tasks. `place` is the agent key that the task was assigned to: its user,
+    kind and host.
 
-    What happens is reported in the words of the wire, to whom this was made for: `RunStatusUpdate`
-    for one execution that changed, `Snapshot` for every one that is known at a place, `PortsProbed`
-    for a probe. Reports may come late, twice and out of order; an end is reported again, whenever
-    it is asked for, until it is settled. The command's own exit is reported as soon as it is known
-    for good, also while something of the execution is still there (`Execution.ending`).
+    All methods except `evidence` return at once and report later, through the receiver that the
+    driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all known
+    executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
+    order. An end is reported again on every request until it is settled. The exit of the command
+    is reported as soon as it is final, even while other processes of the execution still run
+    (`Execution.ending`).
     """
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
-        """Ask for this execution. A token is launched at most once, and never after its `stop`:
-        asking again is harmless.
+        """Launch this execution. Idempotent: a token is launched at most once, and never after its
+        `stop`.
         """
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
-        """The same for tasks of one attempt; each has `shared` besides its own."""
+        """Launch the tasks of one attempt. Each gets `shared` in addition to its own spec."""
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
-        """Ask which of these ports nobody could listen on there now. No answer means that nobody
-        can tell.
-        """
+        """Ask which of these ports are busy. No answer means unknown."""
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        """Ask for its end: SIGTERM, grace, SIGKILL of everything. A token that was not launched is
-        ended before it began.
+        """Stop this execution: SIGTERM, grace, then SIGKILL of all its processes. A token that was
+        not launched ends without a start.
 
-        A stop that comes after the command's own exit changes nothing: what is left is ended, and
-        no stop reason is reported.
+        After the command's own exit, only the remaining processes are stopped, and no stop reason
+        is reported.
         """
 
     def find(self, place: AgentKey) -> None:
-        """Ask for a snapshot. No answer means that nobody can tell now, never that nothing runs."""
+        """Ask for a snapshot. No answer means unknown, never that nothing runs."""
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
-        """The ends of these executions are durable: the place may forget them (that they were
-        launched it never forgets).
+        """The ends of these executions are durable: the place may forget them. It must remember
+        that the tokens were launched.
         """
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Nobody looks at this failed task any more: what was kept of it, beside its evidence, may
-        go.
-        """
+        """Delete what is held of a failed task for debugging, except its evidence."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
-        """Bytes of one of its files (`stdout.log`, `stderr.log`, `exit.json`) and that file's size;
-        (b"", 0) where there is none.
+        """Return at most `limit` bytes of a file of this execution (`stdout.log`, `stderr.log`,
+        `exit.json`), and the file's size; (b"", 0) if there is no such file.
 
-        Raises Refusal("agentUnavailable") where nobody can look now.
+        Raises Refusal("agentUnavailable") if the file cannot be read now.
         """

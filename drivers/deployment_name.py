@@ -1,5 +1,5 @@
-"""What this deployment is called where it is a guest: on hosts with containers and on clusters
-others may have one, too. Pure.
+"""The short name of this deployment on hosts and clusters that it shares with other deployments.
+Pure.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def deployment(key: bytes) -> str:
-    """8 small letters or digits that tell deployments apart, made of a root's own key. They tell
-    nothing about the key.
+    """Return 8 lower-case letters or digits derived from the root's key by a one-way hash. They
+    distinguish deployments and reveal nothing about the key.
     """
     number = int.from_bytes(
         hashlib.blake2b(b"deployment", digest_size=16, key=key[:64]).digest(), "big"

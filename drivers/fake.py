@@ -1,9 +1,8 @@
-"""Agents and tasks as entries in memory: what a test, or a demonstration without processes, uses in
-place of real drivers.
+"""In-memory agents and tasks for tests and demonstrations without processes.
 
-They obey tests/contracts/ like all others. Nothing is executed: whoever wants an agent that speaks
-takes its `AgentSpec` from the place and speaks for it; of commands a few are played. `Place` is the
-world outside: it outlives the driver, as machines do.
+They pass tests/contracts/ like real drivers. No agent is executed: a test that needs a talking
+agent takes its `AgentSpec` from `Place` and speaks for it. A few commands are simulated. `Place` is
+the outside world: like a machine, it outlives the driver.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
 
 class Entry(msgspec.Struct):
-    """One agent that was started: `number` tells it from every other one there ever was."""
+    """One started agent. `number` is unique within its `Place`."""
 
     number: int
     spec: AgentSpec
@@ -36,17 +35,17 @@ class Entry(msgspec.Struct):
 
 
 class Place:
-    """Where the fake agents live. `broken`: a sentence that every start is refused with; `silent`:
-    nobody can tell what runs.
+    """The outside world of fake agents.
 
-    `taken`: ports that strangers listen on.
+    broken: every start is refused with this sentence. silent: nothing can be determined about the
+    place. taken: busy ports.
     """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        #: what is known of executions, and who was launched or refused for good, by agent key
+        #: known executions, and consumed tokens, by agent key
         self.executions: dict[AgentKey, dict[Token, Execution]] = {}
-        self.spent: dict[AgentKey, set[Token]] = {}
+        self.consumed: dict[AgentKey, set[Token]] = {}
         self.snapshots = 0
         #: files of agents' folders, by agent key and name
         self.files: dict[tuple[AgentKey, str], bytes] = {}
@@ -62,22 +61,20 @@ class Place:
         return next((e for e in self.entries if e.number == number), None)
 
     def vanish(self, key: AgentKey) -> None:
-        """The agent of this key ends by itself; what it wrote stays."""
+        """End the agent of this key without a stop. Its files stay."""
         entry = self.living(key)
         if entry is not None:
             entry.running = False
 
     def reboot(self) -> None:
-        """Everything that ran is gone."""
+        """End everything that runs."""
         self.boot += 1
         for entry in self.entries:
             entry.running = False
 
 
 class FakeDriver:
-    """An AgentDriver; see drivers.driver for what its methods promise. name: the one it is
-    registered by.
-    """
+    """An `AgentDriver` (see drivers.contracts). name: its registered name."""
 
     capabilities = Capabilities(tasks="keeper", same_machine=True)
 
@@ -127,18 +124,18 @@ class FakeDriver:
         return [] if self.place.broken is None else [self.place.broken]
 
     async def close(self) -> None:
-        """Nothing is held: agents are the place's."""
+        """Nothing to release: the agents belong to the place."""
 
 
 Report = Callable[[AgentKey, RunStatusUpdate | Snapshot | PortsProbed], None]
 
 
 class FakeTasks:
-    """A TaskDriver; see drivers.driver for what its methods promise. `report` is called by the
-    loop, never from within a verb.
+    """A `TaskDriver` (see drivers.contracts). `report` is called from the event loop, never within
+    a method.
 
-    It plays `true`, `false`, `echo WORDS` and `sleep SECS` (which goes on until it is stopped);
-    other commands end with 127. While the place is silent no verb reaches it.
+    Simulates `true`, `false`, `echo WORDS` and `sleep SECS` (which runs until it is stopped). Other
+    commands exit with 127. While the place is silent, no call reaches it.
     """
 
     def __init__(self, place: Place, report: Report) -> None:
@@ -149,14 +146,14 @@ class FakeTasks:
             return
         known = self._known(place)
         if token not in known:
-            if token in self._spent(place):
+            if token in self._consumed(place):
                 known[token] = _ended(
-                    token, ExitInfo(source="start", detail="it was started before")
+                    token, ExitInfo(source="start", detail="the token was used before")
                 )
             else:
-                self._spent(place).add(token)
-                self._plays(place, token, spec)
-        self._tell(place, RunStatusUpdate(execution=known[token]))
+                self._consumed(place).add(token)
+                self._simulate(place, token, spec)
+        self._send(place, RunStatusUpdate(execution=known[token]))
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
         for task in tasks:
@@ -164,7 +161,7 @@ class FakeTasks:
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
         if not self.place.silent:
-            self._tell(
+            self._send(
                 place,
                 PortsProbed(op_id=op_id, busy=tuple(p for p in ports if p in self.place.taken)),
             )
@@ -173,7 +170,7 @@ class FakeTasks:
         if self.place.silent:
             return
         known = self._known(place)
-        self._spent(place).add(token)
+        self._consumed(place).add(token)
         if token not in known:
             known[token] = _ended(
                 token,
@@ -181,14 +178,14 @@ class FakeTasks:
             )
         elif known[token].state != "ended":
             known[token] = _ended(token, ExitInfo(signal=15, stop_reason=reason))
-        self._tell(place, RunStatusUpdate(execution=known[token]))
+        self._send(place, RunStatusUpdate(execution=known[token]))
 
     def find(self, place: AgentKey) -> None:
         if self.place.silent:
             return
         self.place.snapshots += 1
         executions = tuple(self._known(place).values())
-        self._tell(
+        self._send(
             place, Snapshot(number=self.place.snapshots, page=0, last=True, executions=executions)
         )
 
@@ -201,7 +198,7 @@ class FakeTasks:
                 del known[token]
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Evidence is all that there is of it."""
+        """Nothing to delete except the evidence."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
@@ -211,7 +208,7 @@ class FakeTasks:
         content = self.place.files.get((place, f"{token.name}/{name}"), b"")
         return content[offset : offset + limit], len(content)
 
-    def _plays(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+    def _simulate(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         output, exit_ = b"", ExitInfo(code=127)
         match spec.command:
             case ("true",):
@@ -231,10 +228,10 @@ class FakeTasks:
     def _known(self, place: AgentKey) -> dict[Token, Execution]:
         return self.place.executions.setdefault(place, {})
 
-    def _spent(self, place: AgentKey) -> set[Token]:
-        return self.place.spent.setdefault(place, set())
+    def _consumed(self, place: AgentKey) -> set[Token]:
+        return self.place.consumed.setdefault(place, set())
 
-    def _tell(self, place: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
+    def _send(self, place: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
         asyncio.get_running_loop().call_soon(self._report, place, message)
 
 

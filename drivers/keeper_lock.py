@@ -1,7 +1,7 @@
-"""Whether a keeper on this machine keeps a given folder. A pid alone does not say so: the folder
-may be a copy of the keeper's own.
+"""Check whether a keeper on this machine owns a given folder. A pid is not enough, because the
+folder may be a copy of the keeper's folder.
 
-A keeper holds a lock on a file in its folder as long as it lives, from the first moments on.
+A keeper holds a lock on a file in its folder from soon after its start until its end.
 """
 
 import fcntl
@@ -10,21 +10,21 @@ import time
 from pathlib import Path
 
 LOCK = "keeper.lock"
-#: A keeper that began so many seconds ago may not have locked its folder yet.
+#: A keeper younger than this may not have locked its folder yet (seconds).
 BEGINNING_SECS = 10.0
 
 
-def keeps(folder: Path, ticks: int, said: object = None) -> bool:
-    """Does the live keeper that started at `ticks` (of /proc/pid/stat) keep this very folder? said:
-    the path of its own, where known.
+def owns(folder: Path, ticks: int, recorded: object = None) -> bool:
+    """Return whether the live keeper that started at `ticks` (from /proc/pid/stat) owns this
+    folder. recorded: the keeper's recorded folder path, if known.
     """
-    if said not in (None, str(folder), os.path.realpath(folder)):
+    if recorded not in (None, str(folder), os.path.realpath(folder)):
         return locked(folder)
-    return locked(folder) or _age(ticks) < BEGINNING_SECS
+    return locked(folder) or _age_secs(ticks) < BEGINNING_SECS
 
 
 def locked(folder: Path) -> bool:
-    """Does a process hold the lock of this folder's keeper?"""
+    """Return whether a process holds the lock of this folder's keeper."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -38,6 +38,6 @@ def locked(folder: Path) -> bool:
     return False
 
 
-def _age(ticks: int) -> float:
-    """Seconds since a process began."""
+def _age_secs(ticks: int) -> float:
+    """Return seconds since the process started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,6 @@
-"""Tasks as processes: launched by the keeper of the agent they were placed with, over that agent's
-connection.
+"""Tasks as processes of the agent's keeper. Each call becomes a message on the agent's connection.
 
-The agent and its keeper keep the promises (agent/session, agent/keeping); here a verb becomes the
-message that asks for it.
+The agent and its keeper fulfil the contract (agent/session, agent/keeper).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +25,11 @@ Send = Callable[[AgentKey, ToAgent], None]
 
 
 class KeeperTaskDriver:
-    """A TaskDriver; see drivers.driver for what its methods promise.
+    """A `TaskDriver` (see drivers.contracts).
 
-    send: puts a message on the live connection of an agent; without one it is dropped, and the
-    snapshot that opens the next connection shows what was missed. Reports come over that
-    connection, too.
+    send: sends a message on the agent's live connection, or drops it without one. The snapshot at
+    the start of the next connection then shows the difference. Reports arrive on the same
+    connection.
     """
 
     def __init__(
@@ -63,12 +61,12 @@ class KeeperTaskDriver:
         self._send(place, RunAck(tokens=tokens))
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Evidence is all that there is of it."""
+        """Nothing to delete except the evidence."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
         driver = self._agents.get(place.driver)
         if driver is None:
-            raise Refusal("agentUnavailable", f"the driver {place.driver} is not configured here")
+            raise Refusal("agentUnavailable", f"the driver {place.driver} is not configured")
         return await driver.evidence(place, f"{token.name}/{name}", offset, limit)

@@ -1,9 +1,9 @@
-"""Agents on this machine: a keeper with its agent per (uid, kind), all as the supervisor's own unix
-user (trusted users only).
+"""Agents on this machine: one keeper with its agent per (uid, kind), all as the supervisor's own
+unix user (trusted users only).
 
-A warm template process forks keepers, so that a new user's first run need not wait for an
-interpreter to start. Keepers are found again by the lock file of their folder and by pid and start
-time; they live on when supervisor and template end.
+A warm fork server forks keepers, so that a new user's first run does not wait for an interpreter to
+start. A keeper is found again by the lock file in its folder, its pid and its start time. Keepers
+outlive the supervisor and the fork server.
 """
 
 import asyncio
@@ -26,17 +26,18 @@ from ..runtime import failpoints, processes
 from . import keeper_lock, untrusted_files
 from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
 
-#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+#: Process title of an agent. A keeper's children also include jobs.
 _AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
-#: Room in the template's argument list for the title that it and its children show in `ps`.
-_TITLE_ROOM = "-" * 200
-#: The template ends at once when its socket does; it is not waited for longer than this.
+#: Padding in the fork server's arguments, for the process titles of the fork server and its
+#: children in `ps`.
+_TITLE_PADDING = "-" * 200
+#: The fork server exits when its socket closes. Maximum time to wait for that (seconds).
 _CLOSE_SECS = 3.0
 
 
 class LocalDriver:
-    """The `local` AgentDriver; see drivers.driver for what its methods promise."""
+    """The `local` `AgentDriver` (see drivers.contracts)."""
 
     name = "local"
     capabilities = Capabilities(tasks="keeper", same_machine=True)
@@ -49,19 +50,20 @@ class LocalDriver:
         cpu_slots: Capacity,
         keeper_settings: dict[str, Any] | None = None,
         agent_settings: dict[str, Any] | None = None,
-        template_log: Any = None,
+        fork_server_log: Any = None,
         descriptors: int | None = None,
     ) -> None:
-        """agent_settings, keeper_settings: what these are told besides what this driver knows.
+        """agent_settings, keeper_settings: configuration for agent and keeper beyond this driver's
+        own.
 
-        descriptors: the soft limit that agents and jobs start with, where this process has raised
-        its own.
+        descriptors: soft limit of open files for agents and jobs, if this process has raised its
+        own limit.
         """
         self._root = root
         self._address_file = address_file
         self._cpu_slots = cpu_slots
         self._keeper_settings, self._agent_settings = keeper_settings or {}, agent_settings or {}
-        self._template = _Template(root, template_log, descriptors)
+        self._fork_server = _ForkServer(root, fork_server_log, descriptors)
 
     async def start(self, spec: AgentSpec) -> Handle:
         folder = self._folder(spec.key)
@@ -69,18 +71,18 @@ class LocalDriver:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as e:
             raise Refusal(
-                "agentUnavailable", f"the agent's folder {folder} cannot be made: {e.strerror}"
+                "agentUnavailable", f"cannot create the agent's folder {folder}: {e.strerror}"
             ) from None
-        there = await _keeper_of(folder)
-        alive = there is not None and processes.alive(there["pid"], there["startTicks"])
+        existing = await _read_keeper(folder)
+        alive = existing is not None and processes.alive(existing["pid"], existing["startTicks"])
         if (
-            there is not None
+            existing is not None
             and alive
-            and keeper_lock.keeps(folder, there["startTicks"], there.get("folder"))
+            and keeper_lock.owns(folder, existing["startTicks"], existing.get("folder"))
         ):
-            # An earlier start whose outcome nobody heard of: its agent has one of the tokens that
-            # are still accepted.
-            return {**there, "folder": str(folder)}
+            # The outcome of an earlier start was lost. The agent has one of the tokens that are
+            # still accepted.
+            return {**existing, "folder": str(folder)}
         config = {
             **self._keeper_settings,
             "root": str(self._root),
@@ -95,40 +97,42 @@ class LocalDriver:
                 "cacheDir": str(self._root / "agent"),
             },
         }
-        said = await self._template.ask({"keeper": config})
+        answer = await self._fork_server.request({"keeper": config})
         return {
-            "pid": said["pid"],
-            "startTicks": said["startTicks"],
+            "pid": answer["pid"],
+            "startTicks": answer["startTicks"],
             "bootId": processes.boot_id(),
             "folder": str(folder),
         }
 
     async def find(self, handle: Handle) -> Found:
-        """Nobody else wakes a stopped keeper while its agent is not connected."""
+        """Check the keeper's process. Resumes a stopped (SIGSTOP) keeper: nobody else does this
+        while its agent is not connected.
+        """
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")
         pid, ticks = handle.get("pid"), handle.get("startTicks")
         if pid is None or ticks is None:
-            return Found(state="unknown", detail="its handle does not say which process it is")
+            return Found(state="unknown", detail="its handle has no pid and start time")
         if processes.alive(pid, ticks):
-            if self._keeps(handle):
+            if self._owns_folder(handle):
                 return Found(
                     state="alive",
                     detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}",
                 )
             return Found(
-                state="gone", detail=f"the process {pid} keeps another folder, of another root"
+                state="gone", detail=f"the process {pid} is the keeper of another root's folder"
             )
-        return Found(state="gone", detail=f"its keeper, pid {pid}, is not there any more")
+        return Found(state="gone", detail=f"its keeper (pid {pid}) has ended")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if (await self.find(handle)).state != "alive":
             return
         _signal(handle, signal.SIGTERM)
-        _signal(handle, signal.SIGCONT)  # a stopped keeper does not act on it
-        if not await _until_gone(handle, grace_secs + 5):
+        _signal(handle, signal.SIGCONT)  # a stopped keeper does not handle SIGTERM
+        if not await _wait_until_gone(handle, grace_secs + 5):
             _signal(handle, signal.SIGKILL)
-            await _until_gone(handle, 5)
+            await _wait_until_gone(handle, 5)
 
     async def evidence(
         self, key: AgentKey, name: str, offset: int, limit: int
@@ -142,35 +146,35 @@ class LocalDriver:
 
     async def check(self) -> list[str]:
         try:
-            await self._template.ask({"ping": True})
+            await self._fork_server.request({"ping": True})
         except Refusal as e:
             return [e.sentence]
         return []
 
     async def close(self) -> None:
-        await self._template.close()
+        await self._fork_server.close()
 
-    def _keeps(self, handle: Handle) -> bool:
-        """Does this live keeper keep a folder of this root? The root may have been copied, or
-        moved, since the handle was made.
+    def _owns_folder(self, handle: Handle) -> bool:
+        """Return whether this live keeper owns a folder of this root. The root may have been copied
+        or moved since the handle was created.
         """
-        said = str(handle.get("folder", ""))
-        return not said or keeper_lock.keeps(
-            self._root / "agent" / Path(said).name, handle["startTicks"], said
+        recorded = str(handle.get("folder", ""))
+        return not recorded or keeper_lock.owns(
+            self._root / "agent" / Path(recorded).name, handle["startTicks"], recorded
         )
 
     def _folder(self, key: AgentKey) -> Path:
         return self._root / "agent" / str(key)
 
 
-async def _keeper_of(folder: Path) -> dict[str, Any] | None:
-    """What keeper.json says; None where there is none or it is of another boot."""
+async def _read_keeper(folder: Path) -> dict[str, Any] | None:
+    """Return the content of keeper.json, or None if there is none or it is from another boot."""
     try:
         async with aiofiles.open(folder / "keeper.json", "rb") as f:
-            said = json.loads(await f.read())
+            keeper = json.loads(await f.read())
     except (OSError, ValueError):
         return None
-    return said if said.get("bootId") == processes.boot_id() else None
+    return keeper if keeper.get("bootId") == processes.boot_id() else None
 
 
 def _signal(handle: Handle, number: int) -> None:
@@ -179,8 +183,8 @@ def _signal(handle: Handle, number: int) -> None:
     except ProcessLookupError:
         return
     try:
-        # between open and check the pid cannot change hands: the descriptor names the process
-        # itself
+        # the descriptor refers to the process itself, so the pid cannot be reused between check and
+        # signal
         if processes.alive(handle["pid"], handle["startTicks"]):
             signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
@@ -189,7 +193,7 @@ def _signal(handle: Handle, number: int) -> None:
         os.close(fd)
 
 
-async def _until_gone(handle: Handle, secs: float) -> bool:
+async def _wait_until_gone(handle: Handle, secs: float) -> bool:
     deadline = asyncio.get_running_loop().time() + secs
     while processes.alive(handle["pid"], handle["startTicks"]):
         if asyncio.get_running_loop().time() > deadline:
@@ -198,10 +202,8 @@ async def _until_gone(handle: Handle, secs: float) -> bool:
     return True
 
 
-class _Template:
-    """The warm process and the conversation with it: one JSON object per packet, answered in any
-    order.
-    """
+class _ForkServer:
+    """The fork server and its socket: one JSON object per packet, answered in any order."""
 
     def __init__(self, root: Path, log: Any, descriptors: int | None) -> None:
         self._root = root
@@ -213,40 +215,38 @@ class _Template:
         self._next = 0
         self._lock = asyncio.Lock()
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send one request; raises Refusal("agentUnavailable")."""
+    async def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send one request and return the answer. Raises Refusal("agentUnavailable")."""
         async with self._lock:
-            await self._ensure()
+            await self._start_if_needed()
             assert self._socket is not None
             self._next += 1
             number = self._next
-            packet = json.dumps({"id": number, **request}).encode()
+            packet = json.dumps({"id": number, **message}).encode()
             future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             self._answers[number] = future
             try:
                 await asyncio.get_running_loop().sock_sendall(self._socket, packet)
             except OSError as e:
                 self._answers.pop(number, None)
-                raise Refusal(
-                    "agentUnavailable", f"the template process cannot be reached: {e}"
-                ) from None
+                raise Refusal("agentUnavailable", f"cannot reach the fork server: {e}") from None
         try:
-            said = await asyncio.wait_for(future, 30)
+            answer = await asyncio.wait_for(future, 30)
         except TimeoutError:
             raise Refusal(
-                "agentUnavailable", "the template process did not answer within 30 s"
+                "agentUnavailable", "the fork server did not answer within 30 s"
             ) from None
         finally:
             self._answers.pop(number, None)
-        if "error" in said:
+        if "error" in answer:
             raise Refusal(
                 "agentUnavailable",
-                said["error"] + (await self._how_it_ended() if said.get("lost") else ""),
+                answer["error"] + (await self._exit_suffix() if answer.get("lost") else ""),
             )
-        return said
+        return answer
 
-    async def _how_it_ended(self) -> str:
-        """What the template's exit adds to the news that it is gone. Its own words are on this
+    async def _exit_suffix(self) -> str:
+        """Return a suffix about the fork server's exit. It writes its own messages to this
         process's stderr.
         """
         try:
@@ -256,24 +256,24 @@ class _Template:
                 else None
             )
         except TimeoutError:
-            return " its link, but not itself"
+            return " its connection, but still runs"
         if code is None:
             return ""
         return (
             f" by signal {-code}"
             if code < 0
-            else f" with exit code {code}; its reason stands on the supervisor's stderr"
+            else f" with exit code {code}; see the supervisor's stderr for the reason"
         )
 
-    async def _ensure(self) -> None:
+    async def _start_if_needed(self) -> None:
         if (
             self._process is not None
             and self._process.returncode is None
             and self._socket is not None
         ):
             return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_end.setblocking(False)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -282,58 +282,56 @@ class _Template:
                 f"{_package()}.agent.fork_server",
                 "--root",
                 str(self._root),
-                _TITLE_ROOM,
-                stdin=theirs.fileno(),
+                _TITLE_PADDING,
+                stdin=child_end.fileno(),
                 env=_clean_environment(),
                 start_new_session=True,
             )
         except OSError as e:
-            ours.close()
-            raise Refusal(
-                "agentUnavailable", f"the template process cannot be started: {e}"
-            ) from None
+            own_end.close()
+            raise Refusal("agentUnavailable", f"cannot start the fork server: {e}") from None
         finally:
-            theirs.close()
+            child_end.close()
         if self._descriptors is not None:
-            with contextlib.suppress(ProcessLookupError):  # it will be seen that it ended
+            with contextlib.suppress(ProcessLookupError):  # the socket reports its end
                 most = resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)[1]
                 resource.prlimit(
                     self._process.pid, resource.RLIMIT_NOFILE, (self._descriptors, most)
                 )
-        self._socket = ours
-        asyncio.get_running_loop().add_reader(ours, self._readable, ours)
+        self._socket = own_end
+        asyncio.get_running_loop().add_reader(own_end, self._receive, own_end)
 
-    def _readable(self, ours: socket.socket) -> None:
+    def _receive(self, own_end: socket.socket) -> None:
         try:
-            packet = ours.recv(_MESSAGE_MAX)
+            packet = own_end.recv(_MESSAGE_MAX)
         except BlockingIOError:
             return
         except OSError:
             packet = b""
         if not packet:
-            self._lost(ours)
+            self._disconnect(own_end)
             return
-        said = msgspec.json.decode(packet, type=dict[str, Any])
-        future = self._answers.get(said.get("id", 0))
+        answer = msgspec.json.decode(packet, type=dict[str, Any])
+        future = self._answers.get(answer.get("id", 0))
         if future is not None and not future.done():
-            future.set_result(said)
+            future.set_result(answer)
 
-    def _lost(self, ours: socket.socket) -> None:
-        asyncio.get_running_loop().remove_reader(ours)
-        ours.close()
-        if self._socket is ours:
+    def _disconnect(self, own_end: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(own_end)
+        own_end.close()
+        if self._socket is own_end:
             self._socket = None
         for future in self._answers.values():
             if not future.done():
-                future.set_result({"error": "the template process ended", "lost": True})
+                future.set_result({"error": "the fork server ended", "lost": True})
 
     async def close(self) -> None:
         if self._socket is not None:
-            self._lost(self._socket)
+            self._disconnect(self._socket)
         if self._process is not None:
             try:
                 await asyncio.wait_for(self._process.wait(), _CLOSE_SECS)
-            except TimeoutError:  # stuck or stopped; nothing hangs on it
+            except TimeoutError:  # stuck or stopped; nothing depends on it
                 self._process.kill()
                 await self._process.wait()
 
@@ -343,7 +341,9 @@ def _package() -> str:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Nothing of ours reaches agents and jobs but what finding this package takes."""
+    """Return the environment for the fork server and its children: only standard variables, and the
+    ones needed to find this package.
+    """
     kept = {
         k: os.environ[k]
         for k in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ")

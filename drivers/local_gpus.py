@@ -1,10 +1,10 @@
-"""The GPUs of this machine, as NVIDIA's library names them."""
+"""GPUs of this machine, as reported by NVIDIA's library."""
 
 import contextlib
 
 
 def cards() -> tuple[str, ...]:
-    """Their UUIDs; none where there is no such library, driver or card."""
+    """Return the GPUs' UUIDs. Empty without the library, driver or card."""
     try:
         import pynvml
     except ImportError:

@@ -1,6 +1,4 @@
-"""Tasks of one driver that are launched in two ways: in containers of their own, or by the keeper
-of the user's agent.
-"""
+"""Routing of one driver's tasks: to their own containers, or to the keeper of the user's agent."""
 
 from collections.abc import Sequence
 
@@ -10,36 +8,36 @@ from .contracts import TaskDriver
 
 
 class TaskRouter:
-    """A TaskDriver that hands every verb to the one of its place."""
+    """A `TaskDriver` that passes each call to the task driver for the kind of place."""
 
     def __init__(self, *, containers: TaskDriver, agents: TaskDriver) -> None:
         self._containers, self._agents = containers, agents
 
-    def _of(self, place: AgentKey) -> TaskDriver:
+    def _driver_for(self, place: AgentKey) -> TaskDriver:
         return self._containers if place.kind == "container" else self._agents
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
-        self._of(place).launch(place, token, spec)
+        self._driver_for(place).launch(place, token, spec)
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
-        self._of(place).launch_gang(place, shared, tasks)
+        self._driver_for(place).launch_gang(place, shared, tasks)
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
-        self._of(place).probe(place, op_id, ports)
+        self._driver_for(place).probe(place, op_id, ports)
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        self._of(place).stop(place, token, reason, grace_secs)
+        self._driver_for(place).stop(place, token, reason, grace_secs)
 
     def find(self, place: AgentKey) -> None:
-        self._of(place).find(place)
+        self._driver_for(place).find(place)
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
-        self._of(place).settle(place, tokens)
+        self._driver_for(place).settle(place, tokens)
 
     def release(self, place: AgentKey, token: Token) -> None:
-        self._of(place).release(place, token)
+        self._driver_for(place).release(place, token)
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
-        return await self._of(place).evidence(place, token, name, offset, limit)
+        return await self._driver_for(place).evidence(place, token, name, offset, limit)

@@ -1,7 +1,8 @@
-"""Files in folders that jobs can write to, read and written by somebody who may do more than they.
+"""Access to files in folders that jobs can write to, by a process with more privileges than the
+jobs.
 
-No link is followed, nobody is waited for at a pipe, and what is no file, or has another name
-elsewhere (a hard link), is not there.
+No symbolic link is followed, and no named pipe blocks. A file counts only if it is a regular file
+with a single hard link.
 """
 
 import errno
@@ -15,16 +16,18 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[bytes, int]:
-    """Bytes of a file below `folder`, and its size; (b"", 0) where there is none."""
+    """Return at most `limit` bytes of a file below `folder`, and its size; (b"", 0) if there is
+    none.
+    """
     fd = -1
     try:
         fd = os.open(folder, _FOLDER)
         for part in parts[:-1]:
-            fd = _instead(fd, os.open(part, _FOLDER, dir_fd=fd))
-        fd = _instead(fd, os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=fd))
+            fd = _replace_fd(fd, os.open(part, _FOLDER, dir_fd=fd))
+        fd = _replace_fd(fd, os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=fd))
         status = os.fstat(fd)
-        plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        return (os.pread(fd, limit, offset), status.st_size) if plain else (b"", 0)
+        regular = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        return (os.pread(fd, limit, offset), status.st_size) if regular else (b"", 0)
     except OSError as e:
         if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
             raise
@@ -35,19 +38,19 @@ def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[b
 
 
 def append(folder: Path, name: str, line: bytes) -> None:
-    """Add a line to a file in `folder`, which is made where there is none; whose folder it is can
-    read it. Raises OSError.
+    """Append a line to a file in `folder`, and create it if needed. The folder's owner can read the
+    file. Raises OSError.
     """
-    above = os.open(folder, _FOLDER)
+    folder_fd = os.open(folder, _FOLDER)
     try:
-        fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FILE, 0o600, dir_fd=above)
+        fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FILE, 0o600, dir_fd=folder_fd)
     finally:
-        os.close(above)
+        os.close(folder_fd)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise OSError(
-                errno.EEXIST, "it is something else than a file of its own", f"{folder}/{name}"
+                errno.EEXIST, "not a regular file with a single hard link", f"{folder}/{name}"
             )
         os.fchmod(fd, 0o644)  # whatever the umask
         os.write(fd, line)
@@ -55,6 +58,6 @@ def append(folder: Path, name: str, line: bytes) -> None:
         os.close(fd)
 
 
-def _instead(old: int, new: int) -> int:
+def _replace_fd(old: int, new: int) -> int:
     os.close(old)
     return new

@@ -1,3 +1,3 @@
-"""Executions that a batch scheduler starts: submitted, watched, stopped and remembered by the
-agent, with a keeper's promises.
+"""Executions through a batch scheduler: the agent submits, watches, stops and remembers them, with
+a keeper's guarantees.
 """

@@ -1,5 +1,5 @@
-"""What a cluster offers this user, found out when somebody connects and every few minutes:
-partitions, accounts, is Slurm there.
+"""Facts about a cluster for this user: partitions, accounts, QOS, scheduler status. Queried when
+the agent starts and every few minutes.
 """
 
 import time
@@ -7,18 +7,20 @@ import time
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ..slurm import output_parser
-from ..slurm.command_errors import asked_in_vain
-from .command_runner import Ran, Run
+from ..slurm.command_errors import query_error
+from .command_runner import CommandResult, Run
 
-#: Pause between two looks (seconds).
+#: Interval between queries (seconds).
 EVERY_SECS = 600.0
-#: While Slurm cannot be asked, it is asked more often.
+#: Interval while Slurm is unreachable (seconds).
 AGAIN_SECS = 60.0
 _DETAIL = 2000
 
 
-async def news(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
-    """Never raises; what cannot be asked is said to be unknown."""
+async def cluster_status(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
+    """Query the cluster's status. Never raises: facts that cannot be queried are reported as
+    unknown.
+    """
     shown = await run(output_parser.partitions(), "", cluster.call_secs)
     outage = _outage(shown)
     if outage is not None:
@@ -26,12 +28,14 @@ async def news(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
             cluster=cluster.name, at=time.time(), scheduler="unreachable", detail=outage[:_DETAIL]
         )
     kinds = await run(output_parser.nodes(), "", cluster.call_secs)
-    allowed = await run(output_parser.associations(user), "", cluster.call_secs)
+    associations = await run(output_parser.associations(user), "", cluster.call_secs)
     version = await run(output_parser.slurm_version(), "", cluster.call_secs)
     accounts, qos = (
-        (None, None) if allowed.code != 0 else output_parser.parse_associations(allowed.out)
+        (None, None)
+        if associations.code != 0
+        else output_parser.parse_associations(associations.out)
     )
-    # whom accounting does not know, it does not limit either
+    # a user without associations is not limited by accounting
     return ClusterStatus(
         cluster=cluster.name,
         at=time.time(),
@@ -44,7 +48,7 @@ async def news(cluster: Cluster, user: str, run: Run) -> ClusterStatus:
     )
 
 
-def _outage(ran: Ran) -> str | None:
-    if ran.unsure:
-        return ran.err.strip() or "a command of Slurm's was ended before it said anything"
-    return asked_in_vain(ran.code, ran.err)
+def _outage(ran: CommandResult) -> str | None:
+    if ran.effect_unknown:
+        return ran.err.strip() or "a Slurm command was killed before it printed an answer"
+    return query_error(ran.code, ran.err)

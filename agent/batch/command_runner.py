@@ -1,8 +1,7 @@
-"""Running Slurm's commands: never longer than a while, from nowhere in particular, with an
-environment in which they say what we read.
+"""Runner for Slurm's commands: with a time limit, in `/`, and with an environment that makes their
+output parseable.
 
-A command that does not answer is killed; what it did meanwhile nobody knows, and that is what its
-`Ran` says.
+A command without an answer is killed. Its effect is then unknown, and its `CommandResult` says so.
 """
 
 import asyncio
@@ -13,17 +12,16 @@ from typing import NamedTuple
 
 from ...runtime.child_processes import close_pipes, gone, tell_group
 
-#: Codes of our own, as `timeout` and shells use them: it did not answer in time; there is no such
-#: program here.
+#: Exit codes as `timeout` and shells use them: no answer in time; no such program.
 NO_ANSWER, NO_PROGRAM = 124, 127
-#: So much of an answer is read; of its words on stderr, so much is shown to anybody.
+#: Limits for the bytes read from stdout, and for the characters of stderr that are reported.
 _MOST_BYTES = 64 << 20
 _WORDS = 2000
-#: So long a command that was killed is waited for.
+#: Time to wait for a killed command (seconds).
 _GONE_SECS = 1.0
-#: What changes how Slurm's commands write, or what they do. A login profile may set these for
-#: people.
-_NOT_FOR_US = (
+#: Prefixes of variables that change the behaviour or the output of Slurm's commands. Users set them
+#: in login profiles.
+_REMOVED_PREFIXES = (
     "SQUEUE_",
     "SACCT_",
     "SBATCH_",
@@ -35,51 +33,53 @@ _NOT_FOR_US = (
     "SACCTMGR_",
     "SLURM_",
 )
-_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
-#: So that they write numbers, moments and words as the parsers know them.
-_SPOKEN = {"LC_ALL": "C", "LANG": "C"}
+_CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+#: Locale that the parsers expect.
+_LOCALE = {"LC_ALL": "C", "LANG": "C"}
 
 
-class Ran(NamedTuple):
-    """code: negative where a signal ended it; see also NO_ANSWER and NO_PROGRAM."""
+class CommandResult(NamedTuple):
+    """Result of a command. code: negative for a signal; see also NO_ANSWER and NO_PROGRAM."""
 
     code: int
     out: str
     err: str
 
     @property
-    def unsure(self) -> bool:
-        """Nobody knows what it did: it was ended, or never said."""
+    def effect_unknown(self) -> bool:
+        """Return whether the command's effect is unknown: it was killed or did not answer."""
         return self.code < 0 or self.code == NO_ANSWER
 
 
 #: run(argv, stdin, secs)
-Run = Callable[[Sequence[str], str, float], Awaitable[Ran]]
+Run = Callable[[Sequence[str], str, float], Awaitable[CommandResult]]
 
 
 def environment(
-    login: Mapping[str, str], own: Mapping[str, str], spoken: Mapping[str, str] | None = None
+    login: Mapping[str, str], own: Mapping[str, str], overrides: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """For Slurm's commands. login: what the user's profile sets; own: what the cluster's
-    description says; both may name the cluster.
+    """Return the environment for Slurm's commands. login: from the user's profile. own: from the
+    cluster's description. Both may name the cluster.
 
-    Where neither does, what the session of the sign-in had counts: sshd and PAM set it, too, and a
-    clean login shell does not see that.
+    If neither does, the agent's own session counts: sshd and PAM may name the cluster, and a clean
+    login shell does not see that.
     """
-    session = {k: os.environ[k] for k in _KEPT if k in os.environ}
-    theirs = session | {
-        k: v for k, v in login.items() if k in _KEPT or not k.startswith(_NOT_FOR_US)
+    session = {k: os.environ[k] for k in _CLUSTER_VARIABLES if k in os.environ}
+    inherited = session | {
+        k: v
+        for k, v in login.items()
+        if k in _CLUSTER_VARIABLES or not k.startswith(_REMOVED_PREFIXES)
     }
-    return {**theirs, **own, **_SPOKEN, **(spoken or {})}
+    return {**inherited, **own, **_LOCALE, **(overrides or {})}
 
 
 class Commands:
-    """env: asked for each time, because the login environment is found out late."""
+    """Runs commands. env: called for each command, because the login environment is found late."""
 
     def __init__(self, env: Callable[[], Mapping[str, str]]) -> None:
         self._env = env
 
-    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> Ran:
+    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> CommandResult:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -92,18 +92,20 @@ class Commands:
                 limit=_MOST_BYTES,
             )
         except OSError as e:
-            return Ran(NO_PROGRAM, "", f"{argv[0]} cannot be run: {e.strerror}")
+            return CommandResult(NO_PROGRAM, "", f"cannot run {argv[0]}: {e.strerror}")
         try:
             async with asyncio.timeout(secs):
                 out, err = await process.communicate(stdin.encode("utf-8", "surrogateescape"))
         except TimeoutError:
             await _end(process)
-            return Ran(NO_ANSWER, "", f"{_program(argv)} did not answer within {secs:g} s")
+            return CommandResult(
+                NO_ANSWER, "", f"{_program(argv)} did not answer within {secs:g} s"
+            )
         except asyncio.CancelledError:
             await _end(process)
             raise
         assert process.returncode is not None
-        return Ran(
+        return CommandResult(
             process.returncode,
             out.decode("utf-8", "replace"),
             err.decode("utf-8", "replace")[-_WORDS:],
@@ -111,7 +113,7 @@ class Commands:
 
 
 def _program(argv: Sequence[str]) -> str:
-    """Which it is that `env` gives its environment."""
+    """Return the program that `env` starts."""
     words = list(argv[1:]) if argv[0] == "env" else []
     while words and (words[0] == "-u" or "=" in words[0]):
         words = words[2 if words[0] == "-u" else 1 :]
@@ -119,7 +121,7 @@ def _program(argv: Sequence[str]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """It and what it started. Who hangs in a file system dies later."""
+    """Kill the command and its children. A process that hangs in a file system dies later."""
     tell_group(process, signal.SIGKILL)
     await gone(process, _GONE_SECS)
     close_pipes(process)

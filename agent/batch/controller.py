@@ -1,7 +1,8 @@
-"""Executions through Slurm, with the promises of a keeper: each token is launched at most once,
-watched, stopped when told or late, and its end is remembered until it is forgotten. Nothing of this
-is in memory alone: an agent that is killed at any instant is followed by one that takes everything
-over from the ledger, the evidence and what Slurm says.
+"""Executions through Slurm, with a keeper's guarantees: each token is launched at most once,
+watched, stopped on request or at its time limit, and its exit is remembered until it is forgotten.
+
+No state is only in memory: when the agent is killed at any instant, the next agent recovers
+everything from the ledger, the evidence and Slurm.
 """
 
 import asyncio
@@ -26,30 +27,30 @@ from ..host.login_environment import LoginEnvironment, this_account
 from ..keeper.linux.oom_detection import fault
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
-from .exit_info import NEVER_TO_START, never
+from .exit_info import NEVER_TO_START, never_started
 from .ledger import BatchLedger
 from .poll_loop import BatchPollLoop
-from .preparation import Asked, Preparation, Unprepared
+from .preparation import LaunchRequest, Preparation, Unprepared
 from .reconciliation import Reconciler
 from .scheduler_queries import SchedulerQueries
 from .start import Submitter
 from .state import BatchJob, Task, ended, execution
 from .stop import BatchStopper
 
-NEVER_SUBMITTED = "the agent ended before it was submitted"
+NEVER_SUBMITTED = "the agent ended before it submitted the job"
 OTHERS_USED = "other tasks of its gang were launched before"
-#: What is told of a place that is about to end waits no longer for Slurm than this (seconds).
+#: `stop_all` waits for Slurm at most this much longer than the grace (seconds).
 _STOP_ALL_SECS = 30.0
 _REFUSED_KEPT = 10_000
-#: Where a part of the watch failed, it goes on after so long.
-_AGAIN_SECS = 5.0
+#: Pause before a failed background task is restarted (seconds).
+_RESTART_SECS = 5.0
 
-Say = Callable[[Execution], None]
+Report = Callable[[Execution], None]
 
 
 class BatchController:
-    """folder: the agent's. say: hears every change. base: what agents of this unix user share;
-    None: nothing.
+    """Owner of this agent's batch jobs. folder: the agent's folder. report: receives every changed
+    execution. base: folder shared by the agents of this unix user, or None.
     """
 
     def __init__(
@@ -61,287 +62,300 @@ class BatchController:
         cluster: Cluster,
         deployment: str,
         log: Log,
-        say: Say,
+        report: Report,
         *,
         run: Run | None = None,
         base: Path | None = None,
         run_dirs: bool = False,
         user: str | None = None,
-        on_news: Callable[[ClusterStatus], None] | None = None,
+        on_cluster_status: Callable[[ClusterStatus], None] | None = None,
         cap: tuple[int, int] = (DEFAULT_HEAD, DEFAULT_TAIL),
     ) -> None:
-        self._evidence, self._login, self._cluster, self._log, self._say = (
+        self._evidence, self._login, self._cluster, self._log, self._report = (
             evidence,
             login,
             cluster,
             log,
-            say,
+            report,
         )
         self._user = user or this_account().name
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
-        self._on_news = on_news
-        self._news: ClusterStatus | None = None
+        self._on_cluster_status = on_cluster_status
+        self._cluster_status: ClusterStatus | None = None
         self._ledger = BatchLedger(str(folder))
-        self._preparing = Preparation(self._ledger, cluster, deployment, apps)
-        self._stopping = BatchStopper(
-            cluster, self._ledger, self._run, log, lambda job: self._tending.soon(job)
+        self._preparation = Preparation(self._ledger, cluster, deployment, apps)
+        self._stopper = BatchStopper(
+            cluster, self._ledger, self._run, log, lambda job: self._poll_loop.query_soon(job)
         )
-        self._submitting = Submitter(
+        self._submitter = Submitter(
             cluster,
             self._ledger,
             self._run,
             log,
             accepted=self._accepted,
             refused=self._refused,
-            unsure=self._unsure,
+            unsure=self._outcome_unknown,
         )
-        self.polling = SchedulerQueries(cluster, self._user, self._run, base)
-        self._tending = BatchPollLoop(
+        self.queries = SchedulerQueries(cluster, self._user, self._run, base)
+        self._poll_loop = BatchPollLoop(
             cluster,
             self._ledger,
-            self.polling,
-            self._stopping,
-            self._submitting,
+            self.queries,
+            self._stopper,
+            self._submitter,
             Reconciler(cluster, run_dirs=run_dirs),
             OutputCap(log, *cap),
             log,
-            self._changed,
+            self._report_changes,
         )
-        #: every execution that was not forgotten: with the batch job it is in, or just its end
+        #: every execution that was not forgotten: with its batch job, or only its exit info
         self._known: dict[Token, tuple[BatchJob, Task] | ExitInfo] = {}
         self._refusals: dict[str, None] = {}
-        self._working: set[asyncio.Task[None]] = set()
-        self._something = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._change = asyncio.Event()
 
-    # ---- begin and end
+    # ---- lifecycle
 
     async def start(self) -> list[Execution]:
-        """Take over what earlier agents left; from now on everything is watched."""
+        """Recover the executions of earlier agents and start watching. Returns all known
+        executions.
+        """
         await asyncio.to_thread(self._ledger.make)
-        if any(
-            self._ledger.entries()
-        ):  # else nobody waits here for a login's profile: it may take long
-            await self._logged_in()
+        if any(self._ledger.entries()):  # without entries, do not wait for a slow login profile
+            await self._load_login_environment()
         self._recover()
-        self._spawn(self._for_ever(self._tending.run))
-        self._spawn(self._for_ever(self._tell_news))
+        self._spawn(self._run_forever(self._poll_loop.run))
+        self._spawn(self._run_forever(self._poll_cluster))
         return self.executions()
 
     async def close(self) -> None:
-        """What runs in Slurm runs on."""
-        working = list(self._working)
-        for task in working:
+        """Stop watching. Jobs in Slurm continue."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        self._stopping.close()
-        self._submitting.close()
-        await asyncio.gather(*working, return_exceptions=True)
+        self._stopper.close()
+        self._submitter.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def executions(self) -> list[Execution]:
         return [self._execution(token) for token in self._known]
 
-    def news(self) -> ClusterStatus | None:
-        """The newest; None before there is any."""
-        return self._news
+    def cluster_status(self) -> ClusterStatus | None:
+        """Return the newest cluster status, or None before the first one."""
+        return self._cluster_status
 
-    # ---- orders
+    # ---- requests
 
     def use_apps(self, apps: tuple[str, ...]) -> None:
-        """Runs from now on find these apps, besides the installed ones."""
-        self._preparing.apps = apps
+        """Use these apps, besides the installed ones, for later launches."""
+        self._preparation.apps = apps
 
     def launch(self, token: Token, spec: TaskSpec) -> None:
-        """Have Slurm start it, unless its token was used before; then say what became of it."""
+        """Submit the execution unless its token was used before. Then report its state."""
         self._launch([(token, spec)], None)
 
     def launch_gang(self, shared: Shared, tasks: Sequence[tuple[Token, TaskSpec]]) -> None:
-        """All of them in one batch job."""
+        """Submit all tasks as one batch job."""
         self._launch(list(tasks), shared)
 
     def stop(self, token: Token, reason: str, grace_secs: float) -> None:
-        """Stop it. What was not launched yet never will be."""
-        if not self._find(token):
+        """Stop the execution. A token that was not launched is consumed and never runs."""
+        if not self._is_known(token):
             try:
                 self._ledger.consume(token, token.name)
             except OSError as e:
                 self._end_unlaunched(
-                    token, never(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason)
+                    token, never_started(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason)
                 )
                 return
-            self._end_consumed(token, never(NEVER_TO_START, stop_reason=reason))
+            self._end_consumed(token, never_started(NEVER_TO_START, stop_reason=reason))
             return
         known = self._known[token]
         if isinstance(known, ExitInfo) or known[1].ended:
-            self._say(self._execution(token))
+            self._report(self._execution(token))
             return
-        self._stopping.stop(*known, reason, grace_secs)
-        if known[1].stop_reason is None:  # it has ended by itself, and Slurm has not finished it
-            self._say(self._execution(token))
-        self._tending.soon(known[0])
+        self._stopper.stop(*known, reason, grace_secs)
+        if known[1].stop_reason is None:  # it exited by itself, and Slurm still completes the job
+            self._report(self._execution(token))
+        self._poll_loop.query_soon(known[0])
 
     def forget(self, tokens: Sequence[Token]) -> None:
-        """The end of these is known where it counts. Their evidence stays."""
+        """Forget executions whose exit is durable elsewhere. Their evidence stays."""
         for token in tokens:
             known = self._known.get(token)
             if isinstance(known, ExitInfo) or (known is not None and known[1].ended):
-                self._ledger.strike(token.name)
+                self._ledger.remove_entry(token.name)
                 del self._known[token]
 
     async def stop_all(self, reason: str, grace: float) -> None:
-        """Everything that is not over; returns when it is, or after a while."""
+        """Stop every live execution. Returns when all have ended, or after a time limit."""
         for token, known in list(self._known.items()):
             if not isinstance(known, ExitInfo) and not known[1].ended:
                 self.stop(token, reason, grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace + _STOP_ALL_SECS):
                 while any(e.state != "ended" for e in self.executions()):
-                    self._something.clear()
-                    await self._something.wait()
+                    self._change.clear()
+                    await self._change.wait()
 
     # ---- launching
 
     def _launch(self, tasks: list[tuple[Token, TaskSpec]], shared: Shared | None) -> None:
-        used = [token for token, _ in tasks if self._find(token)]
+        used = [token for token, _ in tasks if self._is_known(token)]
         for token in used:
-            self._say(self._execution(token))
+            self._report(self._execution(token))
         tasks = [t for t in tasks if t[0] not in used]
         if used or not tasks:
-            for token, _ in tasks:  # a gang is one job of Slurm's, and that has been
-                self._end_unlaunched(token, never(OTHERS_USED))
+            for token, _ in tasks:  # a gang is one Slurm job, which was submitted before
+                self._end_unlaunched(token, never_started(OTHERS_USED))
             return
-        asked = Asked(tasks, shared, self._login.umask)
-        job = self._preparing.job(asked)
+        request = LaunchRequest(tasks, shared, self._login.umask)
+        job = self._preparation.job(request)
         consumed: list[Token] = []
         try:
             for token, _ in tasks:
-                self._ledger.consume(token, job.lead.name)
+                self._ledger.consume(token, job.first_task.name)
                 consumed.append(token)
         except OSError as e:
-            word, sentence = fault(e)
-            exit_ = never(f"its evidence cannot be written: {sentence}", fault=word)
+            fault_code, sentence = fault(e)
+            exit_ = never_started(f"cannot write its evidence: {sentence}", fault=fault_code)
             for token, _ in tasks:
                 (self._end_consumed if token in consumed else self._end_unlaunched)(token, exit_)
             return
         for task in job.tasks:
             self._known[task.token] = (job, task)
         job.submitting = True
-        self._spawn(self._prepare(job, asked))
+        self._spawn(self._prepare(job, request))
 
-    async def _prepare(self, job: BatchJob, asked: Asked) -> None:
+    async def _prepare(self, job: BatchJob, request: LaunchRequest) -> None:
         try:
             await self._login.find_out()
             if not job.stopping:
                 await asyncio.to_thread(
-                    self._preparing.lay_out, job, asked._replace(umask=self._login.umask)
+                    self._preparation.write_files, job, request._replace(umask=self._login.umask)
                 )
         except (Refusal, Unprepared) as e:
-            sentence, word = (e.sentence, None) if isinstance(e, Refusal) else (str(e), e.fault)
+            sentence, fault_code = (
+                (e.sentence, None) if isinstance(e, Refusal) else (str(e), e.fault)
+            )
             for task in job.live:
-                self._tending.end(
-                    job, task, never(sentence, stop_reason=task.stop_reason, fault=word)
+                self._poll_loop.end(
+                    job,
+                    task,
+                    never_started(sentence, stop_reason=task.stop_reason, fault=fault_code),
                 )
             return
         self._log(
             "cmd=('sbatch', {}) jid={} runDir={}",
-            f"{job.lead.name}/batch.sh",
-            job.lead.token.jid,
-            job.lead.run_dir,
-            **about(job.lead.token),
+            f"{job.first_task.name}/batch.sh",
+            job.first_task.token.jid,
+            job.first_task.run_dir,
+            **about(job.first_task.token),
         )
-        self._tending.add(job)
-        self._submitting.submit(job)
+        self._poll_loop.add(job)
+        self._submitter.submit(job)
 
     def _accepted(self, job: BatchJob) -> None:
         job.state = msgspec.structs.replace(
-            job.state, job_id=job.job_id, submitted_at=job.asked_at, unknown_since=None, sentence=""
+            job.state,
+            job_id=job.job_id,
+            submitted_at=job.sbatch_at,
+            unknown_since=None,
+            sentence="",
         )
-        self._changed(job)
-        self._tending.just(job)
+        self._report_changes(job)
+        self._poll_loop.query_soon_after_start(job)
 
-    def _refused(self, job: BatchJob, word: str, sentence: str) -> None:
+    def _refused(self, job: BatchJob, fault_code: str, sentence: str) -> None:
         for task in job.live:
-            self._tending.end(
-                job, task, never(sentence, job, stop_reason=task.stop_reason, fault=word)
+            self._poll_loop.end(
+                job,
+                task,
+                never_started(sentence, job, stop_reason=task.stop_reason, fault=fault_code),
             )
 
-    def _unsure(self, job: BatchJob, sentence: str) -> None:
-        """sentence "": it was told to end before it was submitted."""
-        if job.asked == 0 and job.stopping:
+    def _outcome_unknown(self, job: BatchJob, sentence: str) -> None:
+        """Handle an unknown outcome of sbatch. An empty sentence: the job was stopped before it was
+        submitted.
+        """
+        if job.sbatch_runs == 0 and job.stopping:
             for task in job.live:
-                self._tending.end(job, task, never(NEVER_TO_START, stop_reason=task.stop_reason))
+                self._poll_loop.end(
+                    job, task, never_started(NEVER_TO_START, stop_reason=task.stop_reason)
+                )
             return
         if sentence:
             self._log(
-                "what became of the submission of {} is not known: {}",
-                str(job.lead.token),
+                "outcome of the submission of {} unknown: {}",
+                str(job.first_task.token),
                 sentence,
-                **about(job.lead.token),
+                **about(job.first_task.token),
             )
-            self._tending.unknown(job, sentence)
-        self._tending.soon(job)
+            self._poll_loop.mark_unknown(job, sentence)
+        self._poll_loop.query_soon(job)
 
-    # ---- what was before
+    # ---- recovery
 
-    def _find(self, token: Token) -> bool:
-        """Was this token used before? Then it is in `_known` from now on."""
+    def _is_known(self, token: Token) -> bool:
+        """Return whether this token was used before. If so, load it into `_known`."""
         if token in self._known:
             return True
         if os.path.lexists(self._ledger.evidence(token.name)):
-            self._take_over(token, token.name)
+            self._recover_token(token, token.name)
             return True
         if token.name in self._refusals:
-            self._known[token] = never("its start failed before and is not tried again")
+            self._known[token] = never_started("its start failed earlier and is not retried")
             return True
         return False
 
     def _recover(self) -> None:
         for entry in list(self._ledger.entries()):
-            if not os.path.isdir(
-                self._ledger.evidence(entry.token.name)
-            ):  # that agent ended before it took the token
-                self._ledger.strike(entry.token.name)
+            # without a folder, the earlier agent ended before it consumed the token
+            if not os.path.isdir(self._ledger.evidence(entry.token.name)):
+                self._ledger.remove_entry(entry.token.name)
             elif entry.token not in self._known:
-                self._take_over(entry.token, entry.lead)
+                self._recover_token(entry.token, entry.first_name)
 
-    def _take_over(self, token: Token, lead: str) -> None:
+    def _recover_token(self, token: Token, first_name: str) -> None:
         exit_ = self._ledger.exit(token.name)
-        job = self._ledger.read(lead) if exit_ is None else None
+        job = self._ledger.read(first_name) if exit_ is None else None
         task = None if job is None else next((t for t in job.tasks if t.token == token), None)
         if job is None or task is None:
             if exit_ is None:
-                exit_ = never(NEVER_SUBMITTED)
+                exit_ = never_started(NEVER_SUBMITTED)
                 self._ledger.close(self._ledger.evidence(token.name), exit_)
             self._known[token] = exit_
             return
         for t in job.live:
             self._known[t.token] = (job, t)
         self._log(
-            "{} was launched by an earlier agent; Slurm's job {}",
+            "{} was launched by an earlier agent as Slurm job {}",
             str(token),
-            job.job_id or "is not known yet",
+            job.job_id or "(id not known yet)",
             **about(token),
         )
-        self._tending.add(job)
-        if job.asked == 0:
-            self._submitting.submit(job)
+        self._poll_loop.add(job)
+        if job.sbatch_runs == 0:
+            self._submitter.submit(job)
         else:
-            self._tending.soon(job)
+            self._poll_loop.query_soon(job)
         for t in [t for t in job.live if t.stop_reason is not None]:
-            self._stopping.stop(job, t, t.stop_reason or "", t.grace)
+            self._stopper.stop(job, t, t.stop_reason or "", t.grace)
 
-    # ---- ends, reports
+    # ---- ends and reports
 
     def _end_consumed(self, token: Token, exit_: ExitInfo) -> None:
         self._ledger.close(self._ledger.evidence(token.name), exit_)
         self._known[token] = exit_
-        self._say(self._execution(token))
+        self._report(self._execution(token))
 
     def _end_unlaunched(self, token: Token, exit_: ExitInfo) -> None:
-        """It leaves no evidence, so it is remembered that it is not to be tried again."""
+        """End an execution that has no evidence, and remember that it must not be retried."""
         self._refusals[token.name] = None
         if len(self._refusals) > _REFUSED_KEPT:
             del self._refusals[next(iter(self._refusals))]
         self._known[token] = exit_
-        self._say(self._execution(token))
+        self._report(self._execution(token))
 
     def _execution(self, token: Token) -> Execution:
         known = self._known[token]
@@ -351,59 +365,64 @@ class BatchController:
             else execution(*known, time.monotonic())
         )
 
-    def _changed(self, job: BatchJob) -> None:
-        """Say what is different from what was said last."""
-        self._something.set()
+    def _report_changes(self, job: BatchJob) -> None:
+        """Report the tasks of this job that changed since their last report."""
+        self._change.set()
         now = time.monotonic()
         for task in job.tasks:
             if task.token not in self._known or (
-                task.said is not None and task.said.state == "ended"
+                task.last_report is not None and task.last_report.state == "ended"
             ):
                 continue
             e = execution(job, task, now)
             if (
-                task.said is None
-                or msgspec.structs.replace(e, elapsed_secs=task.said.elapsed_secs) != task.said
+                task.last_report is None
+                or msgspec.structs.replace(e, elapsed_secs=task.last_report.elapsed_secs)
+                != task.last_report
             ):
-                task.said = e
-                self._say(e)
+                task.last_report = e
+                self._report(e)
 
-    async def _logged_in(self) -> None:
-        """Slurm's commands may be found, and its cluster be named, by the login environment alone."""
+    async def _load_login_environment(self) -> None:
+        """Load the login environment, which may provide the path of Slurm's commands or the name of
+        the cluster.
+        """
         with contextlib.suppress(Refusal):
             await self._login.find_out()
 
-    async def _tell_news(self) -> None:
-        await self._logged_in()
+    async def _poll_cluster(self) -> None:
+        await self._load_login_environment()
         while True:
-            news = self._news = await cluster_facts.news(self._cluster, self._user, self._run)
-            if self._on_news is not None:
-                self._on_news(news)
+            status = self._cluster_status = await cluster_facts.cluster_status(
+                self._cluster, self._user, self._run
+            )
+            if self._on_cluster_status is not None:
+                self._on_cluster_status(status)
             await asyncio.sleep(
-                cluster_facts.EVERY_SECS if news.scheduler == "up" else cluster_facts.AGAIN_SECS
+                cluster_facts.EVERY_SECS if status.scheduler == "up" else cluster_facts.AGAIN_SECS
             )
 
-    async def _for_ever(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Nothing ends the watch but the agent's own end: whatever goes wrong in it is told, and it
-        goes on.
+    async def _run_forever(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Run a background task until the agent ends. A failure is logged, and the task is
+        restarted.
         """
         while True:
             try:
                 await part()
             except Exception as e:
                 self._log.exception(
-                    "a part of the watch over batch jobs failed; it goes on in {:g} s",
-                    _AGAIN_SECS,
+                    "a background task for batch jobs failed; it restarts in {:g} s",
+                    _RESTART_SECS,
                     error=e,
                 )
-            await asyncio.sleep(_AGAIN_SECS)
+            await asyncio.sleep(_RESTART_SECS)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._working.add(task)
+        self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._working.discard(task)
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.exception("a part of the watch over batch jobs ended", error=error)
+            self._log.exception("a background task for batch jobs ended", error=error)

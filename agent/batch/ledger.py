@@ -1,10 +1,11 @@
-"""What this agent writes down about executions through the batch scheduler, so that the next one
-knows what it did.
+"""The agent's durable record of executions through the batch scheduler, for the next agent.
 
-<folder>/batch/<token.name>.json     one entry for each execution whose end is not acknowledged: its token, and whose folder has more
-<folder>/run/<token.name>/           its evidence (see runtime.evidence); making it consumes the fencing token
-    batch.sh                         in the folder of the batch job's first task: exactly what sbatch was given
-    batch.json                       there: what was submitted, its job id, what Slurm said of it last
+<folder>/batch/<token.name>.json     one entry per execution whose exit is not acknowledged:
+                                     its token, and the first task of its batch job
+<folder>/run/<token.name>/           its evidence (see runtime.execution.folder); creating it
+                                     consumes the token
+    batch.sh                         in the folder of the batch job's first task: the sbatch script
+    batch.json                       there: the submission, its job id, Slurm's last report
 """
 
 import contextlib
@@ -28,16 +29,18 @@ _SUFFIX = ".json"
 
 class LedgerEntry(NamedTuple):
     token: Token
-    lead: str
+    first_name: str
 
 
 class BatchLedger:
-    """folder: the agent's. What cannot be written now is written later; see `owed`."""
+    """Ledger in the agent's folder. A failed write of an exit or a stop is kept in `pending` and
+    retried.
+    """
 
     def __init__(self, folder: str) -> None:
         self._entries, self._runs = f"{folder}/batch", f"{folder}/run"
-        #: path: what is still to be written there
-        self.owed: dict[str, dict[str, Any]] = {}
+        #: content that is still to be written, by path
+        self.pending: dict[str, dict[str, Any]] = {}
 
     def make(self) -> None:
         for path in (self._entries, self._runs):
@@ -46,37 +49,37 @@ class BatchLedger:
     def evidence(self, name: str) -> str:
         return f"{self._runs}/{name}"
 
-    def consume(self, token: Token, lead: str) -> None:
-        """From here on this token counts as started. Raises OSError; FileExistsError: somebody used
-        it before.
-        """
-        write_json(f"{self._entries}/{token.name}{_SUFFIX}", {"token": str(token), "lead": lead})
+    def consume(self, token: Token, first_name: str) -> None:
+        """Mark this token as started. Raises OSError; FileExistsError if it was used before."""
+        write_json(
+            f"{self._entries}/{token.name}{_SUFFIX}", {"token": str(token), "lead": first_name}
+        )
         try:
             os.mkdir(self.evidence(token.name), 0o700)
         except FileExistsError:
             raise
         except OSError:
-            self.strike(token.name)
+            self.remove_entry(token.name)
             raise
 
-    def strike(self, name: str) -> None:
+    def remove_entry(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._entries}/{name}{_SUFFIX}")
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """In order of names. What is none is left alone: it says nothing."""
+        """Return all entries in order of names. Unreadable files are skipped."""
         for file in sorted(os.listdir(self._entries)):
-            said = read_json(f"{self._entries}/{file}") if file.endswith(_SUFFIX) else None
+            content = read_json(f"{self._entries}/{file}") if file.endswith(_SUFFIX) else None
             with contextlib.suppress(Refusal, TypeError, KeyError):
-                if said is not None:
-                    yield LedgerEntry(parse_token(said["token"]), str(said["lead"]))
+                if content is not None:
+                    yield LedgerEntry(parse_token(content["token"]), str(content["lead"]))
 
     # ---- a batch job
 
-    def note(self, job: BatchJob) -> None:
-        """Write down what is known of it. Raises OSError."""
+    def write(self, job: BatchJob) -> None:
+        """Write the state of the batch job. Raises OSError."""
         write_json(
-            f"{job.lead.folder}/{BATCH}",
+            f"{job.first_task.folder}/{BATCH}",
             {
                 "tokens": [str(t.token) for t in job.tasks],
                 "runDirs": [t.run_dir for t in job.tasks],
@@ -85,50 +88,61 @@ class BatchLedger:
                 "gang": job.gang,
                 "name": job.name,
                 "comment": job.comment,
-                "asked": job.asked,
-                "askedAt": job.asked_at,
-                "firstAskedAt": job.first_asked_at,
+                "asked": job.sbatch_runs,
+                "askedAt": job.sbatch_at,
+                "firstAskedAt": job.first_sbatch_at,
                 "jobId": job.job_id,
                 "state": msgspec.to_builtins(job.state),
                 "impossible": job.impossible,
-                "recalled": job.recalled,
+                "recalled": job.requeue_canceled,
             },
         )
 
-    def note_when_possible(self, job: BatchJob) -> None:
-        """The same for what the next agent would find out anyway."""
-        with contextlib.suppress(OSError):
-            self.note(job)
-
-    def read(self, lead: str) -> BatchJob | None:
-        """The batch job that was noted in this folder, its tasks as their evidence says; None where
-        nothing was.
+    def try_write(self, job: BatchJob) -> None:
+        """Write the state of the batch job, and ignore an error: the next agent can find this state
+        again.
         """
-        said = read_json(f"{self.evidence(lead)}/{BATCH}")
-        if said is None:
+        with contextlib.suppress(OSError):
+            self.write(job)
+
+    def read(self, first_name: str) -> BatchJob | None:
+        """Return the batch job recorded in this folder, with its tasks from their evidence. None if
+        there is none.
+        """
+        content = read_json(f"{self.evidence(first_name)}/{BATCH}")
+        if content is None:
             return None
         try:
-            rows = zip(said["tokens"], said["runDirs"], said["limits"], said["graces"], strict=True)
+            rows = zip(
+                content["tokens"],
+                content["runDirs"],
+                content["limits"],
+                content["graces"],
+                strict=True,
+            )
             tasks = [
                 self._task(parse_token(token), str(run_dir), limit, float(grace))
                 for token, run_dir, limit, grace in rows
             ]
-            # its id is noted as soon as Slurm has given it, the state as it was then: before any
-            # word of Slurm's
-            state = msgspec.convert({**said["state"], "jobId": said["jobId"]}, BatchState)
+            # the job id is written as soon as Slurm returns it, with the state of that moment
+            state = msgspec.convert({**content["state"], "jobId": content["jobId"]}, BatchState)
             job = BatchJob(
-                tasks, str(said["name"]), str(said["comment"]), state, gang=bool(said["gang"])
+                tasks,
+                str(content["name"]),
+                str(content["comment"]),
+                state,
+                gang=bool(content["gang"]),
             )
-            job.asked, job.asked_at, job.job_id = (
-                int(said["asked"]),
-                float(said["askedAt"]),
-                said["jobId"],
+            job.sbatch_runs, job.sbatch_at, job.job_id = (
+                int(content["asked"]),
+                float(content["askedAt"]),
+                content["jobId"],
             )
-            job.first_asked_at, job.impossible = (
-                float(said["firstAskedAt"]),
-                str(said["impossible"]),
+            job.first_sbatch_at, job.impossible = (
+                float(content["firstAskedAt"]),
+                str(content["impossible"]),
             )
-            job.recalled = said.get("recalled") is True
+            job.requeue_canceled = content.get("recalled") is True
         except (KeyError, TypeError, ValueError, Refusal, msgspec.ValidationError):
             return None
         job.unsure = job.job_id is None
@@ -139,7 +153,7 @@ class BatchLedger:
         task.exit = self.exit(token.name)
         stop = read_json(f"{task.folder}/{STOP}")
         if stop is not None:
-            # older versions did not say whether they had sent a signal
+            # older versions did not record whether they had sent a signal
             task.signaled = stop.get("signaled") is not False
         if stop is not None and (task.signaled or written_code(task.folder) is None):
             task.stop_reason = str(stop.get("reason"))
@@ -150,30 +164,28 @@ class BatchLedger:
     # ---- ends
 
     def exit(self, name: str) -> ExitInfo | None:
-        """The end that was written down; None where none was."""
-        said = read_json(f"{self.evidence(name)}/{EXIT}")
+        """Return the recorded exit info, or None."""
+        content = read_json(f"{self.evidence(name)}/{EXIT}")
         try:
-            return None if said is None else msgspec.convert(said, ExitInfo)
+            return None if content is None else msgspec.convert(content, ExitInfo)
         except msgspec.ValidationError:
-            return ExitInfo(
-                source="lost", detail="what was written down about its end cannot be read"
-            )
+            return ExitInfo(source="lost", detail="its recorded exit info cannot be read")
 
     def close(self, folder: str, exit_: ExitInfo) -> None:
-        """Write down its end, now or as soon as that is possible."""
-        said: dict[str, Any] = msgspec.to_builtins(exit_)
-        self.owe(f"{folder}/{EXIT}", said)
+        """Write the exit info, now or as soon as possible."""
+        content: dict[str, Any] = msgspec.to_builtins(exit_)
+        self.write_later(f"{folder}/{EXIT}", content)
 
-    def owe(self, path: str, said: Mapping[str, Any]) -> None:
-        self.owed[path] = dict(said)
-        self.pay()
+    def write_later(self, path: str, content: Mapping[str, Any]) -> None:
+        self.pending[path] = dict(content)
+        self.flush()
 
-    def pay(self) -> None:
-        for path, said in list(self.owed.items()):
+    def flush(self) -> None:
+        for path, content in list(self.pending.items()):
             try:
-                write_json(path, said)
-            except FileNotFoundError:  # its folder was taken away: nobody will look there
+                write_json(path, content)
+            except FileNotFoundError:  # its folder was deleted, so nobody needs the file
                 pass
             except OSError:
                 continue
-            del self.owed[path]
+            del self.pending[path]

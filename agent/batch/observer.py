@@ -1,8 +1,8 @@
-"""What batch jobs write into the evidence of their tasks: the fence when one starts, its exit code
-when it is over.
+"""Observation of the files that batch jobs write into the evidence of their tasks: the fence at the
+start, the exit code at the end.
 
-They run on other machines, so nothing tells when a file changes there: one looks, often while
-something happens, seldom else. Blocks; `Pace` and `Seen` are data.
+The jobs run on other machines, so there are no change notifications. The files are polled: often
+while something happens, rarely otherwise. Blocks.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from ...runtime.execution.output_limit import OutputCap
 from ..slurm.script_markers import OVER, STARTED, Started, parse_started
 from .state import Task
 
-#: Pauses between two looks (seconds): while something happened lately, growing to the second while
-#: nothing does.
+#: Pauses between two polls (seconds): the first after a change, growing to the second without
+#: changes.
 SHORTEST_SECS, LONGEST_SECS = 0.1, 1.0
 _GROWTH = 1.3
-#: Output is cut no more often than this (seconds).
+#: Output is capped at most this often (seconds).
 _CAP_SECS = 0.5
 _FENCE_BYTES = 8192
-#: No job of Slurm's has this number.
-_NOBODY = "0"
+#: No Slurm job has this id.
+_AGENT_JOB_ID = "0"
 
 
 class Observation(NamedTuple):
-    """What lies there now. own: the exit that its script wrote down. over: its step has ended."""
+    """Files of one task. own: the exit info written by its script. over: its step has ended."""
 
     started: Started | None
     own: ExitInfo | None
@@ -39,27 +39,27 @@ class Observation(NamedTuple):
 
 
 class PollPace:
-    """How long to pause until the next look."""
+    """Pause until the next poll."""
 
     def __init__(self) -> None:
         self.secs = SHORTEST_SECS
 
-    def looked(self, *, changed: bool) -> float:
+    def next_pause(self, *, changed: bool) -> float:
         self.secs = SHORTEST_SECS if changed else min(LONGEST_SECS, self.secs * _GROWTH)
         return self.secs
 
 
-def look(
+def observe(
     tasks: Iterable[Task], cap: OutputCap | None, completing: Container[Task] = ()
 ) -> dict[Task, Observation]:
-    """Of each of these that changed since the look before. cap: cuts their output. completing:
-    whose exit is expected now.
+    """Return the tasks whose files changed since the previous poll. cap: limits their output.
+    completing: tasks whose exit code is expected now.
     """
     out = {}
     for task in tasks:
         if cap is not None:
             cap.apply(task)
-        now = seen(task, anew=task in completing)
+        now = observe_task(task, refresh=task in completing)
         known = (
             task.started is not None or task.fenced,
             task.code_mono is not None,
@@ -70,35 +70,33 @@ def look(
     return out
 
 
-def seen(task: Task, *, anew: bool = False) -> Observation:
-    started = task.started or fence(task.folder)
-    if anew and task.own is None:
-        fresh(task.folder)
+def observe_task(task: Task, *, refresh: bool = False) -> Observation:
+    started = task.started or read_fence(task.folder)
+    if refresh and task.own is None:
+        refresh_folder(task.folder)
     return Observation(
         started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}")
     )
 
 
 def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
-    """The exit in the script's own hand, without what else is known of its end. None where the
-    script has not written it.
-    """
+    """Return the exit info from the script's exit code file, or None if there is no file yet."""
     code = written_code(folder)
     if code is None:
         return None
     began = started.at if started is not None and started.pid else None
-    words = {
+    fields = {
         "source": "script",
         "startedAt": began,
         "endedAt": ended_at(folder, began),
         **from_code(folder, code),
     }
-    return msgspec.convert(words, ExitInfo)
+    return msgspec.convert(fields, ExitInfo)
 
 
 def ended_at(folder: str, began: float | None) -> float:
-    """When the script wrote its exit code. Files are stamped by a coarser clock: a short job would
-    end before it started.
+    """Return when the script wrote its exit code (unix seconds), but not before `began`: files are
+    stamped by a coarser clock.
     """
     try:
         return max(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, began or 0.0)
@@ -106,43 +104,43 @@ def ended_at(folder: str, began: float | None) -> float:
         return time.time()
 
 
-def fence(folder: str) -> Started | None:
-    """Who made it; None where nobody did."""
+def read_fence(folder: str) -> Started | None:
+    """Return the content of the fence, or None if nobody took it."""
     data = read(f"{folder}/{STARTED}", _FENCE_BYTES)
     return None if data is None else parse_started(data.decode("utf-8", "replace"))
 
 
-def taken(started: Started) -> bool:
-    """Was it the agent itself, so that nothing starts?"""
-    return started.job_id == _NOBODY
+def taken_by_agent(started: Started) -> bool:
+    """Return whether the agent took the fence, so that nothing starts."""
+    return started.job_id == _AGENT_JOB_ID
 
 
 def take_fence(folder: str) -> bool:
-    """Make it oneself, whole, so that nothing ever starts by it. False where somebody was faster.
-    Raises OSError.
+    """Take the fence for the agent, so that the task never starts. False if the batch job was
+    faster. Raises OSError.
     """
     temporary = f"{folder}/.{STARTED}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
-    write(temporary, f"job {_NOBODY}\nat {int(time.time())}\nend\n".encode())
+    write(temporary, f"job {_AGENT_JOB_ID}\nat {int(time.time())}\nend\n".encode())
     try:
         os.link(temporary, f"{folder}/{STARTED}")
     except FileExistsError:
-        there = fence(folder)
-        return there is not None and taken(there)
+        existing = read_fence(folder)
+        return existing is not None and taken_by_agent(existing)
     finally:
         os.unlink(temporary)
     return True
 
 
-def fresh(folder: str) -> None:
-    """Have a network file system ask its server what is in this folder."""
+def refresh_folder(folder: str) -> None:
+    """Make a network file system refresh this folder's entries."""
     with contextlib.suppress(OSError):
         os.listdir(folder)
 
 
-class Capping:
-    """When output is to be cut."""
+class CapInterval:
+    """Rate limit for capping output."""
 
     def __init__(self, cap: OutputCap) -> None:
         self._cap, self._last = cap, float("-inf")

@@ -1,8 +1,8 @@
-"""The watch over batch jobs: look at their files, ask Slurm about them, and say each execution's
-end when nothing of it is left.
+"""The poll loop over batch jobs: poll their files, query Slurm, and report each execution's exit
+when nothing of it is left.
 
-Files are looked at often and Slurm is asked seldom: no more often than its cluster allows, soon
-after something happened, ever more seldom while nothing does.
+Files are polled often. Slurm is queried no more often than its cluster allows: soon after an event,
+and less and less while nothing happens.
 """
 
 import asyncio
@@ -19,15 +19,23 @@ from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
 from ...runtime.filesystems import network_file_system
 from ...runtime.log.logger import Log
-from .exit_info import exit_of, never
+from .exit_info import build_exit_info, never_started
 from .ledger import BatchLedger
-from .observer import Capping, Observation, PollPace, fresh, look, take_fence, taken
+from .observer import (
+    CapInterval,
+    Observation,
+    PollPace,
+    observe,
+    refresh_folder,
+    take_fence,
+    taken_by_agent,
+)
 from .reconciliation import (
     ABSENT_SECS,
-    AGAIN_ROUNDS,
-    IMPOSSIBLE_ROUNDS,
+    IMPOSSIBLE_POLLS,
+    REQUEUE_POLLS,
     Reconciler,
-    gone,
+    is_gone,
     wants_account,
 )
 from .scheduler_queries import SchedulerQueries
@@ -35,228 +43,241 @@ from .start import Submitter
 from .state import BatchJob, Task
 from .stop import BatchStopper
 
-#: Slurm's own end of a job follows its script's so closely (seconds).
+#: Delay of Slurm's query after the script's exit (seconds). Slurm ends the job shortly after.
 _AFTER_CODE_SECS = 0.3
-#: What was submitted or started just now has little to tell, and may be over soon: asked at once,
-#: Slurm may be asked again only when a short job's end has waited for it. So that much later, but
-#: no later than after half of the shortest interval (seconds).
-_JUST_SECS = 1.0
-#: A file that was written just before the job was over is seen so much later, at the most: here,
-#: and over a network (seconds).
-_LATE_SECS, _LATE_NETWORK_SECS = 1.0, 15.0
+#: Delay of Slurm's query after a submission or start (seconds). An immediate query learns little,
+#: and a short job's exit would then wait for a whole interval. The delay is at most half of the
+#: shortest interval.
+_AFTER_START_SECS = 1.0
+#: Maximum delay until a file written before the job's end is visible: on a local file system, and
+#: over a network (seconds).
+_VISIBLE_SECS, _VISIBLE_NETWORK_SECS = 1.0, 15.0
 _GROWTH = 1.5
 
 
 class BatchPollLoop:
-    """changed(job): something is known of it that was not."""
+    """Polls the files of batch jobs and queries Slurm. changed(job): called when the known state of
+    the job changes.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         ledger: BatchLedger,
-        polling: SchedulerQueries,
-        stopping: BatchStopper,
-        submitting: Submitter,
-        rounds: Reconciler,
+        queries: SchedulerQueries,
+        stopper: BatchStopper,
+        submitter: Submitter,
+        reconciler: Reconciler,
         cap: OutputCap,
         log: Log,
         changed: Callable[[BatchJob], None],
     ) -> None:
-        self._cluster, self._ledger, self._polling, self._stopping = (
+        self._cluster, self._ledger, self._queries, self._stopper = (
             cluster,
             ledger,
-            polling,
-            stopping,
+            queries,
+            stopper,
         )
-        self._submitting, self._rounds, self._cap, self._log, self._changed = (
-            submitting,
-            rounds,
+        self._submitter, self._reconciler, self._cap, self._log, self._changed = (
+            submitter,
+            reconciler,
             cap,
             log,
             changed,
         )
         self._jobs: dict[str, BatchJob] = {}
-        self._capping, self._pace = Capping(cap), PollPace()
-        self._nudged = asyncio.Event()
-        self._late: dict[str, float] = {}
-        #: jobs of whom it was said that they cannot be looked after
+        self._cap_interval, self._pace = CapInterval(cap), PollPace()
+        self._wake = asyncio.Event()
+        self._visibility: dict[str, float] = {}
+        #: jobs whose failure was logged
         self._faulty: set[str] = set()
-        #: when Slurm was asked last, and when it is to be asked again (monotonic)
-        self._asked, self._due, self._interval = float("-inf"), 0.0, cluster.poll_secs
-        #: something happened since it was asked
+        #: time of the last query and of the next one (monotonic)
+        self._queried_at, self._query_at, self._interval = float("-inf"), 0.0, cluster.poll_secs
+        #: whether something happened since the last query
         self._wanted = False
 
     def add(self, job: BatchJob) -> None:
-        """There is nothing to ask before it was submitted; whoever does that calls `just` or
-        `soon`.
+        """Watch this job. Slurm is queried only after the submission: then call
+        `query_soon_after_start` or `query_soon`.
         """
-        if not self._askable():
-            self._due = float("inf")
-        self._jobs[job.lead.name] = job
-        self._nudged.set()
+        if not self._submitted_jobs():
+            self._query_at = float("inf")
+        self._jobs[job.first_task.name] = job
+        self._wake.set()
 
-    def just(self, job: BatchJob) -> None:
-        """It was submitted or started a moment ago."""
-        self.soon(job, min(_JUST_SECS, self._cluster.poll_secs / 2))
+    def query_soon_after_start(self, job: BatchJob) -> None:
+        """Query Slurm a short time after a submission or a start."""
+        self.query_soon(job, min(_AFTER_START_SECS, self._cluster.poll_secs / 2))
 
-    def soon(self, job: BatchJob, delay: float = 0.0) -> None:
-        """Something is happening with it: look, and ask Slurm as soon as it may be asked."""
+    def query_soon(self, job: BatchJob, delay: float = 0.0) -> None:
+        """Poll the files now, and query Slurm as soon as the interval allows."""
         self._wanted, self._interval = True, self._cluster.poll_secs
-        self._due = min(
-            self._due, max(self._asked + self._cluster.poll_secs, time.monotonic() + delay)
+        self._query_at = min(
+            self._query_at,
+            max(self._queried_at + self._cluster.poll_secs, time.monotonic() + delay),
         )
-        self._pace.looked(changed=True)
-        self._nudged.set()
+        self._pace.next_pause(changed=True)
+        self._wake.set()
 
-    def unknown(self, job: BatchJob, sentence: str) -> None:
-        self._rounds.unknown(job, sentence)
+    def mark_unknown(self, job: BatchJob, sentence: str) -> None:
+        self._reconciler.mark_unknown(job, sentence)
         self._changed(job)
 
     def end(self, job: BatchJob, task: Task, exit_: ExitInfo) -> None:
-        """Nothing of it is left."""
+        """Record and report the exit of a task. Nothing of the task is left."""
         self._ledger.close(task.folder, exit_)
         failpoints.reached("keeper.ended")
         task.exit = exit_
         self._changed(job)
         if not job.live:
-            self._jobs.pop(job.lead.name, None)
-            self._faulty.discard(job.lead.name)
-            self._ledger.note_when_possible(job)
+            self._jobs.pop(job.first_task.name, None)
+            self._faulty.discard(job.first_task.name)
+            self._ledger.try_write(job)
 
     async def run(self) -> None:
-        """For ever."""
-        asking: asyncio.Task[None] | None = None
+        """Poll for ever."""
+        query: asyncio.Task[None] | None = None
         try:
             while True:
-                self._nudged.clear()
-                await self._look()
-                if asking is not None and asking.done():
-                    error, asking = asking.exception(), None
+                self._wake.clear()
+                await self._poll_files()
+                if query is not None and query.done():
+                    error, query = query.exception(), None
                     if error is not None:
-                        self._log.exception("Slurm could not be asked", error=error)
-                        self._due = time.monotonic() + self._cluster.poll_max_secs
-                if asking is None and time.monotonic() >= self._due and self._askable():
-                    asking = asyncio.get_running_loop().create_task(self._ask())
-                    asking.add_done_callback(lambda _: self._nudged.set())
+                        self._log.exception("a query of Slurm failed", error=error)
+                        self._query_at = time.monotonic() + self._cluster.poll_max_secs
+                if query is None and time.monotonic() >= self._query_at and self._submitted_jobs():
+                    query = asyncio.get_running_loop().create_task(self._query_slurm())
+                    query.add_done_callback(lambda _: self._wake.set())
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        self._pause(asking is not None)
-                    ):  # (wait_for may swallow a cancellation)
-                        await self._nudged.wait()
+                    # wait_for may swallow a cancellation
+                    async with asyncio.timeout(self._pause(query is not None)):
+                        await self._wake.wait()
         finally:
-            if asking is not None:
-                asking.cancel()
+            if query is not None:
+                query.cancel()
 
-    def _pause(self, asking: bool) -> float | None:
-        if not self._jobs and not self._ledger.owed:
+    def _pause(self, querying: bool) -> float | None:
+        if not self._jobs and not self._ledger.pending:
             return None
         now = time.monotonic()
         dues = [self._pace.secs, *(at - now for _, _, at in self._limits())]
-        if not asking and self._askable():
-            dues.append(self._due - now)
+        if not querying and self._submitted_jobs():
+            dues.append(self._query_at - now)
         return max(0.01, min(dues))
 
-    def _askable(self) -> list[BatchJob]:
-        return [j for j in self._jobs.values() if j.asked and not j.submitting]
+    def _submitted_jobs(self) -> list[BatchJob]:
+        return [j for j in self._jobs.values() if j.sbatch_runs and not j.submitting]
 
     def _limits(self) -> list[tuple[BatchJob, Task, float]]:
-        """Tasks with a time limit, and when Slurm should have ended each at the latest (monotonic)."""
+        """Return tasks with a time limit, with the latest time at which Slurm should have ended
+        each (monotonic).
+        """
         return [
-            (j, t, t.began_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs))
+            (j, t, t.started_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs))
             for j in self._jobs.values()
             for t in j.live
             if t.limit is not None
-            and t.began_mono is not None
+            and t.started_mono is not None
             and t.stop_reason is None
             and t.own is None
         ]
 
     # ---- files
 
-    async def _look(self) -> None:
+    async def _poll_files(self) -> None:
         jobs = list(self._jobs.values())
-        tasks = {t: j for j in jobs for t in j.live if j.asked}
+        tasks = {t: j for j in jobs for t in j.live if j.sbatch_runs}
         completing = {t for t, j in tasks.items() if j.state.state == "COMPLETING"}
-        seen = await asyncio.to_thread(look, list(tasks), self._capping.due(), completing)
-        for task, now in seen.items():
-            self._saw(tasks[task], task, now)
-        self._pace.looked(changed=bool(seen))
+        observations = await asyncio.to_thread(
+            observe, list(tasks), self._cap_interval.due(), completing
+        )
+        for task, observation in observations.items():
+            self._apply_observation(tasks[task], task, observation)
+        self._pace.next_pause(changed=bool(observations))
         for job, task, at in self._limits():
             if time.monotonic() >= at:
-                self._stopping.stop(job, task, "timeLimit", task.grace)
+                self._stopper.stop(job, task, "timeLimit", task.grace)
         for job in jobs:
             try:
                 await self._settle(job)
-            except (
-                Exception
-            ) as e:  # the others are looked after all the same, and this one is tried again
-                self._failed(job, e)
-        self._ledger.pay()
+            except Exception as e:  # continue with the other jobs; this one is retried
+                self._log_failure(job, e)
+        self._ledger.flush()
 
-    def _failed(self, job: BatchJob, error: Exception) -> None:
-        if job.lead.name not in self._faulty:
-            self._faulty.add(job.lead.name)
-            token = job.lead.token
+    def _log_failure(self, job: BatchJob, error: Exception) -> None:
+        if job.first_task.name not in self._faulty:
+            self._faulty.add(job.first_task.name)
+            token = job.first_task.token
             self._log.exception(
-                "{} cannot be looked after; it is tried again and again",
+                "cannot process {}; the agent retries",
                 str(token),
                 error=error,
                 **about(token),
             )
 
-    def _saw(self, job: BatchJob, task: Task, now: Observation) -> None:
-        clock = time.monotonic()
-        if now.started is not None and task.started is None:
-            if taken(now.started):
+    def _apply_observation(self, job: BatchJob, task: Task, observation: Observation) -> None:
+        now = time.monotonic()
+        if observation.started is not None and task.started is None:
+            if taken_by_agent(observation.started):
                 task.fenced = True
             else:
-                task.started, task.seen_at = now.started, time.time()
-                age = max(0.0, time.time() - now.started.at) if now.started.at is not None else 0.0
-                task.began_mono = clock - age
-                if now.started.job_id != job.job_id:  # of two that Slurm has, this one runs
-                    job.job_id, job.unsure, job.verdict, job.over_mono, job.absent_mono = (
-                        now.started.job_id,
+                task.started, task.seen_at = observation.started, time.time()
+                age = (
+                    max(0.0, time.time() - observation.started.at)
+                    if observation.started.at is not None
+                    else 0.0
+                )
+                task.started_mono = now - age
+                if observation.started.job_id != job.job_id:  # Slurm has two jobs; this one runs
+                    job.job_id, job.unsure, job.slurm_status, job.over_mono, job.absent_mono = (
+                        observation.started.job_id,
                         False,
                         None,
                         None,
                         None,
                     )
                     job.state = msgspec.structs.replace(job.state, job_id=job.job_id)
-                    self._ledger.note_when_possible(job)
-                    self._stopping.again(job)
-                self.just(job)
-        if now.own is not None and task.own is None:
-            task.own, task.code_mono, task.code_at = now.own, clock, time.time()
-            self.soon(job, _AFTER_CODE_SECS)
-        if now.over and task.step_over_mono is None:
-            task.step_over_mono, task.code_at = clock, min(task.code_at, time.time())
-            self.soon(job, _AFTER_CODE_SECS)
+                    self._ledger.try_write(job)
+                    self._stopper.retry_now(job)
+                self.query_soon_after_start(job)
+        if observation.own is not None and task.own is None:
+            task.own, task.code_mono, task.code_at = observation.own, now, time.time()
+            self.query_soon(job, _AFTER_CODE_SECS)
+        if observation.over and task.step_over_mono is None:
+            task.step_over_mono, task.code_at = now, min(task.code_at, time.time())
+            self.query_soon(job, _AFTER_CODE_SECS)
         self._changed(job)
 
-    # ---- ends
+    # ---- exits
 
     async def _settle(self, job: BatchJob) -> None:
-        if job.submitting or not job.asked:
+        if job.submitting or not job.sbatch_runs:
             return
-        if job.impossible_rounds >= IMPOSSIBLE_ROUNDS or (job.impossible and _out_of_it(job)):
+        if job.impossible_polls >= IMPOSSIBLE_POLLS or (job.impossible and _left_queue(job)):
             await self._end_impossible(job)
             return
-        if job.again_rounds >= AGAIN_ROUNDS:
-            await self._recall(job)
+        if job.requeue_polls >= REQUEUE_POLLS:
+            await self._cancel_requeued(job)
         over = self._over(job)
         for task in job.live:
             alone = job.gang and not job.stopping and task.fenced
             step = self._step_over(job, task)
             if (
-                (over and (task.code_mono is not None or task.fenced or self._told(job, task)))
+                (
+                    over
+                    and (
+                        task.code_mono is not None or task.fenced or self._exit_complete(job, task)
+                    )
+                )
                 or alone
                 or step
             ):
-                self.end(job, task, await asyncio.to_thread(exit_of, job, task, self._cap))
+                self.end(job, task, await asyncio.to_thread(build_exit_info, job, task, self._cap))
 
     def _step_over(self, job: BatchJob, task: Task) -> bool:
-        """Has it ended alone? Its step may also have ended because Slurm ends the job: then Slurm's
-        word is waited for.
+        """Return whether the task ended alone. If Slurm ends the whole job, wait for Slurm's report
+        instead.
         """
         if (
             not job.gang
@@ -264,150 +285,156 @@ class BatchPollLoop:
             or not (task.exited_first or task.stop_reason is not None)
         ):
             return False
-        return self._written(task, task.step_over_mono)
+        return self._writes_visible(task, task.step_over_mono)
 
     def _over(self, job: BatchJob) -> bool:
-        """Is nothing of it left, by Slurm's word?"""
-        if job.verdict is None:
+        """Return whether nothing of the job is left, according to Slurm."""
+        if job.slurm_status is None:
             return False
-        if job.verdict.kind == "over":
+        if job.slurm_status.kind == "over":
             return True
         if job.absent_mono is not None and all(t.code_mono is not None for t in job.live):
-            return True  # its script was over before Slurm forgot it
-        return gone(job)
+            return True  # its script had exited before Slurm forgot it
+        return is_gone(job)
 
-    def _told(self, job: BatchJob, task: Task) -> bool:
-        """Is all there that can tell how it ended?"""
-        if gone(job):
+    def _exit_complete(self, job: BatchJob, task: Task) -> bool:
+        """Return whether all sources of the exit info have reported."""
+        if is_gone(job):
             return True
         return (
             job.over_mono is not None
-            and self._written(task, job.over_mono)
+            and self._writes_visible(task, job.over_mono)
             and not wants_account(job)
         )
 
-    def _written(self, task: Task, since: float) -> bool:
-        """Would what it wrote before that moment be seen by now?"""
+    def _writes_visible(self, task: Task, since: float) -> bool:
+        """Return whether a file written before this time would be visible now."""
         if task.code_mono is not None:
             return True
-        fresh(task.folder)
-        return time.monotonic() - since >= self._lateness(task.folder)
+        refresh_folder(task.folder)
+        return time.monotonic() - since >= self._visibility_secs(task.folder)
 
-    def _lateness(self, folder: str) -> float:
+    def _visibility_secs(self, folder: str) -> float:
         parent = folder.rpartition("/")[0]
-        if parent not in self._late:
-            self._late[parent] = (
-                _LATE_SECS if network_file_system(parent) is None else _LATE_NETWORK_SECS
+        if parent not in self._visibility:
+            self._visibility[parent] = (
+                _VISIBLE_SECS if network_file_system(parent) is None else _VISIBLE_NETWORK_SECS
             )
-        return self._late[parent]
+        return self._visibility[parent]
 
     async def _end_impossible(self, job: BatchJob) -> None:
-        """It would wait for ever: it is canceled, and ends with the reason."""
+        """Cancel a job that can never start, and end its tasks with the reason."""
         if not job.impossible:
             job.impossible = job.state.sentence
-            self._ledger.note_when_possible(job)
+            self._ledger.try_write(job)
         for task in job.live:
             task.fenced = task.fenced or await asyncio.to_thread(take_fence, task.folder)
         if not all(t.fenced for t in job.live):  # it started after all
-            job.impossible, job.impossible_rounds = "", 0
+            job.impossible, job.impossible_polls = "", 0
             return
-        if not _out_of_it(job) and not await self._stopping.cancel(job):
-            job.impossible_rounds = 0  # when Slurm has said it again
+        if not _left_queue(job) and not await self._stopper.cancel(job):
+            job.impossible_polls = 0  # retry when Slurm has reported it again
             return
         for task in job.live:
             self.end(
                 job,
                 task,
-                never(job.impossible, job, stop_reason=task.stop_reason, fault="neverPossible"),
+                never_started(
+                    job.impossible, job, stop_reason=task.stop_reason, fault="neverPossible"
+                ),
             )
 
-    async def _recall(self, job: BatchJob) -> None:
-        """Somebody put it into the queue again: it would wait, to find that its token is used up."""
-        job.again_rounds = 0  # if Slurm does not take it: when it has said it again
-        if not job.recalled:
-            job.recalled = True
-            self._ledger.note_when_possible(job)
+    async def _cancel_requeued(self, job: BatchJob) -> None:
+        """Cancel a job that was requeued after its start. It would only find its token consumed."""
+        job.requeue_polls = 0  # if the cancel fails, retry when Slurm has reported it again
+        if not job.requeue_canceled:
+            job.requeue_canceled = True
+            self._ledger.try_write(job)
             self._log(
-                "Slurm's job {} of {} has started and is in the queue again: it is canceled",
+                "Slurm job {} of {} was requeued after its start: canceling it",
                 job.job_id,
-                str(job.lead.token),
-                **about(job.lead.token),
+                str(job.first_task.token),
+                **about(job.first_task.token),
             )
-        await self._stopping.cancel(job)
-        self.soon(job)
+        await self._stopper.cancel(job)
+        self.query_soon(job)
 
     # ---- Slurm
 
-    async def _ask(self) -> None:
-        self._asked, self._wanted = time.monotonic(), False
-        jobs = self._askable()
-        unsure = [j.first_asked_at for j in jobs if j.job_id is None]
-        need = [j.job_id for j in jobs if j.job_id is not None and wants_account(j)]
-        before = [_standing(j) for j in jobs]
-        said = await self._polling.ask(
+    async def _query_slurm(self) -> None:
+        self._queried_at, self._wanted = time.monotonic(), False
+        jobs = self._submitted_jobs()
+        unsure = [j.first_sbatch_at for j in jobs if j.job_id is None]
+        need_accounts = [j.job_id for j in jobs if j.job_id is not None and wants_account(j)]
+        before = [_progress(j) for j in jobs]
+        snapshot = await self._queries.query(
             [j.job_id for j in jobs if j.job_id is not None],
             since=min(unsure) if unsure else None,
-            need_accounts=need,
+            need_accounts=need_accounts,
         )
-        accounting = self._polling.accounting is not False
+        accounting = self._queries.accounting is not False
         for job in jobs:
             if not job.live:
                 continue
-            if self._rounds.resubmit(job, said):
-                self._looked_in_vain(job, said.began)
+            if self._reconciler.needs_resubmission(job, snapshot):
+                self._submit_again(job, snapshot.began)
             if not job.submitting:
-                known = job.job_id
-                self._rounds.heard(job, said, accounting=accounting)
-                if job.job_id != known:
-                    self._ledger.note_when_possible(job)
-                    self._stopping.again(job)
+                previous_id = job.job_id
+                self._reconciler.apply(job, snapshot, accounting=accounting)
+                if job.job_id != previous_id:
+                    self._ledger.try_write(job)
+                    self._stopper.retry_now(job)
                 self._changed(job)
-        changed = before != [_standing(j) for j in jobs]
-        self._plan(jobs, changed=changed and said.outage is None, outage=said.outage is not None)
+        changed = before != [_progress(j) for j in jobs]
+        self._plan(
+            jobs, changed=changed and snapshot.outage is None, outage=snapshot.outage is not None
+        )
 
     def _plan(self, jobs: list[BatchJob], *, changed: bool, outage: bool) -> None:
-        """When it is asked again."""
-        self._asked = time.monotonic()
-        pending = not outage and any(_awaited(j) for j in jobs if j.live)
+        """Set the time of the next query."""
+        self._queried_at = time.monotonic()
+        pending = not outage and any(_expects_news(j) for j in jobs if j.live)
         shortest = self._cluster.poll_secs
         self._interval = (
             shortest
             if changed or pending or self._wanted
             else min(self._cluster.poll_max_secs, self._interval * _GROWTH)
         )
-        self._due = self._asked + max(shortest, self._interval)
+        self._query_at = self._queried_at + max(shortest, self._interval)
 
-    def _looked_in_vain(self, job: BatchJob, began: float) -> None:
-        """Handed over, and not there: again, unless it is to end anyway."""
+    def _submit_again(self, job: BatchJob, began: float) -> None:
+        """Submit a job again that Slurm does not have, or end it if it is being stopped."""
         if job.stopping:
             for task in job.live:
                 self.end(
-                    job, task, never("stopped before it started", job, stop_reason=task.stop_reason)
+                    job,
+                    task,
+                    never_started("stopped before it started", job, stop_reason=task.stop_reason),
                 )
         else:
             self._log(
-                "Slurm does not have {}, which was handed to it {:.0f} s ago: it is submitted again",
-                str(job.lead.token),
-                began - job.asked_at,
-                **about(job.lead.token),
+                "Slurm does not have {}, submitted {:.0f} s ago: submitting it again",
+                str(job.first_task.token),
+                began - job.sbatch_at,
+                **about(job.first_task.token),
             )
-            self._submitting.submit(job)
+            self._submitter.submit(job)
 
 
-def _out_of_it(job: BatchJob) -> bool:
-    """Is it in Slurm's queue no more?"""
-    return job.verdict is not None and job.verdict.kind in ("over", "absent")
+def _left_queue(job: BatchJob) -> bool:
+    """Return whether the job has left Slurm's queue."""
+    return job.slurm_status is not None and job.slurm_status.kind in ("over", "absent")
 
 
-def _standing(job: BatchJob) -> tuple[object, ...]:
-    """When this is another one, more is to be expected. (When a job will start, and behind whom it
-    waits, Slurm says anew all the time.)
+def _progress(job: BatchJob) -> tuple[object, ...]:
+    """Return the values whose change makes another change likely. (Slurm updates expected start and
+    reason all the time.)
     """
-    return job.job_id, job.state.state, job.verdict and job.verdict.kind
+    return job.job_id, job.state.state, job.slurm_status and job.slurm_status.kind
 
 
-def _awaited(job: BatchJob) -> bool:
-    """Is there something that the next answer is expected to say?"""
+def _expects_news(job: BatchJob) -> bool:
+    """Return whether the next answer is expected to bring news."""
     absent = job.absent_mono is not None and time.monotonic() - job.absent_mono < 6 * ABSENT_SECS
     return (
         absent

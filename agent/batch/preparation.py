@@ -1,8 +1,7 @@
-"""From tasks as they were asked for to all that lies in their evidence before Slurm is asked:
-scripts, inputs, the batch script.
+"""Preparation of a batch job: writes scripts, inputs and the batch script into the evidence before
+sbatch runs.
 
-What is written here is what runs: the batch job gets nothing from the agent but these files.
-Blocks.
+The batch job gets nothing from the agent except these files. Blocks.
 """
 
 import contextlib
@@ -27,20 +26,20 @@ from ..slurm.script_markers import BATCH_SCRIPT
 from .ledger import BatchLedger
 from .state import BatchJob, Task
 
-#: Slurm takes no longer names of jobs without cutting them.
+#: Slurm truncates longer job names.
 _NAME_CHARS = 128
 
 
 class Unprepared(Exception):
-    """The sentence says why nothing was submitted; fault: in a word (see exits.FAULTS)."""
+    """Preparation failed, and nothing was submitted. fault: a fault code (see exit_info.FAULTS)."""
 
     def __init__(self, sentence: str, fault: str | None = None) -> None:
         super().__init__(sentence)
         self.fault = fault
 
 
-class Asked(NamedTuple):
-    """Tasks of one batch job. shared: of a gang. umask: of the login environment."""
+class LaunchRequest(NamedTuple):
+    """Tasks of one batch job. shared: only for a gang. umask: from the login environment."""
 
     tasks: Sequence[tuple[Token, TaskSpec]]
     shared: Shared | None
@@ -53,8 +52,8 @@ class Preparation:
     ) -> None:
         self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
 
-    def job(self, asked: Asked) -> BatchJob:
-        """What is to be submitted, as yet nowhere but in memory."""
+    def job(self, launch: LaunchRequest) -> BatchJob:
+        """Return the batch job, which exists only in memory so far."""
         tasks = [
             Task(
                 token,
@@ -63,99 +62,99 @@ class Preparation:
                 spec.time_limit_secs,
                 spec.grace_secs,
             )
-            for token, spec in asked.tasks
+            for token, spec in launch.tasks
         ]
-        wishes = _wishes(asked.tasks[0][1])
+        request = _request(launch.tasks[0][1])
         state = BatchState(
             cluster=self._cluster.name,
-            partition=wishes.partition or "",
-            account=wishes.account or "",
+            partition=request.partition or "",
+            account=request.account or "",
         )
-        lead = tasks[0].token
+        first_token = tasks[0].token
         return BatchJob(
             tasks,
-            job_name(lead)[:_NAME_CHARS],
-            comment(self._deployment, lead),
+            job_name(first_token)[:_NAME_CHARS],
+            comment(self._deployment, first_token),
             state,
-            gang=asked.shared is not None,
+            gang=launch.shared is not None,
         )
 
-    def lay_out(self, job: BatchJob, asked: Asked) -> None:
-        """Write all files, the note of it last. Raises Unprepared; then nothing was submitted, and
-        the tokens are used up.
+    def write_files(self, job: BatchJob, launch: LaunchRequest) -> None:
+        """Write all files, the ledger's record last. Raises Unprepared: nothing was submitted, and
+        the tokens are consumed.
         """
         try:
-            for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True):
-                self._task(task, token, spec, asked)
-            text = batch_script(self._submission(job, asked))
+            for task, (token, spec) in zip(job.tasks, launch.tasks, strict=True):
+                self._write_task(task, token, spec, launch)
+            text = batch_script(self._submission(job, launch))
             write(
-                f"{job.lead.folder}/{BATCH_SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700
+                f"{job.first_task.folder}/{BATCH_SCRIPT}",
+                text.encode("utf-8", "surrogateescape"),
+                0o700,
             )
-            self._ledger.note(job)
+            self._ledger.write(job)
         except Refusal as e:
             raise Unprepared(e.sentence, e.code if e.code == "batchRefused" else None) from None
         except OSError as e:
-            word, sentence = fault(e)
-            raise Unprepared(f"its evidence cannot be written: {sentence}", word) from None
+            fault_code, sentence = fault(e)
+            raise Unprepared(f"cannot write its evidence: {sentence}", fault_code) from None
 
-    def _submission(self, job: BatchJob, asked: Asked) -> Submission:
+    def _submission(self, job: BatchJob, launch: LaunchRequest) -> Submission:
         limits = [t.limit for t in job.tasks if t.limit is not None]
-        wishes = _wishes(asked.tasks[0][1])
+        request = _request(launch.tasks[0][1])
         steps = tuple(
             Step(
                 token=token,
                 folder=task.folder,
-                cores=_wishes(spec).cores or 1,
-                gpus=_wishes(spec).gpus or 0,
+                cores=_request(spec).cores or 1,
+                gpus=_request(spec).gpus or 0,
                 job_file=f"{spec.run_dir}/{JOB}" if job.gang else None,
             )
-            for task, (token, spec) in zip(job.tasks, asked.tasks, strict=True)
+            for task, (token, spec) in zip(job.tasks, launch.tasks, strict=True)
         )
         return Submission(
             steps=steps,
-            wishes=wishes,
+            request=request,
             cluster=self._cluster,
             deployment=self._deployment,
             time_limit_secs=max(limits) if limits else None,
         )
 
-    def _task(self, task: Task, token: Token, spec: TaskSpec, asked: Asked) -> None:
+    def _write_task(self, task: Task, token: Token, spec: TaskSpec, launch: LaunchRequest) -> None:
         folder = task.folder
         if spec.app is not None:
             write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
-        shared = exports(asked.shared.env) if asked.shared is not None else ""
-        # without the environment of this machine: what the node's own login, modules and set-up
-        # make counts there
-        text = script(token, spec, {}, folder, umask=asked.umask, shared=shared)
+        shared = exports(launch.shared.env) if launch.shared is not None else ""
+        # without this machine's environment: on the node, its own login, modules and set-up count
+        text = script(token, spec, {}, folder, umask=launch.umask, shared=shared)
         write(f"{folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
-        for name in (STDOUT, STDERR):  # who waits for them has something to look at
+        for name in (STDOUT, STDERR):  # so that readers can open them before the job starts
             write(f"{folder}/{name}", b"")
         os.makedirs(spec.run_dir, mode=0o700, exist_ok=True)
         if not os.access(spec.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", spec.run_dir)
-        if asked.shared is not None:
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # never through a link that an earlier attempt left
+        if launch.shared is not None:
+            # never write through a link that an earlier attempt left
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{spec.run_dir}/{JOB}")
-            write(f"{spec.run_dir}/{JOB}", asked.shared.job.encode())
+            write(f"{spec.run_dir}/{JOB}", launch.shared.job.encode())
         _link(folder, spec.run_dir, token)
 
 
-def _wishes(spec: TaskSpec) -> BatchRequest:
+def _request(spec: TaskSpec) -> BatchRequest:
     return BatchRequest() if spec.batch is msgspec.UNSET else spec.batch
 
 
 def _link(folder: str, run_dir: str, token: Token) -> None:
-    """Let the run directory lead to the evidence. It is a convenience: a job starts without it."""
-    own = f"{run_dir}/.jobscribe"
+    """Link the evidence into the run directory for convenience. Errors are ignored."""
+    links = f"{run_dir}/.jobscribe"
     with contextlib.suppress(OSError):
-        os.makedirs(own, 0o700, exist_ok=True)
+        os.makedirs(links, 0o700, exist_ok=True)
         for name in (f"attempt-{token.attempt}", "latest"):
-            temporary = f"{own}/.{name}.{os.getpid()}"
+            temporary = f"{links}/.{name}.{os.getpid()}"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             os.symlink(folder, temporary)
-            os.rename(temporary, f"{own}/{name}")
+            os.rename(temporary, f"{links}/{name}")

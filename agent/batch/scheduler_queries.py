@@ -1,8 +1,8 @@
-"""Asking Slurm about many jobs at once: one squeue for all of a unix user's, one sacct for those
-that squeue has forgotten.
+"""Queries of Slurm for many jobs at once: one squeue for all jobs of a unix user, one sacct for the
+jobs that squeue has forgotten.
 
-Agents of one unix user on one host share what squeue says, through a file in the folder above
-theirs: it is asked no more often for a hundred of them than for one. Nothing is decided here.
+Agents of one unix user on one host share squeue's answer through a file in their common folder, so
+that a hundred agents cost no more than one. Nothing is decided here.
 """
 
 import asyncio
@@ -22,29 +22,28 @@ from ...protocol.clusters.cluster import Cluster
 from ...runtime.execution.folder import read
 from ...runtime.filesystems import make_folder, write_atomically
 from ..slurm import output_parser
-from ..slurm.command_errors import asked_in_vain
+from ..slurm.command_errors import query_error
 from ..slurm.output_parser import Account, Row
-from .command_runner import NO_PROGRAM, Ran, Run
+from .command_runner import NO_PROGRAM, CommandResult, Run
 
-#: How soon somebody who waits for another agent's squeue looks again (seconds).
-_LOOK_SECS = 0.1
-#: Whose turn it is tells the others so long after its answer is due, or never: a lock of a file
-#: server outlives the machine of its holder.
+#: Poll interval while another agent runs squeue (seconds).
+_SHARED_POLL_SECS = 0.1
+#: Time after the command's limit at which an agent stops waiting for another agent's answer
+#: (seconds). On a file server, a lock may outlive the machine of its holder.
 _PATIENCE_SECS = 2.0
 _LARGEST = 64 << 20
-#: So many jobs are named in one command.
+#: Maximum number of job ids in one command.
 _IDS_AT_ONCE = 500
-#: Jobs that were submitted so long before sbatch was run for them (clocks differ) are looked for by
-#: comment.
+#: Search accounting from this long before sbatch ran (seconds), because clocks differ.
 _EARLIER_SECS = 120.0
 
 
 class QueueSnapshot(NamedTuple):
-    """began: wall clock, before squeue was asked. rows, accounts: by job id; None where nobody
-    could be asked, `outage` says why.
+    """Answer of squeue and sacct. began: unix time before squeue ran. rows, accounts: by job id;
+    None on an outage, which `outage` or `accounting_outage` describes.
 
-    What was not asked of accounting is in `accounts` not either: `asked` names what was.
-    by_comment: the job ids of these comments.
+    asked: the job ids that accounting was queried for; `accounts` has no others, except for those
+    found by time.
     """
 
     began: float
@@ -56,24 +55,24 @@ class QueueSnapshot(NamedTuple):
 
 
 class SchedulerQueries:
-    """base: the folder that agents of this unix user share; None: there is none."""
+    """Runs squeue and sacct. base: folder shared by the agents of this unix user, or None."""
 
     def __init__(self, cluster: Cluster, user: str, run: Run, base: Path | None) -> None:
         self._cluster, self._user, self._run = cluster, user, run
         self._shared = None if base is None else base / "poll" / f"{cluster.name}.json"
-        #: does accounting exist at all? None: nobody knows yet
+        #: whether the cluster has accounting; None: not known yet
         self.accounting: bool | None = None
-        #: how often each command was run, for whoever counts
+        #: number of runs by command
         self.counts = {"squeue": 0, "sacct": 0}
         self._last = 0.0
 
-    async def ask(
+    async def query(
         self, ids: Sequence[str], *, since: float | None, need_accounts: Sequence[str] = ()
     ) -> QueueSnapshot:
-        """What is known of these jobs.
+        """Query these jobs.
 
-        since: also whatever accounting has of this user from then on. need_accounts: of these it is
-        asked even if squeue has them.
+        since: also return everything that accounting has for this user from this time on.
+        need_accounts: ids for which accounting is queried even if squeue has them.
         """
         began, ran = await self._squeue()
         outage = _outage(ran)
@@ -81,9 +80,11 @@ class SchedulerQueries:
             return QueueSnapshot(began, None, None, frozenset(), outage, None)
         rows = {r.job_id: r for r in output_parser.parse_squeue(ran.out)}
         missing = [i for i in ids if i not in rows]
-        wanted = [*missing, *(i for i in need_accounts if i not in missing)]
-        accounts, accounting_outage = await self._sacct(wanted, since)
-        return QueueSnapshot(began, rows, accounts, frozenset(wanted), None, accounting_outage)
+        ids_for_accounting = [*missing, *(i for i in need_accounts if i not in missing)]
+        accounts, accounting_outage = await self._sacct(ids_for_accounting, since)
+        return QueueSnapshot(
+            began, rows, accounts, frozenset(ids_for_accounting), None, accounting_outage
+        )
 
     async def _sacct(
         self, ids: Sequence[str], since: float | None
@@ -106,83 +107,93 @@ class SchedulerQueries:
                 return None, outage
             self.accounting = True
             for account in output_parser.parse_sacct(ran.out):
-                by = account.canceled_by and await asyncio.to_thread(_name, account.canceled_by)
+                by = account.canceled_by and await asyncio.to_thread(
+                    _user_name, account.canceled_by
+                )
                 found[account.job_id] = account._replace(canceled_by=by)
         return found, None
 
     # ---- squeue, shared
 
-    async def _squeue(self) -> tuple[float, Ran]:
+    async def _squeue(self) -> tuple[float, CommandResult]:
         if self._shared is None:
-            return await self._ask_squeue()
-        alone = time.monotonic() + self._cluster.call_secs + _PATIENCE_SECS
-        while time.monotonic() < alone:
-            there = self._fresh()
-            if there is not None:
-                self._last = there[0]
-                return there
-            with _locked(self._shared) as mine:
-                if mine:
-                    there = self._fresh()  # somebody may have asked between the look and the lock
-                    if there is None:
-                        there = await self._ask_squeue()
-                        self._share(*there)
-                    self._last = there[0]
-                    return there
-            await asyncio.sleep(_LOOK_SECS)
-        return await self._ask_squeue()
+            return await self._run_squeue()
+        deadline = time.monotonic() + self._cluster.call_secs + _PATIENCE_SECS
+        while time.monotonic() < deadline:
+            answer = self._shared_answer()
+            if answer is not None:
+                self._last = answer[0]
+                return answer
+            with _locked(self._shared) as acquired:
+                if acquired:
+                    # another agent may have finished before the lock
+                    answer = self._shared_answer()
+                    if answer is None:
+                        answer = await self._run_squeue()
+                        self._share(*answer)
+                    self._last = answer[0]
+                    return answer
+            await asyncio.sleep(_SHARED_POLL_SECS)
+        return await self._run_squeue()
 
-    async def _ask_squeue(self) -> tuple[float, Ran]:
+    async def _run_squeue(self) -> tuple[float, CommandResult]:
         self.counts["squeue"] += 1
         began = time.time()
         return began, await self._run(output_parser.squeue(self._user), "", self._cluster.call_secs)
 
-    def _fresh(self) -> tuple[float, Ran] | None:
-        """What another agent was told, where that is news for this one and not old."""
+    def _shared_answer(self) -> tuple[float, CommandResult] | None:
+        """Return another agent's answer if it is recent and newer than this agent's last one."""
         assert self._shared is not None
         try:
-            said = json.loads(read(str(self._shared), _LARGEST) or b"null")
+            content = json.loads(read(str(self._shared), _LARGEST) or b"null")
             began, host, user, ran = (
-                float(said["began"]),
-                said["host"],
-                said["user"],
-                Ran(*said["ran"]),
+                float(content["began"]),
+                content["host"],
+                content["user"],
+                CommandResult(*content["ran"]),
             )
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        young = 0 <= time.time() - began < self._cluster.poll_secs
+        recent = 0 <= time.time() - began < self._cluster.poll_secs
         return (
             (began, ran)
-            if young and began > self._last and host == socket.gethostname() and user == self._user
+            if recent and began > self._last and host == socket.gethostname() and user == self._user
             else None
         )
 
-    def _share(self, began: float, ran: Ran) -> None:
+    def _share(self, began: float, ran: CommandResult) -> None:
         assert self._shared is not None
-        said = {"began": began, "host": socket.gethostname(), "user": self._user, "ran": list(ran)}
+        content = {
+            "began": began,
+            "host": socket.gethostname(),
+            "user": self._user,
+            "ran": list(ran),
+        }
         with contextlib.suppress(OSError):
-            write_atomically(str(self._shared), json.dumps(said).encode())
+            write_atomically(str(self._shared), json.dumps(content).encode())
 
 
 @functools.lru_cache(maxsize=1000)
-def _name(user: str) -> str:
-    """Accounting has numbers where people have names."""
+def _user_name(user: str) -> str:
+    """Return the user name of a numeric uid from accounting."""
     try:
         return pwd.getpwuid(int(user)).pw_name
     except (KeyError, ValueError, OverflowError):
         return user
 
 
-def _outage(ran: Ran) -> str | None:
-    """Why nobody knows; None where it was an answer."""
-    if ran.unsure or ran.code == NO_PROGRAM:
-        return ran.err.strip() or f"a command of Slurm's was ended by signal {-ran.code}"
-    return asked_in_vain(ran.code, ran.err)
+def _outage(ran: CommandResult) -> str | None:
+    """Return why there is no answer, or None if there is one."""
+    if ran.effect_unknown or ran.code == NO_PROGRAM:
+        return ran.err.strip() or f"a Slurm command was killed by signal {-ran.code}"
+    return query_error(ran.code, ran.err)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Is it this one's turn? Where files cannot be locked, it always is."""
+    """Try to lock the shared file, and yield whether it is this agent's turn. Always true if files
+    cannot be locked.
+    """
     try:
         make_folder(str(path.parent))
         fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

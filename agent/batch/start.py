@@ -1,9 +1,9 @@
-"""Handing batch scripts to Slurm, once each as far as anybody can tell, and finding out what came
-of it where nobody said.
+"""Submission of batch scripts, at most once as far as can be known, and the search for a job if
+sbatch gave no answer.
 
-sbatch may take a job and be killed, or lose its answer, before it says so. So what was handed over
-is looked for by its comment; it is handed over again only when squeue and accounting both could be
-asked and know nothing of it. (Should Slurm have both after all, the fence lets one of them run.)
+sbatch may submit a job and be killed, or lose its answer. So the job is searched by its comment. It
+is submitted again only if squeue and accounting both answered and do not know it. If Slurm has both
+jobs after all, the fence lets only one run.
 """
 
 import asyncio
@@ -18,22 +18,24 @@ from ...runtime.log.logger import Log
 from ..slurm import output_parser
 from ..slurm.output_parser import Account, Row
 from ..slurm.script_markers import BATCH_SCRIPT
-from .command_runner import NO_PROGRAM, Ran, Run
+from .command_runner import NO_PROGRAM, CommandResult, Run
 from .ledger import BatchLedger
 from .state import BatchJob
 
-#: At once, for one agent: a controller that is asked by many slows down for all.
+#: Maximum number of concurrent sbatch commands per agent. Many requests slow the controller down.
 _AT_ONCE = 4
-#: What sbatch took shows up within so many seconds, or not at all.
+#: A submitted job is visible within this time, or not at all (seconds).
 SETTLED_SECS = 10.0
-#: So far the clocks of a cluster's machines may be apart.
+#: Maximum clock difference between the cluster's machines (seconds).
 _CLOCKS_SECS = 5.0
 
 Outcome = Literal["accepted", "refused", "unsure"]
 
 
 class Submitter:
-    """accepted(job), refused(job, fault, sentence), unsure(job, sentence): what came of it."""
+    """Runs sbatch and reports the outcome: accepted(job), refused(job, fault, sentence) or
+    unsure(job, sentence).
+    """
 
     def __init__(
         self,
@@ -48,71 +50,72 @@ class Submitter:
     ) -> None:
         self._cluster, self._ledger, self._run, self._log = cluster, ledger, run, log
         self._accepted, self._refused, self._unsure = accepted, refused, unsure
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._working: set[asyncio.Task[None]] = set()
+        self._semaphore = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
         self.count = 0
 
     def submit(self, job: BatchJob) -> None:
-        """Now, or when it is its turn."""
+        """Submit now, or when other submissions have finished."""
         job.submitting = True
-        working = asyncio.get_running_loop().create_task(self._submit(job))
-        self._working.add(working)
-        working.add_done_callback(self._working.discard)
+        task = asyncio.get_running_loop().create_task(self._submit(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        for task in self._working:
+        for task in self._tasks:
             task.cancel()
 
     async def _submit(self, job: BatchJob) -> None:
-        async with self._turns:
-            if (
-                not job.live or job.stopping
-            ):  # told to end while it waited: nobody has to start it first
-                job.submitting, job.unsure = False, job.asked > 0
+        async with self._semaphore:
+            if not job.live or job.stopping:  # stopped while it waited
+                job.submitting, job.unsure = False, job.sbatch_runs > 0
                 self._unsure(job, "")
                 return
-            job.asked, job.asked_at, job.unsure = job.asked + 1, time.time(), True
-            job.first_asked_at = job.first_asked_at or job.asked_at
+            job.sbatch_runs, job.sbatch_at, job.unsure = job.sbatch_runs + 1, time.time(), True
+            job.first_sbatch_at = job.first_sbatch_at or job.sbatch_at
             try:
-                self._ledger.note(job)
+                self._ledger.write(job)
             except OSError as e:
                 job.submitting = False
-                self._unsure(job, f"what is submitted cannot be written down: {e.strerror}")
+                self._unsure(job, f"cannot record the submission: {e.strerror}")
                 return
             failpoints.reached("keeper.consumed")
             self.count += 1
             ran = await self._run(
-                output_parser.submit(f"{job.lead.folder}/{BATCH_SCRIPT}"),
+                output_parser.submit(f"{job.first_task.folder}/{BATCH_SCRIPT}"),
                 "",
                 self._cluster.call_secs,
             )
             failpoints.reached("keeper.spawned")
-            job.asked_at = time.time()
+            job.sbatch_at = time.time()
         job.submitting = False
-        self._judge(job, ran)
+        self._report_outcome(job, ran)
 
-    def _judge(self, job: BatchJob, ran: Ran) -> None:
+    def _report_outcome(self, job: BatchJob, ran: CommandResult) -> None:
         job_id = output_parser.parse_submitted(ran.out) if ran.code == 0 else None
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
-            self._ledger.note_when_possible(job)
+            self._ledger.try_write(job)
             self._log(
-                "jid={} is Slurm's job {}", job.lead.token.jid, job_id, **about(job.lead.token)
+                "jid={} is Slurm job {}",
+                job.first_task.token.jid,
+                job_id,
+                **about(job.first_task.token),
             )
             self._accepted(job)
             return
         if ran.code == 0:
-            self._unsure(job, f"sbatch did not say which job it is: {ran.out.strip()[:200]!a}")
+            self._unsure(job, f"sbatch printed no job id: {ran.out.strip()[:200]!a}")
             return
         outage = (
             ran.err
-            if ran.unsure or ran.code == NO_PROGRAM
+            if ran.effect_unknown or ran.code == NO_PROGRAM
             else output_parser.outage(ran.code, ran.err)
         )
         if outage is not None:
-            self._unsure(job, outage or "sbatch was ended before it said anything")
+            self._unsure(job, outage or "sbatch was killed before it printed an answer")
             return
-        fault, sentence = output_parser.refused(ran.err)
+        fault, sentence = output_parser.submission_error(ran.err)
         if fault == "schedulerUnreachable":
             self._unsure(job, sentence)
         else:
@@ -120,12 +123,14 @@ class Submitter:
             self._refused(job, fault, sentence)
 
 
-def found(job: BatchJob, rows: Mapping[str, Row], accounts: Mapping[str, Account]) -> str | None:
-    """The job id that Slurm gave it, by its comment. Of two, the newer one that is not over; else
-    the newer one.
+def find_job_id(
+    job: BatchJob, rows: Mapping[str, Row], accounts: Mapping[str, Account]
+) -> str | None:
+    """Return the job id with this comment. Of several, prefer one that is not over, then the
+    newest.
     """
     ids = {i: r.state for i, r in rows.items() if r.comment == job.comment}
-    ids |= {i: a.state for i, a in accounts.items() if _told_apart(job, a) and i not in ids}
+    ids |= {i: a.state for i, a in accounts.items() if _is_record_of(job, a) and i not in ids}
     ranked = sorted(
         ids,
         key=lambda i: (ids[i] in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), _number(i)),
@@ -133,14 +138,16 @@ def found(job: BatchJob, rows: Mapping[str, Row], accounts: Mapping[str, Account
     return ranked[-1] if ranked else None
 
 
-def _told_apart(job: BatchJob, account: Account) -> bool:
-    """Many accountings keep no comments: then name and time have to do."""
+def _is_record_of(job: BatchJob, account: Account) -> bool:
+    """Return whether this record belongs to the job. Without comments in accounting, name and time
+    decide.
+    """
     if account.comment:
         return account.comment == job.comment
     return (
         account.name == job.name
         and account.submitted_at is not None
-        and account.submitted_at >= job.first_asked_at - _CLOCKS_SECS
+        and account.submitted_at >= job.first_sbatch_at - _CLOCKS_SECS
     )
 
 

@@ -1,7 +1,7 @@
-"""What is known of one job of Slurm's and of the executions in it. Data only.
+"""In-memory state of a Slurm job and of its executions. Data only.
 
-A plain run is a batch job with one task; the tasks of a gang share one. Times called `mono` are
-seconds on the monotonic clock.
+A plain run is a batch job with one task; the tasks of a gang share one batch job. Times with `mono`
+in their name are seconds on the monotonic clock.
 """
 
 import math
@@ -12,11 +12,11 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import Token, op_id
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
-from ..slurm.job_states import Verdict
+from ..slurm.job_states import SlurmStatus
 from ..slurm.output_parser import Account
 from ..slurm.script_markers import Started
 
-#: Of the name of one node, that many characters are told.
+#: Maximum length of a node name in reports (characters).
 NODE_CHARS = 256
 
 
@@ -24,7 +24,6 @@ class Task:
     """One execution. folder: its evidence."""
 
     __slots__ = (
-        "began_mono",
         "code_at",
         "code_mono",
         "dropped",
@@ -34,19 +33,20 @@ class Task:
         "folder",
         "grace",
         "kill_at",
-        "killed",
+        "kills_sent",
+        "last_report",
         "limit",
         "name",
         "own",
         "run_dir",
-        "said",
         "seen_at",
         "signaled",
         "sizes",
         "started",
+        "started_mono",
         "step_over_mono",
         "stop_reason",
-        "termed",
+        "term_sent",
         "token",
     )
 
@@ -62,33 +62,33 @@ class Task:
             grace,
         )
         self.started: Started | None = None
-        #: when that was seen (wall clock)
+        #: when the start was seen (wall clock)
         self.seen_at = math.inf
-        #: when it began, on this machine's clock
-        self.began_mono: float | None = None
-        #: the agent has its fence: it never starts
+        #: when it began, on this machine's monotonic clock
+        self.started_mono: float | None = None
+        #: the agent took the fence: the task never starts
         self.fenced = False
-        #: since when its own exit is known: monotonic, and by the wall clock; and that exit
+        #: when the script's own exit was seen (monotonic and wall clock), and that exit
         self.code_mono: float | None = None
         self.code_at = math.inf
         self.own: ExitInfo | None = None
-        #: Slurm still called it running when its own exit, or the end of its step, was known: no
-        #: end that Slurm made came before
+        #: Slurm still reported the job as running when the script's exit, or the end of its step,
+        #: was seen: the script exited first
         self.exited_first = False
         self.step_over_mono: float | None = None
         self.stop_reason: str | None = None
-        #: from when on everything of it is killed; what was sent so far
+        #: when SIGKILL is due; then the signals sent so far
         self.kill_at: float | None = None
         #: stop.json says that a signal may have been sent
         self.signaled = False
-        self.termed = False
-        self.killed = 0
+        self.term_sent = False
+        self.kills_sent = 0
         self.exit: ExitInfo | None = None
-        #: for the cap of its output
+        #: state of its output cap
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        #: what was reported of it last
-        self.said: Execution | None = None
+        #: last report
+        self.last_report: Execution | None = None
 
     @property
     def ended(self) -> bool:
@@ -96,37 +96,38 @@ class Task:
 
 
 class BatchJob:
-    """tasks: the first one's folder holds what concerns all. asked: how often sbatch was run for
-    it, and when last (wall clock).
+    """One Slurm job. tasks: the first one's folder holds the files of the whole job. sbatch_runs,
+    sbatch_at, first_sbatch_at: number of sbatch runs, time of the last one and of the first one
+    (wall clock).
 
-    job_id `None`: nobody knows one yet. unsure: sbatch was run, and nobody knows what came of it.
+    job_id None: not known yet. unsure: sbatch was run, and its outcome is unknown.
     """
 
     __slots__ = (
         "absent_mono",
+        "absent_polls",
         "account",
         "account_mono",
-        "again_rounds",
-        "asked",
-        "asked_at",
-        "canceled",
+        "cancels_sent",
         "comment",
-        "first_asked_at",
+        "first_sbatch_at",
         "foreign",
         "gang",
         "impossible",
-        "impossible_rounds",
+        "impossible_polls",
         "job_id",
-        "missed",
         "name",
         "over_mono",
         "ran_at",
-        "recalled",
+        "requeue_canceled",
+        "requeue_polls",
+        "sbatch_at",
+        "sbatch_runs",
+        "slurm_status",
         "state",
         "submitting",
         "tasks",
         "unsure",
-        "verdict",
     )
 
     def __init__(
@@ -140,35 +141,36 @@ class BatchJob:
             gang,
         )
         self.job_id: str | None = None
-        self.asked, self.asked_at, self.first_asked_at = 0, 0.0, 0.0
-        #: by its id Slurm knows another job now: nothing is said or done about that one
+        self.sbatch_runs, self.sbatch_at, self.first_sbatch_at = 0, 0.0, 0.0
+        #: Slurm reuses the id for another job, which must not be reported or canceled
         self.foreign = False
         self.unsure = self.submitting = False
-        #: what accounting said of it last
+        #: last record from accounting
         self.account: Account | None = None
-        #: what its last rows mean
-        self.verdict: Verdict | None = None
-        #: since when Slurm calls it over, since when it knows nothing of it, since when accounting
-        #: is waited for
+        #: last status from Slurm
+        self.slurm_status: SlurmStatus | None = None
+        #: since when Slurm reports it as over, since when Slurm does not know it, and since when
+        #: accounting is awaited
         self.over_mono: float | None = None
         self.absent_mono: float | None = None
         self.account_mono: float | None = None
-        #: since when it runs, by Slurm's word (wall clock)
+        #: since when it runs according to Slurm (wall clock)
         self.ran_at: float | None = None
-        #: in so many rounds in a row Slurm knew nothing of it
-        self.missed = 0
-        #: plain scancel was sent so often
-        self.canceled = 0
-        #: why it would wait for ever, which is why it ends; and in so many rounds Slurm said so
+        #: number of consecutive polls in which Slurm did not know it
+        self.absent_polls = 0
+        #: number of plain scancels sent
+        self.cancels_sent = 0
+        #: why it can never start, which ends it; and the number of consecutive polls that reported
+        #: it
         self.impossible = ""
-        self.impossible_rounds = 0
-        #: in so many rounds Slurm had it in its queue again, although it had started; and was it
-        #: canceled for that?
-        self.again_rounds = 0
-        self.recalled = False
+        self.impossible_polls = 0
+        #: number of consecutive polls in which it was queued again after its start; and whether it
+        #: was canceled for that
+        self.requeue_polls = 0
+        self.requeue_canceled = False
 
     @property
-    def lead(self) -> Task:
+    def first_task(self) -> Task:
         return self.tasks[0]
 
     @property
@@ -177,13 +179,13 @@ class BatchJob:
 
     @property
     def stopping(self) -> bool:
-        """Is every task that is left to end?"""
+        """Return whether all live tasks are being stopped."""
         return all(t.stop_reason is not None for t in self.live)
 
 
 def state_of(job: BatchJob, task: Task) -> BatchState:
-    """What Slurm said last, as this task has it: those of a gang have directories of their own, and
-    each its node.
+    """Return Slurm's last state for this task. Tasks of a gang have their own run directory and
+    node.
     """
     if not job.gang:
         return job.state
@@ -194,16 +196,16 @@ def state_of(job: BatchJob, task: Task) -> BatchState:
 
 
 def execution(job: BatchJob, task: Task, mono: float) -> Execution:
-    """As the wire has it."""
+    """Return the wire message for a task."""
     op = op_id(task.token, "run")
     if task.exit is not None:
         return ended(task.token, task.exit, task.started)
     if task.own is not None:
         return _ending(job, task, task.own)
-    running = job.verdict is not None and job.verdict.kind == "running" and not job.gang
+    running = job.slurm_status is not None and job.slurm_status.kind == "running" and not job.gang
     if task.started is None and not running:
         return Execution(token=task.token, state="starting", op_id=op, batch=state_of(job, task))
-    elapsed = None if task.began_mono is None else max(0.0, mono - task.began_mono)
+    elapsed = None if task.started_mono is None else max(0.0, mono - task.started_mono)
     at = task.started.at if task.started is not None else job.ran_at
     pid = task.started.pid if task.started is not None else 0
     return Execution(
@@ -219,7 +221,9 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
 
 
 def _ending(job: BatchJob, task: Task, own: ExitInfo) -> Execution:
-    """Its script has written down its exit, and Slurm has not finished it."""
+    """Return the wire message for a task whose script has exited while Slurm has not finished the
+    job.
+    """
     elapsed = (
         None
         if own.started_at is None or own.ended_at is None

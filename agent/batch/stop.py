@@ -1,9 +1,9 @@
-"""Ending batch jobs, or single tasks of them: SIGTERM to everything, grace, SIGKILL and scancel,
-again until nothing is left.
+"""Stopping batch jobs or single tasks: SIGTERM to everything, grace, SIGKILL and scancel, repeated
+until nothing is left.
 
-What waits in Slurm's queue gets no signal: its fence is taken, so that it never starts, and it is
-canceled. Why it ends is written down before the first signal. A task that has written its own exit
-by then gets no signal: the stop came too late, and is not its cause.
+A queued job gets no signal: the agent takes its fence, so that it never starts, and cancels it. The
+stop reason is durable before the first signal. A task that has already written its exit code gets
+no signal: the stop came too late and is not the cause.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from ...runtime.log.logger import Log
 from ..slurm import output_parser
 from .command_runner import Run
 from .ledger import BatchLedger
-from .observer import fresh, own_exit, take_fence
+from .observer import own_exit, refresh_folder, take_fence
 from .state import BatchJob, Task
 
-#: Tasks of one gang are told to end one by one; so long one waits for the others (seconds), because
-#: to end a job is less than to end all its steps.
-_TOGETHER_SECS = 0.1
-#: Pause between two tries of what has to be said again: it grows up to the second (seconds).
-_AGAIN_SECS, _LONGEST_SECS = 2.0, 15.0
-#: Slurm's command says so of what is over, or was never there.
+#: Tasks of a gang are stopped one by one. Wait this long for the others (seconds), because stopping
+#: the job is cheaper than stopping all steps.
+_COLLECT_SECS = 0.1
+#: Pause between two tries (seconds): the first, growing to the second.
+_RETRY_SECS, _RETRY_MAX_SECS = 2.0, 15.0
+#: scancel's messages for a job that is over or does not exist.
 _OVER = (
     "invalid job id",
     "already completed",
@@ -39,7 +39,7 @@ _OVER = (
 
 
 class BatchStopper:
-    """changed(job): something was sent, or a fence was taken: look at it soon."""
+    """Stops tasks. changed(job): called after a signal or a fence, to poll the job soon."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class BatchStopper:
             log,
             changed,
         )
-        self._working: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._nudges: dict[str, asyncio.Event] = {}
 
     def stop(self, job: BatchJob, task: Task, reason: str, grace: float) -> None:
-        """The first reason stays; the shortest grace counts. It is too late for one whose own exit
-        is known.
+        """Stop a task. The first reason stays, and the shortest grace counts. Has no effect after
+        the script's own exit.
         """
         if task.own is not None and not task.signaled:
             return
@@ -70,71 +70,73 @@ class BatchStopper:
             task.stop_reason = task.stop_reason or reason
             task.kill_at = now + grace
             task.grace = grace
-            # before the first signal, so that an exit can always be told from its cause
-            self._note(task)
+            # before the first signal, so that an exit can always be attributed to its cause
+            self._write_stop(task)
             failpoints.reached("keeper.stopping")
         task.kill_at = min(task.kill_at, now + grace)
-        name = job.lead.name
-        if name in self._working:
-            self.again(job)
+        name = job.first_task.name
+        if name in self._tasks:
+            self.retry_now(job)
             return
         self._nudges[name] = asyncio.Event()
-        working = self._working[name] = asyncio.get_running_loop().create_task(self._work(job))
-        working.add_done_callback(lambda done: self._done(name, done))
+        worker = self._tasks[name] = asyncio.get_running_loop().create_task(self._work(job))
+        worker.add_done_callback(lambda done: self._done(name, done))
 
-    def _note(self, task: Task) -> None:
-        """signaled: may an exit that is written from now on be due to this stop?"""
-        said = {
+    def _write_stop(self, task: Task) -> None:
+        """Write stop.json. signaled: an exit from now on may be caused by this stop."""
+        content = {
             "reason": task.stop_reason,
             "grace": task.grace,
             "at": time.time(),
             "signaled": task.signaled,
         }
-        self._ledger.owe(f"{task.folder}/{STOP}", said)
+        self._ledger.write_later(f"{task.folder}/{STOP}", content)
 
-    def _in_time(self, task: Task) -> bool:
-        """May it get a signal? Not where it has written its own exit since it was to be stopped."""
+    def _may_signal(self, task: Task) -> bool:
+        """Return whether the task may get a signal. False if it has written its exit code since the
+        stop was requested.
+        """
         if task.fenced or task.signaled:
             return True
         task.signaled = True
-        self._note(task)
-        fresh(task.folder)
+        self._write_stop(task)
+        refresh_folder(task.folder)
         if own_exit(task.folder, task.started) is None:
             return True
         self._log(
-            "{} had ended by itself before it could be stopped ({})",
+            "{} exited by itself before the stop ({})",
             str(task.token),
             task.stop_reason,
             **about(task.token),
         )
         task.signaled = False
-        self._note(task)
+        self._write_stop(task)
         task.stop_reason = task.kill_at = None
         return False
 
     async def cancel(self, job: BatchJob) -> bool:
-        """Nothing of it is running, or has to. True where Slurm took it."""
+        """Cancel a job. True if Slurm accepted, or if there is nothing to cancel."""
         return job.job_id is None or job.foreign or await self._cancel(job.job_id)
 
-    def again(self, job: BatchJob) -> None:
-        """Something is different: what has to be said is said now."""
-        if job.lead.name in self._nudges:
-            self._nudges[job.lead.name].set()
+    def retry_now(self, job: BatchJob) -> None:
+        """Retry now, because the state changed."""
+        if job.first_task.name in self._nudges:
+            self._nudges[job.first_task.name].set()
 
     def _done(self, name: str, work: asyncio.Task[None]) -> None:
-        self._working.pop(name, None)
+        self._tasks.pop(name, None)
         self._nudges.pop(name, None)
         if not work.cancelled() and (error := work.exception()) is not None:
-            self._log.exception("a stop of {} ended", name, error=error)
+            self._log.exception("stopping {} failed", name, error=error)
 
     def close(self) -> None:
-        for task in self._working.values():
+        for task in self._tasks.values():
             task.cancel()
 
     async def _work(self, job: BatchJob) -> None:
-        """Until none of its tasks is to end any more, or all have."""
-        await asyncio.sleep(_TOGETHER_SECS)
-        pause = _AGAIN_SECS
+        """Repeat until no live task is to be stopped."""
+        await asyncio.sleep(_COLLECT_SECS)
+        pause = _RETRY_SECS
         while True:
             ending = [t for t in job.live if t.stop_reason is not None]
             if not ending:
@@ -143,89 +145,93 @@ class BatchStopper:
                 done = await self._step(job, ending)
             except OSError as e:
                 self._log(
-                    "a stop of {} has to wait: {}",
-                    str(job.lead.token),
+                    "cannot stop {} now, will retry: {}",
+                    str(job.first_task.token),
                     e.strerror,
-                    **about(job.lead.token),
+                    **about(job.first_task.token),
                 )
                 done = False
             self._changed(job)
-            # what Slurm took it has still to say; it is not asked more often
-            pause = _AGAIN_SECS + self._cluster.poll_secs if done else min(_LONGEST_SECS, 2 * pause)
-            nudge = self._nudges[job.lead.name]
+            # after an accepted cancel, wait for Slurm's next report
+            pause = (
+                _RETRY_SECS + self._cluster.poll_secs if done else min(_RETRY_MAX_SECS, 2 * pause)
+            )
+            nudge = self._nudges[job.first_task.name]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause(job, pause)):
                     await nudge.wait()
             if nudge.is_set():
                 nudge.clear()
-                await asyncio.sleep(_TOGETHER_SECS)
+                await asyncio.sleep(_COLLECT_SECS)
 
     def _pause(self, job: BatchJob, pause: float) -> float:
-        """Until the grace of one is over, or one has to say it again."""
+        """Return the time until the next grace ends or the next try."""
         now = time.monotonic()
         due = [t.kill_at - now for t in job.live if t.kill_at is not None and t.kill_at > now]
         return max(0.01, min([pause, *due]))
 
     async def _step(self, job: BatchJob, ending: list[Task]) -> bool:
-        """What has to be said now. True where Slurm took it."""
+        """Do the next step. True if Slurm accepted."""
         for task in ending:
             if task.started is None and not task.fenced:
                 task.fenced = take_fence(task.folder)
-        if (
-            job.job_id is None or job.foreign
-        ):  # it is looked for, or lost; what it finds when it starts are the fences
+        if job.job_id is None or job.foreign:  # if it starts, it finds the fences
             return False
-        ending = [t for t in ending if self._in_time(t)]
+        ending = [t for t in ending if self._may_signal(t)]
         if not ending or (
             job.state.state == "COMPLETING" and all(t.own is not None for t in ending)
         ):
             return True
         if len(ending) == len(job.live):
-            return await self._whole(job, ending)
-        taken = [
-            await self._one(job, t)
+            return await self._stop_job(job, ending)
+        accepted = [
+            await self._stop_step(job, t)
             for t in ending
             if t.started is not None and t.step_over_mono is None
         ]
-        return all(taken)
+        return all(accepted)
 
-    async def _whole(self, job: BatchJob, ending: list[Task]) -> bool:
+    async def _stop_job(self, job: BatchJob, ending: list[Task]) -> bool:
         assert job.job_id is not None
         now = time.monotonic()
-        waiting = job.verdict is None or job.verdict.kind in ("waiting", "impossible", "absent")
+        waiting = job.slurm_status is None or job.slurm_status.kind in (
+            "waiting",
+            "impossible",
+            "absent",
+        )
         if waiting and all(t.fenced for t in ending):
-            job.canceled += 1
+            job.cancels_sent += 1
             return await self._cancel(job.job_id)
         if all(t.kill_at is not None and now >= t.kill_at for t in ending):
-            job.canceled += 1
+            job.cancels_sent += 1
             for t in ending:
-                t.killed += 1
-            # the signal reaches steps and children of the batch script, the cancel what is not up
-            # yet and the allocation itself
-            taken = await self._cancel(job.job_id, signal="KILL", full=True)
-            return await self._cancel(job.job_id) and taken
-        if any(not t.termed for t in ending):
-            # a gang's batch script holds an srun for each task, which would kill its step at once
-            # if it got the signal itself
-            taken = await self._cancel(job.job_id, signal="TERM", full=not job.gang)
+                t.kills_sent += 1
+            # the signal reaches steps and children of the batch script; the cancel reaches starting
+            # steps and the allocation
+            accepted = await self._cancel(job.job_id, signal="KILL", full=True)
+            return await self._cancel(job.job_id) and accepted
+        if any(not t.term_sent for t in ending):
+            # a gang's batch script runs one srun per task; srun would kill its step at once on the
+            # signal
+            accepted = await self._cancel(job.job_id, signal="TERM", full=not job.gang)
             for t in ending:
-                t.termed = t.termed or taken
-            return taken
+                t.term_sent = t.term_sent or accepted
+            return accepted
         return True
 
-    async def _one(self, job: BatchJob, task: Task) -> bool:
-        """A task of a gang that goes on: its step."""
+    async def _stop_step(self, job: BatchJob, task: Task) -> bool:
+        """Stop the step of one task; the other tasks of the gang continue."""
         assert task.started is not None
         assert job.job_id is not None
         step = task.started.step or None
         if step is None:
             return False
         if task.kill_at is not None and time.monotonic() >= task.kill_at:
-            task.killed += 1
+            task.kills_sent += 1
             return await self._cancel(job.job_id, step, "KILL")
-        if not task.termed:
-            task.termed = await self._cancel(job.job_id, step, "TERM")
-            return task.termed
+        if not task.term_sent:
+            task.term_sent = await self._cancel(job.job_id, step, "TERM")
+            return task.term_sent
         return True
 
     async def _cancel(
@@ -237,7 +243,7 @@ class BatchStopper:
         if ran.code == 0 or any(word in ran.err.lower() for word in _OVER):
             return True
         self._log(
-            "scancel of Slurm's job {} failed with exit code {}: {}",
+            "scancel of Slurm job {} failed with exit code {}: {}",
             job_id,
             ran.code,
             ran.err.strip()[:500],

@@ -1,3 +1,3 @@
-"""What Slurm is asked, what its texts mean, and the scripts it is given. Pure: nothing here runs
-anything (that is `agent/batch`).
+"""Slurm command lines, parsers for Slurm output, and batch scripts. Pure: `agent/batch` runs the
+commands.
 """

@@ -1,14 +1,13 @@
-"""The script that sbatch is given. It is all that runs of ours on a node before the command's own
-script.
+"""The script for sbatch. On a node, nothing else of jobscribe runs before the command's own script.
 
-It makes the mark of its token first, which can be made once: a second job of the same token, or a
-second start of the same job, ends with FENCED and has run nothing. Then it loads modules and
-set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and the shell's own words
-beside it. The tasks of a gang are steps of one job.
+The script first creates the mark of its token, which is possible only once: a second job of the
+token, or a second start of the job, exits with FENCED and runs nothing. Then it loads modules, runs
+the set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and the shell's own
+messages are beside it. The tasks of a gang are steps of one job.
 
-What is in the environment on the node counts (the user's login there, modules, set-up): `script.sh`
-is made without the environment of the login node. `@<role>-<index>@` in scripts and job files of a
-gang becomes the address of the node of that task.
+The node's environment counts (login, modules, set-up): `script.sh` does not contain the environment
+of the login node. In scripts and job files of a gang, `@<role>-<index>@` becomes the address of
+that task's node.
 """
 
 import re
@@ -24,14 +23,14 @@ from .output_parser import Account, Row
 from .script_markers import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
 from .shell_quoting import quoted
 
-#: Comments of jobs of this system begin with this word.
+#: Prefix of the comments of jobscribe's jobs.
 COMMENT = "jobscribe"
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. folder: of its evidence, with its script.sh. job_file: where addresses are to be
-    put in as well.
+    """One task. folder: its evidence, with its script.sh. job_file: a second file whose addresses
+    are filled in.
     """
 
     token: Token
@@ -42,73 +41,77 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """What is submitted: one execution, or the gang of an attempt. wishes: with the cluster's
-    defaults in them.
+    """One submission: an execution, or the gang of an attempt. request: the request with the
+    cluster's defaults applied.
     """
 
     steps: tuple[Step, ...]
-    wishes: BatchRequest
+    request: BatchRequest
     cluster: Cluster
     deployment: str
     time_limit_secs: float | None = None
 
     @property
     def token(self) -> Token:
-        """The one that its name and comment have."""
+        """Return the token in the job's name and comment."""
         return self.steps[0].token
 
     @property
     def is_gang(self) -> bool:
-        """A gang of one has addresses to be told as well."""
+        """Return whether addresses are filled in. A gang of one task needs them as well."""
         return len(self.steps) > 1 or self.steps[0].job_file is not None
 
     @property
     def log(self) -> str:
-        """What Slurm writes into: of several steps beside the first one's evidence."""
+        """Return the path of Slurm's output file. For several steps, it is beside the first one's
+        evidence.
+        """
         return f"{self.steps[0].folder}/{BATCH_LOG}"
 
 
 def job_name(token: Token) -> str:
-    """Of one submission, the only one of its attempt: an accounting that keeps no comments has
-    this. At most 110 characters.
+    """Return the job's name, unique per attempt, for an accounting without comments. At most 110
+    characters.
     """
     return f"js-{token.jid}-{token.serial}-{token.attempt}"
 
 
 def comment(deployment: str, token: Token) -> str:
-    """By it a job is found again whose id was never written down."""
+    """Return the comment by which a job is found again if its id was never recorded."""
     return f"{COMMENT} {deployment} {token}"
 
 
-def is_of(row: Row | Account, deployment: str, token: Token) -> bool:
-    """Was this job submitted for this token? Accounting keeps no comments unless
-    AccountingStoreFlags says so: then by its name.
+def matches_token(row: Row | Account, deployment: str, token: Token) -> bool:
+    """Return whether this job was submitted for this token. Uses the name if accounting keeps no
+    comments (AccountingStoreFlags).
     """
     return row.comment == comment(deployment, token) if row.comment else row.name == job_name(token)
 
 
 def batch_script(submission: Submission) -> str:
-    """Its text. Raises Refusal("batchRefused") for a value that has no place in such a script."""
+    """Return the text of the script. Raises Refusal("batchRefused") for a value that cannot be
+    written into it.
+    """
     if not submission.steps:
-        raise Refusal("batchRefused", "there is nothing to submit")
-    wishes = sbatch_directives.checked(submission.wishes)
+        raise Refusal("batchRefused", "the submission has no tasks")
+    request = sbatch_directives.validate_request(submission.request)
     _check(submission)
     gang = submission.is_gang
     lines = [
         "#!/bin/sh",
-        *_header(submission, wishes, gang=gang),
+        *_header(submission, request, gang=gang),
         ":",
         "umask 0077",
-        "# srun would hand on nothing of the environment otherwise, and would not know how many cores a process has",
+        "# so that srun passes on the environment and knows the number of cores per process",
         "unset SLURM_EXPORT_ENV",
         '[ -z "${SLURM_CPUS_PER_TASK-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         f"first={quoted(submission.steps[0].folder)}",
-        "# the mark that this token is used up: complete, and made once",
+        "# the mark consumes the token: it is complete and created only once",
         *_MARK,
         f'mark "$first" {GANG if gang else STARTED}',
         "trap : TERM HUP",
-        *_setup(submission.cluster.setup, wishes, submission.steps),
-        *(_gang(submission.steps, wishes) if gang else _one(wishes)),
+        *_setup(submission.cluster.setup, request, submission.steps),
+        *(_gang(submission.steps, request) if gang else _single(request)),
     ]
     text = "\n".join(lines) + "\n"
     if "\0" in text:
@@ -145,7 +148,7 @@ def _token(token: Token) -> None:
         ) from None
 
 
-def _header(submission: Submission, wishes: BatchRequest, *, gang: bool) -> list[str]:
+def _header(submission: Submission, request: BatchRequest, *, gang: bool) -> list[str]:
     steps = submission.steps
     return [
         sbatch_directives.line("job-name", job_name(submission.token)),
@@ -155,8 +158,8 @@ def _header(submission: Submission, wishes: BatchRequest, *, gang: bool) -> list
         sbatch_directives.line("chdir", "/"),
         sbatch_directives.line("export", "NONE"),
         sbatch_directives.line("no-requeue"),
-        *sbatch_directives.of_wishes(
-            wishes,
+        *sbatch_directives.request_lines(
+            request,
             allowed=submission.cluster.directives,
             time_limit_secs=submission.time_limit_secs,
             least_tasks=len(steps) if gang else 0,
@@ -165,9 +168,9 @@ def _header(submission: Submission, wishes: BatchRequest, *, gang: bool) -> list
     ]
 
 
-#: `mark FOLDER NAME [STEP]`: complete before it has its name, so that nobody ever reads half of it.
-#: Where a file system has no hard links it is made exclusively and filled. An answer that a network
-#: file system lost is told from a mark of somebody else's.
+#: `mark FOLDER NAME [STEP]`: the file is complete before it gets its name, so that no reader sees
+#: half of it. Without hard links it is created exclusively and then filled. The `-ef` test
+#: recognises an own mark whose answer a network file system lost.
 _MARK = (
     "mark() {",
     '  mine="$1/$2.${SLURM_JOB_ID:-0}.${SLURM_RESTART_COUNT:-0}.$$"',
@@ -177,14 +180,14 @@ _MARK = (
     '  if ln "$mine" "$1/$2" 2>/dev/null || [ "$mine" -ef "$1/$2" ]; then rm -f "$mine"; return 0; fi',
     '  if [ ! -e "$1/$2" ] && [ ! -h "$1/$2" ] && ( set -C; cat "$mine" >"$1/$2" ) 2>/dev/null; then rm -f "$mine"; return 0; fi',
     '  rm -f "$mine"',
-    '  [ -e "$1/$2" ] || [ -h "$1/$2" ] || { echo "jobscribe: no mark can be made in $1" >&2; exit '
+    '  [ -e "$1/$2" ] || [ -h "$1/$2" ] || { echo "jobscribe: cannot create a mark in $1" >&2; exit '
     + str(NO_MARK)
     + "; }",
     '  echo "jobscribe: this was started before; nothing is run again" >&2',
     f"  exit {FENCED}",
     "}",
 )
-#: Where `module` comes from, if the login there does not bring it.
+#: Init files that define `module` if the login does not.
 _MODULES = (
     '"${LMOD_PKG:-/nonexistent}/init/sh"',
     '"${MODULESHOME:-/nonexistent}/init/sh"',
@@ -198,26 +201,26 @@ _READ = '  [ ! -r "$f" ] || { . "$f"; break; }'
 _NO_MODULE = "jobscribe: this module cannot be loaded"
 
 
-def _setup(of_cluster: str, wishes: BatchRequest, steps: tuple[Step, ...]) -> list[str]:
-    """Modules and set-up in this shell, so that the command finds what they export. What they print
-    is part of its error output.
+def _setup(cluster_setup: str, request: BatchRequest, steps: tuple[Step, ...]) -> list[str]:
+    """Load modules and run set-up in this shell, so that the command sees their exports. Their
+    output goes to stderr.log.
 
-    The lines of set-up are words of `eval`: a quote that is open in them ends nothing but them.
+    Set-up lines are arguments of `eval`: an open quote in them ends only them.
     """
-    if not of_cluster.strip() and not wishes.modules and not wishes.setup.strip():
+    if not cluster_setup.strip() and not request.modules and not request.setup.strip():
         return []
     folders = " ".join(quoted(s.folder) for s in steps)
     lines = [
-        "# modules and set-up; where they end this shell, that is the end of what was to run",
+        "# modules and set-up; if they end this shell, the command is not run",
         f'early() {{ c=$?; for f in {folders}; do echo "$c" >"$f/exit-code"; '
         'echo "jobscribe: the set-up on the node ended with $c" >>"$f/stderr.log"; done; exit "$c"; }',
         "trap early EXIT",
         f': >"$first/{SETUP}"',
         'exec 8>&1 9>&2 >>"$first/stderr.log" 2>&1',
     ]
-    if of_cluster.strip():
-        lines.append(f"eval {quoted(of_cluster)}")
-    if wishes.modules:
+    if cluster_setup.strip():
+        lines.append(f"eval {quoted(cluster_setup)}")
+    if request.modules:
         lines += [
             f"if ! command -v module >/dev/null 2>&1; then for f in {' '.join(_MODULES)}; do",
             _READ,
@@ -225,10 +228,10 @@ def _setup(of_cluster: str, wishes: BatchRequest, steps: tuple[Step, ...]) -> li
         ]
         lines += [
             f"module load {quoted(m)} || {{ echo {quoted(f'{_NO_MODULE}: {m}')}; exit {NO_SETUP}; }}"
-            for m in wishes.modules
+            for m in request.modules
         ]
-    if wishes.setup.strip():
-        lines.append(f"eval {quoted(wishes.setup)}")
+    if request.setup.strip():
+        lines.append(f"eval {quoted(request.setup)}")
     return [
         *lines,
         "exec 1>&8 2>&9 8>&- 9>&-",
@@ -238,19 +241,20 @@ def _setup(of_cluster: str, wishes: BatchRequest, steps: tuple[Step, ...]) -> li
     ]
 
 
-#: Output as a keeper lays it out: the shell's own words, from which a signal is told, are apart.
-_AS_KEEPERS = (
+#: Output files as a keeper lays them out. The shell's own messages, which name a signal, are
+#: separate.
+_RUN_SCRIPT = (
     '/bin/sh "$1/script.sh" </dev/null >>"$1/stdout.log" 2>>"$1/signal" 3>>"$1/stderr.log"'
 )
 
 
-def _one(wishes: BatchRequest) -> list[str]:
-    run = _AS_KEEPERS.replace("$1", "$first")
-    if wishes.signal_secs is None:
+def _single(request: BatchRequest) -> list[str]:
+    run = _RUN_SCRIPT.replace("$1", "$first")
+    if request.signal_secs is None:
         return ["cd /", run, "exit $?"]
     return [
         "cd /",
-        "# in a process group of its own, where the shell can: the signal before the time limit is for it, all of it",
+        "# in its own process group, if the shell can: all of it gets the signal before the time limit",
         "ring() {",
         '  kill -s USR1 -- "-$p" 2>/dev/null && return',
         "  trap '' USR1; kill -s USR1 0; trap ring USR1",
@@ -267,13 +271,13 @@ def _one(wishes: BatchRequest) -> list[str]:
 
 
 def _wait(pid: str) -> list[str]:
-    """A signal ends `wait`, and not what is waited for."""
+    """Wait for a process. A signal interrupts `wait`, so wait again."""
     return [f"while :; do wait {pid}; c=$?; kill -0 {pid} 2>/dev/null || break; done"]
 
 
 def _code(folder: str) -> str:
-    """What a signal made of `wait` when the script was at its end already is not its code: that
-    stands in its file.
+    """Read the exit code from its file. If a signal interrupts `wait` at the end of the script,
+    `$?` is wrong.
     """
     return f'[ ! -s "{folder}/exit-code" ] || read -r c <"{folder}/exit-code"'
 
@@ -281,9 +285,8 @@ def _code(folder: str) -> str:
 # ---- gangs
 
 
-#: One step: its own mark, then its script. It gets its folder as $1. Of a step Slurm signals the
-#: first process alone (until it kills), so that this shell hands on what it gets, to a process
-#: group of the script's own.
+#: One step: its own mark, then its script. $1 is its folder. Slurm signals only the first process
+#: of a step (except SIGKILL), so this shell forwards signals to the process group of the script.
 _STEP = (
     *_MARK,
     f'mark "$1" {STARTED} "${{SLURM_STEP_ID-}}"',
@@ -291,7 +294,7 @@ _STEP = (
     "cd /",
     'ring() { kill -s "$1" -- "-$p" 2>/dev/null && return; trap "" "$1"; kill -s "$1" 0; trap "ring $1" "$1"; }',
     "set -m 2>/dev/null",
-    f"{_AS_KEEPERS} &",
+    f"{_RUN_SCRIPT} &",
     "p=$!",
     "trap 'ring TERM' TERM",
     "trap 'ring USR1' USR1",
@@ -301,9 +304,9 @@ _STEP = (
 )
 
 
-def _gang(steps: tuple[Step, ...], wishes: BatchRequest) -> list[str]:
-    """Every task gets a node, with room for its cores where there is any; then all of them are told
-    all addresses, then they start.
+def _gang(steps: tuple[Step, ...], request: BatchRequest) -> list[str]:
+    """Assign a node to every task, if possible with enough cores; write all addresses; then start
+    all tasks.
     """
     return [
         'fail() { echo "jobscribe: $1" >&2; '
@@ -313,7 +316,10 @@ def _gang(steps: tuple[Step, ...], wishes: BatchRequest) -> list[str]:
         *(f"place {n} {step.cores}" for n, step in enumerate(steps)),
         'table="$first/addresses.sed"',
         ': >"$table" || fail "no table of addresses can be written"',
-        *(f"told {n} {quoted(f'@{s.token.role}-{s.token.index}@')}" for n, s in enumerate(steps)),
+        *(
+            f"address {n} {quoted(f'@{s.token.role}-{s.token.index}@')}"
+            for n, s in enumerate(steps)
+        ),
         *(
             f"fill {quoted(f)}"
             for s in steps
@@ -322,7 +328,7 @@ def _gang(steps: tuple[Step, ...], wishes: BatchRequest) -> list[str]:
         ),
         f"step={quoted(chr(10).join(_STEP))}",
         "trap 'scancel --signal=USR1 \"$SLURM_JOB_ID\"' USR1",
-        *(_started(n, s, gpus=wishes.gpus) for n, s in enumerate(steps)),
+        *(_start_step(n, s, gpus=request.gpus) for n, s in enumerate(steps)),
         "r=0",
         *(
             line
@@ -333,7 +339,7 @@ def _gang(steps: tuple[Step, ...], wishes: BatchRequest) -> list[str]:
     ]
 
 
-def _started(n: int, step: Step, *, gpus: int | None) -> str:
+def _start_step(n: int, step: Step, *, gpus: int | None) -> str:
     gres = f" --gres=gpu:{step.gpus}" if step.gpus else " --gres=none" if gpus else ""
     return (
         f'{{ trap : TERM HUP; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
@@ -343,8 +349,8 @@ def _started(n: int, step: Step, *, gpus: int | None) -> str:
     )
 
 
-#: place N CORES: host_N is the first node with so many cores left, or else the one with the most.
-#: Then steps have to share.
+#: place N CORES: host_N is the first node with enough free cores, or else the node with the most.
+#: In the second case, steps share cores.
 _NODES = (
     "count=0; share=--exact",
     'for h in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do',
@@ -370,8 +376,8 @@ _NODES = (
     '  [ "$most" -ge "$2" ] || share=--overlap',
     '  eval "host_$1=\\$node_$best free_$best=$((most - $2))"',
     "}",
-    "# told N PLACE: in scripts and job files PLACE becomes the address of the node of task N",
-    "told() {",
+    "# address N PLACE: in scripts and job files PLACE becomes the address of the node of task N",
+    "address() {",
     '  eval "h=\\$host_$1"',
     "  a=$(scontrol --oneliner show node \"$h\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'); a=${a:-$h}",
     "  n=$(getent hosts \"$a\" | sed -n '1s/ .*//p'); a=${n:-$a}",

@@ -1,23 +1,23 @@
-"""What a cluster has, by the words of scontrol, sinfo and sacctmgr: partitions with their limits
-and nodes, accounts, QOS, its version.
+"""Parsers for cluster facts from scontrol, sinfo and sacctmgr: partitions with limits and nodes,
+accounts, QOS, Slurm version.
 """
 
 import re
 
 from ...protocol.clusters.batch import Partition
 from .command_lines import NODE_FIELDS, SEPARATOR
-from .value_formats import seconds
+from .value_formats import parse_duration
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_]*)=(\S*)")
 _GPU = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:([0-9]{1,6})(?=[(,]|\Z)", re.IGNORECASE)
 _VERSION = re.compile(r"(?:^|\n)\s*slurm(?:-wlm)?\s+([0-9][0-9A-Za-z.~+-]{0,40})", re.IGNORECASE)
 _WORD = 256
-#: Partitions, accounts or QOS beyond this are not told.
+#: Upper limit for partitions, accounts and QOS that are reported.
 _MOST = 500
 
 
-class _Kinds:
-    """What the kinds of nodes of one partition have, the most of each."""
+class _NodeKinds:
+    """Node resources of one partition: the maximum over its kinds of nodes."""
 
     def __init__(self) -> None:
         self.nodes = 0
@@ -27,43 +27,47 @@ class _Kinds:
 
 
 def parse_partitions(shown: str, kinds: str) -> tuple[Partition, ...]:
-    """shown: of `scontrol -o show partition`; kinds: of sinfo in our format."""
-    have = _kinds(kinds)
+    """Parse partitions. shown: output of `scontrol -o show partition`. kinds: output of sinfo in
+    our format.
+
+    If scontrol lists no partition, the result comes from sinfo alone.
+    """
+    have = _parse_node_kinds(kinds)
     found: dict[str, Partition] = {}
     for line in shown.split("\n"):
-        said: dict[str, str] = {}
+        pairs: dict[str, str] = {}
         for key, value in _PAIR.findall(line):
-            said.setdefault(key, value)
-        name = said.get("PartitionName", "")
+            pairs.setdefault(key, value)
+        name = pairs.get("PartitionName", "")
         if name and len(name) <= _WORD:
-            found.setdefault(name, _partition(name, said, have.get(name, _Kinds())))
+            found.setdefault(name, _partition(name, pairs, have.get(name, _NodeKinds())))
     if not found:
         found = {
-            name: _seen(name, have[name], up=up, default=default)
-            for name, (up, default) in _only_seen(kinds).items()
+            name: _partition_from_sinfo(name, have[name], up=up, default=default)
+            for name, (up, default) in _sinfo_states(kinds).items()
         }
     return tuple(found.values())[:_MOST]
 
 
-def _partition(name: str, said: dict[str, str], kind: _Kinds) -> Partition:
+def _partition(name: str, pairs: dict[str, str], kind: _NodeKinds) -> Partition:
     return Partition(
         name=name,
-        default=said.get("Default", "").upper() == "YES",
-        up=said.get("State", "UP").upper() == "UP",
-        nodes=_count(said.get("TotalNodes", "")) if "TotalNodes" in said else kind.nodes or None,
-        max_nodes=_count(said.get("MaxNodes", "")),
-        min_nodes=_count(said.get("MinNodes", "")) or None,
-        cores_per_node=_least(kind.cores, _count(said.get("MaxCPUsPerNode", ""))),
-        memory_mb_per_node=_least(kind.memory_mb, _count(said.get("MaxMemPerNode", "")) or None),
+        default=pairs.get("Default", "").upper() == "YES",
+        up=pairs.get("State", "UP").upper() == "UP",
+        nodes=_count(pairs.get("TotalNodes", "")) if "TotalNodes" in pairs else kind.nodes or None,
+        max_nodes=_count(pairs.get("MaxNodes", "")),
+        min_nodes=_count(pairs.get("MinNodes", "")) or None,
+        cores_per_node=_least(kind.cores, _count(pairs.get("MaxCPUsPerNode", ""))),
+        memory_mb_per_node=_least(kind.memory_mb, _count(pairs.get("MaxMemPerNode", "")) or None),
         gpus_per_node=kind.gpus,
-        time_limit_secs=seconds(said.get("MaxTime", "")),
-        default_secs=seconds(said.get("DefaultTime", "")),
-        accounts=_names(said.get("AllowAccounts", "")),
-        qos=_names(said.get("AllowQos", "")),
+        time_limit_secs=parse_duration(pairs.get("MaxTime", "")),
+        default_secs=parse_duration(pairs.get("DefaultTime", "")),
+        accounts=_names(pairs.get("AllowAccounts", "")),
+        qos=_names(pairs.get("AllowQos", "")),
     )
 
 
-def _seen(name: str, kind: _Kinds, *, up: bool, default: bool) -> Partition:
+def _partition_from_sinfo(name: str, kind: _NodeKinds, *, up: bool, default: bool) -> Partition:
     return Partition(
         name=name,
         default=default,
@@ -80,10 +84,10 @@ def _lines(text: str) -> list[list[str]]:
     return [f for f in lines if len(f) == NODE_FIELDS and f[0].rstrip("*") and len(f[0]) <= _WORD]
 
 
-def _kinds(text: str) -> dict[str, _Kinds]:
-    found: dict[str, _Kinds] = {}
+def _parse_node_kinds(text: str) -> dict[str, _NodeKinds]:
+    found: dict[str, _NodeKinds] = {}
     for name, nodes, cores, memory, gres, _ in _lines(text):
-        kind = found.setdefault(name.rstrip("*"), _Kinds())
+        kind = found.setdefault(name.rstrip("*"), _NodeKinds())
         kind.nodes += _count(nodes) or 0
         kind.cores = _most(kind.cores, _count(cores))
         kind.memory_mb = _most(kind.memory_mb, _count(memory))
@@ -91,13 +95,15 @@ def _kinds(text: str) -> dict[str, _Kinds]:
     return found
 
 
-def _only_seen(text: str) -> dict[str, tuple[bool, bool]]:
-    """(is it up, is it the default one) of what sinfo shows: where scontrol said nothing at all."""
+def _sinfo_states(text: str) -> dict[str, tuple[bool, bool]]:
+    """Return (is up, is default) by partition name from sinfo output, for use without scontrol
+    output.
+    """
     return {f[0].rstrip("*"): (f[5] == "up", f[0].endswith("*")) for f in _lines(text)}
 
 
 def _count(text: str) -> int | None:
-    """`4`, `4+` (of unlike nodes the least); None: `UNLIMITED`, nothing."""
+    """Parse `4` or `4+` (the minimum over unlike nodes). None for `UNLIMITED` and empty text."""
     text = text.removesuffix("+")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 13 else None
 
@@ -111,7 +117,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Nothing where all are allowed."""
+    """Parse a comma-separated list. An empty result means that all names are allowed."""
     if text.upper() in ("", "ALL", "N/A", "(NULL)", "NONE"):
         return ()
     return tuple(dict.fromkeys(n[:_WORD] for n in text.split(",") if n))[:_MOST]
@@ -120,8 +126,9 @@ def _names(text: str) -> tuple[str, ...]:
 def parse_associations(
     out: str, cluster: str | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(accounts, QOS) of `associations(user)`, as they come. cluster: Slurm's own name, where one
-    database has several.
+    """Return (accounts, QOS) from the output of `associations(user)`, in order of appearance.
+
+    cluster: Slurm's cluster name, to filter an accounting database shared by several clusters.
     """
     accounts: dict[str, None] = {}
     qos: dict[str, None] = {}
@@ -136,6 +143,6 @@ def parse_associations(
 
 
 def version(out: str) -> str:
-    """`22.05.8`; nothing where it is not said."""
+    """Return the version, for example `22.05.8`, or "" if the output has none."""
     match = _VERSION.search(out)
     return match[1] if match else ""

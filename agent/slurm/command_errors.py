@@ -1,12 +1,12 @@
-"""What Slurm's programs say when they fail: refused for good, or nobody could be asked. The second
-is never an error of a job.
+"""Classification of failed Slurm commands: Slurm refused the request for good, or Slurm was
+unreachable. An outage is never an error of a job.
 """
 
 import re
 
 from ...protocol.ids import printable
 
-#: How much of Slurm's own words is handed on.
+#: Maximum length of Slurm's own message in a sentence (characters).
 _WORDS = 600
 _PREFIX = re.compile(
     r"^(?:sbatch|squeue|sacct|scontrol|sinfo|sacctmgr|scancel|slurm_\w+):? ?(?:error|fatal|warning)?: ?",
@@ -14,7 +14,7 @@ _PREFIX = re.compile(
 )
 _BATCH_FAILED = re.compile(r"Batch job submission failed: ?|allocation failure: ?", re.IGNORECASE)
 
-#: (what Slurm says, what that means). The first that is found counts.
+#: (pattern in Slurm's message, meaning) for refusals. The first match counts.
 _REFUSED: tuple[tuple[str, str], ...] = (
     (
         r"invalid partition|partition .{0,80}(?:not valid|does not exist|invalid)",
@@ -24,7 +24,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
         r"account.{0,20}partition combination|Invalid account|AccountNotAllowed",
         "this account cannot be charged there by this user",
     ),
-    (r"Invalid qos|QOS.{0,20}(?:not permitted|invalid)", "this QOS is not this user's there"),
+    (r"Invalid qos|QOS.{0,20}(?:not permitted|invalid)", "this user may not use this QOS there"),
     (
         r"MaxSubmitJob|SubmitJobs?Limit",
         "this user, account or QOS has as many jobs queued there as is allowed",
@@ -78,7 +78,8 @@ _REFUSED: tuple[tuple[str, str], ...] = (
         "its script is larger than this Slurm takes",
     ),
 )
-#: Nobody can be asked now, or nobody knows whether the question arrived.
+#: (pattern in Slurm's message, meaning) for outages. It may be unknown whether Slurm got the
+#: request.
 _OUTAGE: tuple[tuple[str, str], ...] = (
     (
         r"Unable to contact slurm controller|Unable to establish control",
@@ -131,21 +132,22 @@ _UNKNOWN_JOB = re.compile(
 )
 
 
-def never_there(code: int, err: str) -> bool:
-    """Did it fail only because slurmctld knows none of the jobs that were asked for? That is an
-    answer: an empty one.
+def unknown_job_error(code: int, err: str) -> bool:
+    """Return whether the command failed only because slurmctld knows none of the given job ids.
+    Such a failure is an empty answer.
     """
     return code != 0 and _UNKNOWN_JOB.search(err) is not None
 
 
 def outage(code: int, err: str) -> str | None:
-    """A sentence where scheduler or accounting could not be reached. None: it answered (code 0), or
-    refused in earnest.
+    """Return a sentence if scheduler or accounting was unreachable. None: Slurm answered (code 0)
+    or refused the request.
 
-    An end of squeue, sacct and the like that nobody has foreseen is an outage as well: what it
-    meant to say is not known. What sbatch says is looked at by `refused` where this has nothing.
+    Callers of squeue, sacct and other queries use `query_error` instead: for them every unknown
+    failure is an outage. `submission_error` classifies failures of sbatch for which this function
+    returns None.
     """
-    if code == 0 or never_there(code, err):
+    if code == 0 or unknown_job_error(code, err):
         return None
     meaning = _first(_OUTAGE, err)
     if meaning is not None:
@@ -160,17 +162,17 @@ def outage(code: int, err: str) -> str | None:
     return None
 
 
-def asked_in_vain(code: int, err: str) -> str | None:
-    """Of squeue, sacct, scontrol, sinfo: a sentence whenever there is no answer, for whatever
-    reason.
+def query_error(code: int, err: str) -> str | None:
+    """Return a sentence if squeue, sacct, scontrol or sinfo gave no answer, for any reason. None:
+    there is an answer.
     """
-    if code == 0 or never_there(code, err):
+    if code == 0 or unknown_job_error(code, err):
         return None
     return outage(code, err) or _sentence(f"Slurm could not be asked (exit code {code})", err)
 
 
-def refused(err: str) -> tuple[str, str]:
-    """(fault, sentence) of a submission that Slurm did not take. Nothing was submitted."""
+def submission_error(err: str) -> tuple[str, str]:
+    """Return (fault, sentence) of a submission that Slurm did not accept. Nothing was submitted."""
     down = _first(_OUTAGE, err)
     meaning = _first(_REFUSED, err)
     if down is not None and meaning is None:
@@ -187,12 +189,12 @@ def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
 
 
 def _sentence(meaning: str, err: str) -> str:
-    words = own_words(err)
+    words = slurm_message(err)
     return f"{meaning}; Slurm says: {words}" if words else meaning
 
 
-def own_words(err: str) -> str:
-    """What it printed, on one line, without its programs' names in front, each line once."""
+def slurm_message(err: str) -> str:
+    """Return the distinct lines of a command's error output on one line, without program names."""
     lines = []
     for line in err[:20_000].split("\n"):
         line = printable(_BATCH_FAILED.sub("", _PREFIX.sub("", line.strip()))).strip()

@@ -1,16 +1,15 @@
-"""The command lines that Slurm is asked with, in formats of our own, whatever the user's login
-profile has set.
+"""Command lines of Slurm's programs, in formats of our own, independent of the user's login
+profile.
 
-Times are asked for as unix seconds. Fields are separated by a character that nobody types, and what
-users choose (names, comments) comes last, so that no name can move another field.
+Times are requested as unix seconds. The field separator is a character that nobody types. Fields
+that users choose (names, comments) come last, so that no name can shift another field.
 """
 
 from collections.abc import Sequence
 
-#: Between two fields of a line. sacct takes it as its delimiter, squeue and sinfo as part of their
-#: format.
+#: Field separator. sacct takes it as its delimiter, squeue and sinfo as part of their format.
 SEPARATOR = "\x1f"
-#: Variables of a login profile by which these programs would show less, or something else.
+#: Variables of a login profile that would change the output of these programs.
 _SQUEUE_UNSET = tuple(
     f"SQUEUE_{n}"
     for n in (
@@ -38,7 +37,7 @@ _SINFO_UNSET = (
     "SINFO_PARTITION",
     "SINFO_SORT",
 )
-#: They would win over what stands in the script.
+#: These variables would override the options in the script.
 _SBATCH_OPTIONS = tuple(
     f"SBATCH_{n}"
     for n in (
@@ -105,8 +104,8 @@ _SBATCH_UNSET = (
     "SLURM_EXPORT_ENV",
 )
 
-#: Id, user, state; submitted, started or expected, over, limit; partition, account, nodes, reason;
-#: name, comment.
+#: Fields: id, user, state; times of submission, (expected) start and end, time limit; partition,
+#: account, nodes, reason; name, comment.
 _ROW = SEPARATOR.join(
     ("%i", "%u", "%T", "%V", "%S", "%e", "%l", "%P", "%a", "%N", "%r", "%j", "%k")
 )
@@ -129,13 +128,15 @@ ACCOUNT_NAMES = (
     "JobName",
     "Comment",
 )
-#: Partition; how many nodes, cores, memory, GPUs; is it up: a line per kind of node.
+#: Fields: partition; number of nodes, cores, memory, GPUs; availability. One line per kind of node.
 _NODES = SEPARATOR.join(("%P", "%D", "%c", "%m", "%G", "%a"))
 NODE_FIELDS = _NODES.count(SEPARATOR) + 1
 
 
-def _plain(unset: Sequence[str], *command: str) -> list[str]:
-    """With unix seconds, in English, and without these variables."""
+def _with_plain_output(unset: Sequence[str], *command: str) -> list[str]:
+    """Prefix a command with an environment for unix seconds and English output, and without the
+    variables in `unset`.
+    """
     return [
         "env",
         *(word for name in unset for word in ("-u", name)),
@@ -146,14 +147,13 @@ def _plain(unset: Sequence[str], *command: str) -> list[str]:
 
 
 def squeue(user: str | None, ids: Sequence[str] = ()) -> list[str]:
-    """All jobs that slurmctld knows of this user (of these ids, where there are any), the ended
-    ones too.
+    """Query all jobs of this user in slurmctld (or only these ids), ended jobs included.
 
-    One id alone that it does not know is an error to Slurm (see refusals.unknown_job); of several,
-    the unknown ones are left out.
+    Slurm fails for a single unknown id (see `command_errors.unknown_job_error`). With several ids,
+    it leaves the unknown ones out.
     """
     return [
-        *_plain(
+        *_with_plain_output(
             _SQUEUE_UNSET, "squeue", "--noheader", "--array", "--states=all", f"--format={_ROW}"
         ),
         *_user(user),
@@ -162,15 +162,14 @@ def squeue(user: str | None, ids: Sequence[str] = ()) -> list[str]:
 
 
 def sacct(user: str | None, ids: Sequence[str] = (), since: float | None = None) -> list[str]:
-    """What the accounting has: jobs with their steps, and every start of a job that was started
-    again.
+    """Query accounting: jobs with their steps, and every start of a requeued job.
 
-    since: of jobs that were there after this moment; without it and without ids sacct goes back to
-    midnight only. Without ids it leaves out what could never have started (held back from its first
-    moment, waiting for another job), also when that is over.
+    since: unix time; only jobs that existed after it. Without `since` and `ids`, sacct covers only
+    the time since midnight. Without `ids`, sacct omits jobs that could never have started (held or
+    dependent since submission), even when they are over.
     """
     return [
-        *_plain(
+        *_with_plain_output(
             _SACCT_UNSET,
             "sacct",
             "--noheader",
@@ -191,10 +190,11 @@ def _user(user: str | None) -> list[str]:
 
 
 def submit(path: str, *, test_only: bool = False) -> list[str]:
-    """Hand this script to Slurm; its id comes back (see text.parse_submitted). test_only: it only
-    says when it would start.
+    """Submit this script. Slurm prints the job id (see `output_parser.parse_submitted`).
+
+    test_only: print only the expected start time.
     """
-    return _plain(
+    return _with_plain_output(
         _SBATCH_UNSET, "sbatch", *(["--test-only"] if test_only else ["--parsable"]), path
     )
 
@@ -207,10 +207,11 @@ def cancel(
     batch: bool = False,
     full: bool = False,
 ) -> list[str]:
-    """End a job, or one step of it. signal: send only this (`USR1`).
+    """Cancel a job or one step of a job. signal: send only this signal (`USR1`).
 
-    full: to the steps, the batch script and what it has started; without it Slurm leaves these out,
-    until it kills. batch: to the batch script and what it has started, and to no step.
+    full: signal the steps, the batch script and its children. Without `full`, Slurm signals the
+    batch script and its children only with SIGKILL. batch: signal only the batch script and its
+    children, no step.
     """
     to = job_id if step is None else f"{job_id}.{step}"
     more = [
@@ -218,27 +219,27 @@ def cancel(
         *(["--batch"] if batch else []),
         *(["--full"] if full else []),
     ]
-    return _plain((), "scancel", *more, to)
+    return _with_plain_output((), "scancel", *more, to)
 
 
 def show_job(job_id: str) -> list[str]:
-    """Where there is no accounting: the one other place that has a job's exit code, as long as
-    slurmctld remembers it.
+    """Show one job. Without accounting, this is the only other source of an exit code, as long as
+    slurmctld remembers the job.
     """
-    return _plain((), "scontrol", "--oneliner", "show", "job", job_id)
+    return _with_plain_output((), "scontrol", "--oneliner", "show", "job", job_id)
 
 
 def partitions() -> list[str]:
-    return _plain((), "scontrol", "--oneliner", "show", "partition")
+    return _with_plain_output((), "scontrol", "--oneliner", "show", "partition")
 
 
 def nodes() -> list[str]:
-    """Partitions that this user may see, with what their nodes have."""
-    return _plain(_SINFO_UNSET, "sinfo", "--noheader", "--exact", f"--format={_NODES}")
+    """List the partitions that this user may see, with the resources of their nodes."""
+    return _with_plain_output(_SINFO_UNSET, "sinfo", "--noheader", "--exact", f"--format={_NODES}")
 
 
 def associations(user: str) -> list[str]:
-    return _plain(
+    return _with_plain_output(
         (),
         "sacctmgr",
         "--noheader",
@@ -251,4 +252,4 @@ def associations(user: str) -> list[str]:
 
 
 def slurm_version() -> list[str]:
-    return _plain(_SINFO_UNSET, "sinfo", "--version")
+    return _with_plain_output(_SINFO_UNSET, "sinfo", "--version")

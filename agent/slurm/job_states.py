@@ -1,8 +1,8 @@
-"""What one job's last rows mean: does it wait, run, or is it over; how it ended; and what to say of
-it to a person.
+"""Interpretation of one job's rows in squeue and accounting: waiting, running or over, its exit
+info, and a sentence for the user.
 
-A word that is not known here is shown as it is, and is never an end: what it was is seen when Slurm
-says something else, or nothing any more.
+An unknown state word is passed on unchanged and never counts as an end. The end is known when Slurm
+reports a known state or forgets the job.
 """
 
 from typing import Literal, NamedTuple, assert_never
@@ -13,22 +13,22 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import printable
 from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 from .output_parser import Account, Row
-from .pending_reasons import never, waits_for
+from .pending_reasons import describe_wait, impossible_reason
 from .script_markers import FENCED
 
 Kind = Literal["waiting", "running", "over", "impossible", "absent"]
 
 _WAITS = {
     "PENDING": "",
-    "REQUEUED": "Slurm puts it into its queue again",
+    "REQUEUED": "Slurm requeues it",
     "REQUEUE_FED": "Slurm moves it to another cluster",
-    "REQUEUE_HOLD": "it was put into the queue again, and is held back there",
-    "SPECIAL_EXIT": "it was put into the queue again, and is held back there",
-    "RESV_DEL_HOLD": "its reservation was deleted, and it is held back",
+    "REQUEUE_HOLD": "it was requeued and is held",
+    "SPECIAL_EXIT": "it was requeued and is held",
+    "RESV_DEL_HOLD": "its reservation was deleted, and it is held",
 }
 _RUNS = {
     "RUNNING": "it runs",
-    "CONFIGURING": "its nodes are being made ready",
+    "CONFIGURING": "its nodes are being prepared",
     "COMPLETING": "it is ending",
     "SUSPENDED": "it is suspended",
     "STOPPED": "it is stopped, and keeps its nodes",
@@ -36,28 +36,28 @@ _RUNS = {
     "RESIZING": "its nodes are changing",
     "STAGE_OUT": "its burst buffer is being read out",
     "POWER_UP_NODE": "its nodes are being switched on",
-    "UPDATE_DB": "Slurm writes it into its accounting",
-    "EXPEDITING": "Slurm looks whether it is to be started again",
+    "UPDATE_DB": "Slurm updates its accounting",
+    "EXPEDITING": "Slurm checks whether to start it again",
 }
 _OVER = {
     "COMPLETED": "it ended by itself",
     "FAILED": "it failed",
     "CANCELLED": "it was canceled",
     "TIMEOUT": "Slurm ended it at its time limit",
-    "OUT_OF_MEMORY": "memory that it may have ran out, and a process of it was killed",
+    "OUT_OF_MEMORY": "it exceeded its memory limit, and one of its processes was killed",
     "NODE_FAIL": "a node that it ran on failed",
-    "PREEMPTED": "Slurm took its nodes away for a job that goes before it",
-    "BOOT_FAIL": "its nodes could not be made ready",
-    "DEADLINE": "it could not have been over before its deadline, and Slurm removed it",
-    "REVOKED": "Slurm moved it to another cluster, or took it back",
+    "PREEMPTED": "Slurm preempted it for a job with higher priority",
+    "BOOT_FAIL": "its nodes could not be booted",
+    "DEADLINE": "it could not end before its deadline, and Slurm removed it",
+    "REVOKED": "Slurm moved it to another cluster or revoked it",
     "LAUNCH_FAILED": "Slurm could not start it on its node",
     "RECONFIG_FAIL": "its nodes could not be set up as it needs them",
 }
 
 
-class Verdict(NamedTuple):
-    """exit: of one that is over or impossible. stale: slurmctld has forgotten it, and the
-    accounting has not got its end.
+class SlurmStatus(NamedTuple):
+    """Status of a job according to Slurm. exit: set for `over` and `impossible`. stale: slurmctld
+    has forgotten the job, and accounting has no end for it.
     """
 
     kind: Kind
@@ -66,51 +66,55 @@ class Verdict(NamedTuple):
     stale: bool = False
 
 
-def judge(cluster: str, row: Row | None, account: Account | None, *, now: float) -> Verdict:
-    """What squeue and the accounting say of one job, together.
+def job_status(
+    cluster: str, row: Row | None, account: Account | None, *, now: float
+) -> SlurmStatus:
+    """Combine the rows of squeue and accounting for one job.
 
-    slurmctld counts while it has the job, because the accounting lags behind; the accounting adds
-    what only it knows. `absent`: neither knows it; whether both could be asked knows the caller.
-    `impossible`: it should be canceled and ended with that sentence.
+    slurmctld's row has priority, because accounting lags behind. Accounting adds the fields that
+    only it has. `absent`: neither has a row; the caller knows whether both could be queried.
+    `impossible`: the caller cancels the job and ends it with the sentence.
     """
     if row is None and account is None:
-        return Verdict("absent", BatchState(cluster=cluster, sentence="Slurm knows no such job"))
-    word = row.state if row is not None else account.state if account is not None else ""
-    kind = _kind(word, row, account)
-    same = account if row is None or _same(row, account) else None
-    state = replace(_state(cluster, word, row, same), restarts=_restarts(row, account, same))
+        return SlurmStatus(
+            "absent", BatchState(cluster=cluster, sentence="Slurm does not know this job")
+        )
+    state_word = row.state if row is not None else account.state if account is not None else ""
+    kind = _kind(state_word, row, account)
+    same = account if row is None or _is_same_start(row, account) else None
+    state = replace(_state(cluster, state_word, row, same), restarts=_restarts(row, account, same))
     if state.starts_at is not None and state.starts_at <= now:
-        # of what it has no place for yet, slurmctld says the moment at which it looked
+        # for a job without reserved resources, slurmctld reports the time of its last check
         state = replace(state, starts_at=None)
     match kind:
         case "over":
-            exit_ = _exit(word, state, row, same, now)
-            return Verdict(
-                "over", replace(state, sentence=_limited(_ended(word, state, exit_))), exit_
+            exit_ = _exit(state_word, state, row, same, now)
+            return SlurmStatus(
+                "over", replace(state, sentence=_limited(_ended(state_word, state, exit_))), exit_
             )
         case "waiting":
-            why = never(state.reason) if word == "PENDING" else None
+            why = impossible_reason(state.reason) if state_word == "PENDING" else None
             if why is not None:
                 state = replace(
                     state,
-                    sentence=_limited(f"it would wait for ever: {why} (Slurm: {state.reason})"),
+                    sentence=_limited(f"it can never start: {why} (Slurm: {state.reason})"),
                 )
-                return Verdict(
+                return SlurmStatus(
                     "impossible",
                     state,
                     ExitInfo(
                         source="start", fault="neverPossible", detail=state.sentence, batch=state
                     ),
                 )
-            return Verdict(
+            return SlurmStatus(
                 "waiting",
-                replace(state, sentence=_limited(_waiting(word, state))),
+                replace(state, sentence=_limited(_waiting(state_word, state))),
                 stale=row is None,
             )
         case "running":
-            return Verdict(
+            return SlurmStatus(
                 "running",
-                replace(state, sentence=_limited(_running(word, state, stale=row is None))),
+                replace(state, sentence=_limited(_running(state_word, state, stale=row is None))),
                 stale=row is None,
             )
         case "absent" | "impossible":
@@ -119,43 +123,47 @@ def judge(cluster: str, row: Row | None, account: Account | None, *, now: float)
             assert_never(kind)
 
 
-def _kind(word: str, row: Row | None, account: Account | None) -> Kind:
-    if word in _OVER:
+def _kind(state_word: str, row: Row | None, account: Account | None) -> Kind:
+    if state_word in _OVER:
         return "over"
-    if word in _WAITS:
+    if state_word in _WAITS:
         return "waiting"
     started = (
         row.started_at if row is not None else account.started_at if account is not None else None
     )
-    return "running" if word in _RUNS or started is not None else "waiting"
+    return "running" if state_word in _RUNS or started is not None else "waiting"
 
 
-def _same(row: Row, account: Account | None) -> bool:
-    """Do both speak of the same start? A job that was put into the queue again has an older one in
-    the accounting.
+def _is_same_start(row: Row, account: Account | None) -> bool:
+    """Return whether both rows describe the same start. Accounting may have an older start of a
+    requeued job.
     """
     if account is None or account.state.startswith("REQUEUE"):
         return False
-    return (row.state in _OVER) == (account.state in _OVER) and not _earlier(account, row)
+    return (row.state in _OVER) == (account.state in _OVER) and not _is_earlier_start(account, row)
 
 
-def _earlier(account: Account, row: Row) -> bool:
-    """A start that was over when this one was put into the queue."""
+def _is_earlier_start(account: Account, row: Row) -> bool:
+    """Return whether accounting describes a start that ended before this one was queued."""
     if row.submitted_at is None or account.submitted_at is None or account.ended_at is None:
         return False
     return account.submitted_at < row.submitted_at and account.ended_at <= row.submitted_at
 
 
 def _restarts(row: Row | None, account: Account | None, same: Account | None) -> int:
-    """The accounting has a record of every start that is over, and of this one when it gets to it."""
-    behind = row is not None and account is not None and same is None and _earlier(account, row)
+    """Return the number of restarts. Accounting has one record per past start, and later one for
+    the current start.
+    """
+    behind = (
+        row is not None and account is not None and same is None and _is_earlier_start(account, row)
+    )
     return max(
         row.restarts if row is not None else 0,
         account.restarts + behind if account is not None else 0,
     )
 
 
-def _state(cluster: str, word: str, row: Row | None, account: Account | None) -> BatchState:
+def _state(cluster: str, state_word: str, row: Row | None, account: Account | None) -> BatchState:
     first, second = row or account, account or row
     assert first is not None and second is not None
     job_id = first.job_id if "[" not in first.job_id else None
@@ -170,7 +178,7 @@ def _state(cluster: str, word: str, row: Row | None, account: Account | None) ->
     return BatchState(
         cluster=cluster,
         job_id=job_id,
-        state=printable(word)[:256],
+        state=printable(state_word)[:256],
         reason=printable(first.reason or second.reason)[:256],
         partition=printable(partition)[:256],
         account=printable(charged)[:256],
@@ -181,39 +189,41 @@ def _state(cluster: str, word: str, row: Row | None, account: Account | None) ->
     )
 
 
-# ---- what is said
+# ---- sentences
 
 
-def _waiting(word: str, state: BatchState) -> str:
-    if word == "PENDING":
-        told = waits_for(state.reason)
-        return f"{told} (Slurm: {state.reason})" if state.reason else told
-    return _WAITS.get(word) or f"Slurm says {state.state}, which is not known here"
+def _waiting(state_word: str, state: BatchState) -> str:
+    if state_word == "PENDING":
+        sentence = describe_wait(state.reason)
+        return f"{sentence} (Slurm: {state.reason})" if state.reason else sentence
+    return _WAITS.get(state_word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
 
 
-def _running(word: str, state: BatchState, *, stale: bool) -> str:
-    told = _RUNS.get(word) or f"Slurm says {state.state}, which is not known here"
-    on = f" on {state.nodes}" if state.nodes and word in _RUNS else ""
-    return f"{told}{on}" + (
-        "; that is what its accounting has, and the scheduler has forgotten it" if stale else ""
+def _running(state_word: str, state: BatchState, *, stale: bool) -> str:
+    sentence = (
+        _RUNS.get(state_word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
+    )
+    suffix = f" on {state.nodes}" if state.nodes and state_word in _RUNS else ""
+    return f"{sentence}{suffix}" + (
+        " according to accounting; the scheduler has forgotten it" if stale else ""
     )
 
 
-def _ended(word: str, state: BatchState, exit_: ExitInfo) -> str:
-    on = (
+def _ended(state_word: str, state: BatchState, exit_: ExitInfo) -> str:
+    suffix = (
         f" ({state.nodes})"
-        if state.nodes and word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
+        if state.nodes and state_word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
         else ""
     )
-    if exit_.detail and word in ("FAILED", "COMPLETED", "CANCELLED"):
+    if exit_.detail and state_word in ("FAILED", "COMPLETED", "CANCELLED"):
         return exit_.detail
-    told = _OVER[word] + on
-    if word == "FAILED" and exit_.signal is not None:
-        return f"{told}: signal {exit_.signal}"
+    sentence = _OVER[state_word] + suffix
+    if state_word == "FAILED" and exit_.signal is not None:
+        return f"{sentence}: signal {exit_.signal}"
     return (
-        f"{told} with exit code {exit_.code}"
-        if word in ("FAILED", "COMPLETED") and exit_.code is not None
-        else told
+        f"{sentence} with exit code {exit_.code}"
+        if state_word in ("FAILED", "COMPLETED") and exit_.code is not None
+        else sentence
     )
 
 
@@ -221,14 +231,14 @@ def _limited(text: str) -> str:
     return text if len(text) <= 2048 else text[:2045] + "..."
 
 
-# ---- how it ended
+# ---- exit info
 
 
 def _exit(
-    word: str, state: BatchState, row: Row | None, account: Account | None, now: float
+    state_word: str, state: BatchState, row: Row | None, account: Account | None, now: float
 ) -> ExitInfo:
-    """By Slurm's word alone: for where the script could not write down its own."""
-    code, signal = _code(word, row, account)
+    """Return the exit info from Slurm alone, for a script that wrote no exit code."""
+    code, signal = _code(state_word, row, account)
     started, ended = _moments(row, account, now)
     known = ExitInfo(
         source="scheduler",
@@ -238,30 +248,32 @@ def _exit(
         ended_at=ended,
         batch=state,
         max_rss_bytes=account.max_rss_bytes if account is not None else None,
-        stop_reason="timeLimit" if word == "TIMEOUT" else None,
-        out_of_memory=True if word == "OUT_OF_MEMORY" else None,
+        stop_reason="timeLimit" if state_word == "TIMEOUT" else None,
+        out_of_memory=True if state_word == "OUT_OF_MEMORY" else None,
     )
-    told = _detail(word, state, known, ran=started is not None)
-    if code == FENCED and word == "FAILED":
-        return replace(known, source="lost", code=None, detail=told)
-    if word == "FAILED" and _never_ran(state, known):
-        return replace(known, source="start", code=None, signal=None, detail=told)
-    return replace(known, detail=told)
+    sentence = _detail(state_word, state, known, ran=started is not None)
+    if code == FENCED and state_word == "FAILED":
+        return replace(known, source="lost", code=None, detail=sentence)
+    if state_word == "FAILED" and _never_ran(state, known):
+        return replace(known, source="start", code=None, signal=None, detail=sentence)
+    return replace(known, detail=sentence)
 
 
-def _code(word: str, row: Row | None, account: Account | None) -> tuple[int | None, int | None]:
+def _code(
+    state_word: str, row: Row | None, account: Account | None
+) -> tuple[int | None, int | None]:
     both = [(s.exit_code, s.signal) for s in (account, row) if s is not None]
-    said = next((b for b in both if b != (None, None)), (None, None))
-    match word:
+    reported = next((b for b in both if b != (None, None)), (None, None))
+    match state_word:
         case "COMPLETED":
             return 0, None
         case "FAILED":
-            # a 0 would be a success that nobody has seen
-            return (None, None) if said == (0, None) else said
+            # a 0 would claim a success that Slurm does not report
+            return (None, None) if reported == (0, None) else reported
         case _:
-            # Slurm's own doing: 0:0 and 0:15 say nothing of the program; what the program said of
-            # itself is in its own file
-            return None, said[1]
+            # Slurm ended the job: 0:0 and 0:15 say nothing about the program. The program's own
+            # exit code is in its own file.
+            return None, reported[1]
 
 
 def _moments(
@@ -269,7 +281,7 @@ def _moments(
 ) -> tuple[float | None, float | None]:
     starts = [s.started_at for s in (account, row) if s is not None and s.started_at is not None]
     ends = [s.ended_at for s in (account, row) if s is not None and s.ended_at is not None]
-    # what was canceled in the queue never started, whatever Slurm puts there
+    # a job canceled in the queue never started, even if Slurm reports a start time
     elapsed = account.elapsed_secs if account is not None else None
     nodes = (account.nodes if account is not None else "") or (row.nodes if row is not None else "")
     return (starts[0] if starts and (elapsed or nodes) else None), min(
@@ -278,97 +290,113 @@ def _moments(
 
 
 def _never_ran(state: BatchState, known: ExitInfo) -> bool:
-    """Its script did not begin: no program of a user's ends like this."""
+    """Return whether the batch script did not start. No user program ends with these values."""
     if known.signal is not None:
         return known.signal == _NO_OUTPUT
     return known.code is None and state.reason.startswith("JobLaunchFailure")
 
 
-#: With this signal Slurm says that it could not open a job's output, or go to its directory, on the
-#: node.
+#: Slurm reports this signal if the node could not open the job's output or enter its directory.
 _NO_OUTPUT = 53
 
 
-def _detail(word: str, state: BatchState, known: ExitInfo, *, ran: bool) -> str:
-    match word:
+def _detail(state_word: str, state: BatchState, known: ExitInfo, *, ran: bool) -> str:
+    match state_word:
         case "COMPLETED":
-            return "Slurm says that it completed"
+            return "Slurm reports that it completed"
         case "CANCELLED":
             by = f" by unix user {state.canceled_by}" if state.canceled_by else ""
             if "DependencyNeverSatisfied" in state.reason:
-                return "what it depends on did not end as it had to, and Slurm canceled it"
-            return f"it was canceled{by}, outside this system" + (
+                return "Slurm canceled it because its dependency can never be satisfied"
+            return f"it was canceled{by} (not by jobscribe)" + (
                 "" if ran else ", before it had started"
             )
         case "FAILED" if known.code == FENCED:
-            return "Slurm ran its script once more, which did nothing then: it had been started before, and how that ended is not known"
+            return (
+                "Slurm started its script a second time, which did nothing; "
+                "exit status of the first start unknown"
+            )
         case "FAILED" if known.signal == _NO_OUTPUT:
-            return f"Slurm could not open its output on its node{_on(state)}: the node may not see that file system"
+            return (
+                f"Slurm could not open its output file on its node{_node_suffix(state)}: "
+                "the node may not mount that file system"
+            )
         case "FAILED" if known.code is None and known.signal is None:
             if state.reason.startswith("JobLaunchFailure"):
-                return f"Slurm could not start it on its node{_on(state)}"
+                return f"Slurm could not start it on its node{_node_suffix(state)}"
             return (
-                "Slurm says that it failed"
+                "Slurm reports that it failed"
                 + (f" ({state.reason})" if state.reason else "")
-                + ", and not with which exit code"
+                + ", without an exit code"
             )
         case "FAILED":
-            return "Slurm says that it failed"
+            return "Slurm reports that it failed"
         case _:
-            return _OVER[word] + (
-                _on(state) if word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED") else ""
+            return _OVER[state_word] + (
+                _node_suffix(state)
+                if state_word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
+                else ""
             )
 
 
-def _on(state: BatchState) -> str:
+def _node_suffix(state: BatchState) -> str:
     return f" ({state.nodes})" if state.nodes else ""
 
 
-#: Ends of a whole job: a program that had exited before did not exit because of them.
-_STOPPED = frozenset(("TIMEOUT", "CANCELLED", "NODE_FAIL", "DEADLINE"))
-#: Where accounting says that the job was ended so much later than its script wrote its exit code,
-#: that came first. Their clocks may differ (seconds).
-_CLOCKS_SECS = 30.0
-#: Ends that Slurm makes itself: a program that said 143 before it was killed did so because of
+#: States in which the whole job was ended. A program that exited earlier did not exit because of
 #: them.
-_SLURMS_DOING = frozenset(
+_JOB_ENDED = frozenset(("TIMEOUT", "CANCELLED", "NODE_FAIL", "DEADLINE"))
+#: The script's exit counts as first if it precedes the job's end in accounting by more than this
+#: (seconds). Clocks may differ.
+_CLOCKS_SECS = 30.0
+#: States in which Slurm ended the job. A program that exited with 143 before SIGKILL did so because
+#: of Slurm.
+_ENDED_BY_SLURM = frozenset(
     ("TIMEOUT", "PREEMPTED", "CANCELLED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 )
 
 
-def first(own: ExitInfo, verdict: Verdict) -> bool:
-    """By the clocks of the cluster: had the script exited by itself before Slurm ended the job?"""
-    told = verdict.exit
+def exited_before_slurm(own: ExitInfo, slurm_status: SlurmStatus) -> bool:
+    """Return whether the script exited by itself before Slurm ended the job, by the clocks of the
+    cluster.
+    """
+    slurm_exit = slurm_status.exit
     if (
-        told is None
-        or told.ended_at is None
+        slurm_exit is None
+        or slurm_exit.ended_at is None
         or own.ended_at is None
-        or verdict.state.state not in _STOPPED
+        or slurm_status.state.state not in _JOB_ENDED
     ):
         return False
-    return own.ended_at < told.ended_at - _CLOCKS_SECS
+    return own.ended_at < slurm_exit.ended_at - _CLOCKS_SECS
 
 
-def together(own: ExitInfo, verdict: Verdict, *, exited_first: bool = False) -> ExitInfo:
-    """The end that the script wrote down, with what Slurm knows: last state, memory, why it was
-    ended. The code stays the script's.
+def merge_exit(own: ExitInfo, slurm_status: SlurmStatus, *, exited_first: bool = False) -> ExitInfo:
+    """Merge the script's own exit with Slurm's facts: last state, memory, stop reason. The exit
+    code stays the script's.
 
-    exited_first: the script had exited while Slurm still let the job run. Then a later end of the
-    job is not the end of the script.
+    exited_first: the script exited while Slurm still reported the job as running. A later end of
+    the job is then not the cause of the exit.
     """
-    told = verdict.exit
-    if told is None:
-        return replace(own, batch=verdict.state)
-    word, succeeded = verdict.state.state, own.code == 0
-    own_end = word in _STOPPED and (exited_first or first(own, verdict))
+    slurm_exit = slurm_status.exit
+    if slurm_exit is None:
+        return replace(own, batch=slurm_status.state)
+    state_word, succeeded = slurm_status.state.state, own.code == 0
+    own_end = state_word in _JOB_ENDED and (exited_first or exited_before_slurm(own, slurm_status))
     return replace(
         own,
-        batch=verdict.state,
-        stop_reason=own.stop_reason or (None if own_end else told.stop_reason),
-        out_of_memory=True if told.out_of_memory else own.out_of_memory,
-        max_rss_bytes=own.max_rss_bytes if own.max_rss_bytes is not None else told.max_rss_bytes,
+        batch=slurm_status.state,
+        stop_reason=own.stop_reason or (None if own_end else slurm_exit.stop_reason),
+        out_of_memory=True if slurm_exit.out_of_memory else own.out_of_memory,
+        max_rss_bytes=own.max_rss_bytes
+        if own.max_rss_bytes is not None
+        else slurm_exit.max_rss_bytes,
         detail=own.detail
-        or (told.detail if word in _SLURMS_DOING and not succeeded and not own_end else None),
+        or (
+            slurm_exit.detail
+            if state_word in _ENDED_BY_SLURM and not succeeded and not own_end
+            else None
+        ),
         facts=replace(
             own.facts if isinstance(own.facts, ExitFacts) else ExitFacts(), exited_first=True
         )

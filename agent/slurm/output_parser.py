@@ -1,8 +1,8 @@
-"""What squeue, sacct, scontrol and sbatch print, as values. A line that cannot be read is left out:
-it is never an error of a job.
+"""Parsers for the output of squeue, sacct, scontrol and sbatch. An unreadable line is skipped: it
+is never an error of a job.
 
-All numbers and times may be missing (`N/A`, `Unknown`, nothing at all): None. Words are kept as
-Slurm says them.
+Numbers and times are None if missing (`N/A`, `Unknown`, empty). State words are kept as Slurm
+writes them.
 """
 
 import math
@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from .cluster_parser import parse_associations, parse_partitions, version
-from .command_errors import asked_in_vain, never_there, outage, refused
+from .command_errors import outage, query_error, submission_error, unknown_job_error
 from .command_lines import (
     ACCOUNT_NAMES,
     ROW_FIELDS,
@@ -25,15 +25,13 @@ from .command_lines import (
     squeue,
     submit,
 )
-from .value_formats import bytes_of, exit_of, instant, seconds, span
+from .value_formats import parse_bytes, parse_duration, parse_exit, parse_seconds, parse_time
 
 __all__ = [
     "Account",
     "Row",
-    "asked_in_vain",
     "associations",
     "cancel",
-    "never_there",
     "nodes",
     "outage",
     "parse_associations",
@@ -43,16 +41,18 @@ __all__ = [
     "parse_squeue",
     "parse_submitted",
     "partitions",
-    "refused",
+    "query_error",
     "sacct",
     "show_job",
     "slurm_version",
     "squeue",
+    "submission_error",
     "submit",
+    "unknown_job_error",
     "version",
 ]
 
-#: A job, a task of an array, a part of a heterogeneous job; a step of it comes behind a point.
+#: A job, an array task, or a component of a heterogeneous job. A step follows a dot.
 _JOB = re.compile(
     r"(?P<job>[0-9]{1,20}(?:_[0-9]{1,10}|_\[[^\]]{0,200}\]|\+[0-9]{1,10})?)(?:\.(?P<step>[A-Za-z0-9+]{1,32}))?\Z"
 )
@@ -63,15 +63,13 @@ _NOTHING = frozenset(("", "None", "N/A", "(null)", "Unknown", "None assigned", "
 
 
 class Row(NamedTuple):
-    """One job as slurmctld has it now. exit_code, signal and restarts: only `scontrol show job`
-    says them.
-    """
+    """One job in slurmctld. Only `scontrol show job` has exit_code, signal and restarts."""
 
     job_id: str
     user: str
     state: str
     submitted_at: float | None = None
-    #: it was started then; of one that waits, when Slurm thinks that it will be
+    #: expected start of a waiting job
     starts_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -88,9 +86,7 @@ class Row(NamedTuple):
 
 
 class Account(NamedTuple):
-    """One job as the accounting has it: its newest start. canceled_by: a number or name, or
-    nothing.
-    """
+    """One job in accounting: its newest start. canceled_by: uid, user name or ""."""
 
     job_id: str
     user: str
@@ -98,7 +94,7 @@ class Account(NamedTuple):
     canceled_by: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    #: the highest of its steps
+    #: maximum over its steps
     derived_exit_code: int | None = None
     submitted_at: float | None = None
     started_at: float | None = None
@@ -114,7 +110,7 @@ class Account(NamedTuple):
     restarts: int = 0
 
 
-#: States of squeue in which a job has not begun: its start is an expectation.
+#: States in squeue before the job starts. Its start time is an estimate.
 _BEFORE = frozenset(
     (
         "PENDING",
@@ -126,7 +122,7 @@ _BEFORE = frozenset(
         "RESV_DEL_HOLD",
     )
 )
-#: States that last.
+#: Final states.
 _OVER = frozenset(
     (
         "BOOT_FAIL",
@@ -145,19 +141,21 @@ _OVER = frozenset(
 )
 
 
-def _whole(line: str, fields: int) -> list[str] | None:
-    """A name with a line break in it, the last field but one, takes only the comment from its job."""
+def _split_fields(line: str, fields: int) -> list[str] | None:
+    """Split a line into its fields. A line break in a job name, the last field but one, loses only
+    the comment.
+    """
     found = line.split(SEPARATOR, fields - 1)
     return [*found, *[""] * (fields - len(found))] if len(found) >= fields - 1 else None
 
 
 def parse_squeue(out: str) -> list[Row]:
-    """Of several lines for one job the first: what follows can only be somebody's name with a line
-    break in it.
+    """Parse squeue output. The first line of a job counts: a later line can only be part of a name
+    with a line break.
     """
     rows: dict[str, Row] = {}
     for line in out.split("\n"):
-        fields = _whole(line, ROW_FIELDS)
+        fields = _split_fields(line, ROW_FIELDS)
         if fields is None:
             continue
         (
@@ -184,38 +182,38 @@ def parse_squeue(out: str) -> list[Row]:
                 job_id,
                 user,
                 state,
-                instant(submitted),
-                instant(start) if before else None,
-                None if before else instant(start),
-                instant(end) if state in _OVER else None,
-                seconds(limit),
-                _said(partition),
-                _said(account),
-                _said(nodes_),
-                _said(reason),
+                parse_time(submitted),
+                parse_time(start) if before else None,
+                None if before else parse_time(start),
+                parse_time(end) if state in _OVER else None,
+                parse_duration(limit),
+                _clean(partition),
+                _clean(account),
+                _clean(nodes_),
+                _clean(reason),
                 name,
-                _said(comment),
+                _clean(comment),
             ),
         )
     return list(rows.values())
 
 
 def parse_sacct(out: str) -> list[Account]:
-    """The newest start of every job, with the most memory that any of its steps had, and how often
-    it was started again.
+    """Return the newest start of every job, with the maximum memory over its steps and the number
+    of restarts.
     """
     found: dict[str, list[Account]] = {}
     memory: dict[str, int] = {}
     for line in out.split("\n"):
-        fields = _whole(line, len(ACCOUNT_NAMES))
+        fields = _split_fields(line, len(ACCOUNT_NAMES))
         match = _JOB.match(fields[0].strip()) if fields is not None else None
         if fields is None or match is None:
             continue
-        said = dict(zip(ACCOUNT_NAMES, (f.strip() for f in fields), strict=True))
+        pairs = dict(zip(ACCOUNT_NAMES, (f.strip() for f in fields), strict=True))
         job = match["job"]
-        if (rss := bytes_of(said["MaxRSS"])) is not None:
+        if (rss := parse_bytes(pairs["MaxRSS"])) is not None:
             memory[job] = max(rss, memory.get(job, 0))
-        if match["step"] is None and (account := _account(job, said)) is not None:
+        if match["step"] is None and (account := _account(job, pairs)) is not None:
             found.setdefault(job, []).append(account)
     return [
         starts[_newest(starts)]._replace(max_rss_bytes=memory.get(job), restarts=len(starts) - 1)
@@ -224,97 +222,97 @@ def parse_sacct(out: str) -> list[Account]:
 
 
 def _newest(starts: list[Account]) -> int:
-    """The one submitted last; of equal ones the one that comes last."""
+    """Return the index of the start that was submitted last. Of equal ones, the last counts."""
     return max(
         range(len(starts)),
         key=lambda n: (starts[n].submitted_at or 0.0, starts[n].started_at or math.inf, n),
     )
 
 
-def _account(job: str, said: dict[str, str]) -> Account | None:
-    state, _, by = said["State"].partition(" by ")
+def _account(job: str, pairs: dict[str, str]) -> Account | None:
+    state, _, by = pairs["State"].partition(" by ")
     state = state.split(" ")[0].removesuffix("+")
     if _STATE.match(state) is None:
         return None
-    code, signal = exit_of(said["ExitCode"])
+    code, signal = parse_exit(pairs["ExitCode"])
     return Account(
         job,
-        said["User"],
+        pairs["User"],
         state,
-        _said(by)[:64],
+        _clean(by)[:64],
         code,
         signal,
-        exit_of(said["DerivedExitCode"])[0],
-        instant(said["Submit"]),
-        instant(said["Start"]),
-        instant(said["End"]),
-        span(said["ElapsedRaw"]),
+        parse_exit(pairs["DerivedExitCode"])[0],
+        parse_time(pairs["Submit"]),
+        parse_time(pairs["Start"]),
+        parse_time(pairs["End"]),
+        parse_seconds(pairs["ElapsedRaw"]),
         None,
-        _said(said["Partition"]),
-        _said(said["Account"]),
-        _said(said["NodeList"]),
-        _said(said["Reason"]),
-        said["JobName"],
-        _said(said["Comment"]),
+        _clean(pairs["Partition"]),
+        _clean(pairs["Account"]),
+        _clean(pairs["NodeList"]),
+        _clean(pairs["Reason"]),
+        pairs["JobName"],
+        _clean(pairs["Comment"]),
     )
 
 
 def parse_job(out: str) -> Row | None:
-    """`scontrol -o show job ID`; None where it is not there or cannot be read."""
+    """Parse `scontrol -o show job ID`. None if the job is missing or unreadable."""
     for line in out.split("\n"):
-        said: dict[str, str] = {}
+        pairs: dict[str, str] = {}
         for key, value in _PAIR.findall(line):
-            said.setdefault(key, value)
-        job_id, state = said.get("JobId", ""), said.get("JobState", "")
+            pairs.setdefault(key, value)
+        job_id, state = pairs.get("JobId", ""), pairs.get("JobState", "")
         if _JOB.match(job_id) is None or "." in job_id or _STATE.match(state) is None:
             continue
         before = state in _BEFORE
         start, (code, signal) = (
-            instant(said.get("StartTime", "")),
-            exit_of(said.get("ExitCode", "")),
+            parse_time(pairs.get("StartTime", "")),
+            parse_exit(pairs.get("ExitCode", "")),
         )
         over = state in _OVER
         return Row(
             job_id,
-            said.get("UserId", "").split("(")[0],
+            pairs.get("UserId", "").split("(")[0],
             state,
-            instant(said.get("SubmitTime", "")),
+            parse_time(pairs.get("SubmitTime", "")),
             start if before else None,
             None if before else start,
-            instant(said.get("EndTime", "")) if over else None,
-            seconds(said.get("TimeLimit", "")),
-            partition=_said(said.get("Partition", "")),
-            account=_said(said.get("Account", "")),
-            nodes=_said(said.get("NodeList", "")),
-            reason=_said(said.get("Reason", "")),
-            name=said.get("JobName", ""),
+            parse_time(pairs.get("EndTime", "")) if over else None,
+            parse_duration(pairs.get("TimeLimit", "")),
+            partition=_clean(pairs.get("Partition", "")),
+            account=_clean(pairs.get("Account", "")),
+            nodes=_clean(pairs.get("NodeList", "")),
+            reason=_clean(pairs.get("Reason", "")),
+            name=pairs.get("JobName", ""),
             comment=_comment(line),
             exit_code=code if over else None,
             signal=signal if over else None,
-            restarts=_number(said.get("Restarts", "")),
+            restarts=_number(pairs.get("Restarts", "")),
         )
     return None
 
 
 def _comment(line: str) -> str:
-    """It has blanks in it, and ends where the next key begins."""
+    """Return the comment, which may contain blanks and ends before the next key."""
     match = re.search(r" Comment=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*\Z)", line)
-    return _said(match[1]) if match else ""
+    return _clean(match[1]) if match else ""
 
 
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _said(text: str) -> str:
-    """Nothing where Slurm has a word for nothing."""
+def _clean(text: str) -> str:
+    """Return "" for Slurm's placeholders for a missing value."""
     text = text.strip()
     return "" if text in _NOTHING else text
 
 
 def parse_submitted(out: str) -> str | None:
-    """The id that `sbatch --parsable` prints, behind whatever a site's plugin says before it; None
-    where there is none.
+    """Return the job id from `sbatch --parsable`, or None. Output of a site's plugin before it is
+    skipped.
     """
     lines = [line.strip() for line in out.split("\n") if line.strip()]
     match = _SUBMITTED.match(lines[-1]) if lines else None

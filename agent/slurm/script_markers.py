@@ -1,28 +1,27 @@
-"""Marks that a batch script leaves beside the evidence, and the exit codes that are its own."""
+"""Files that a batch script leaves beside the evidence, and the exit codes that it uses itself."""
 
 from typing import NamedTuple
 
-#: In the evidence folder: which start of which job of Slurm's has run the script. Made once, whole,
-#: and never again.
+#: In the evidence folder: the start of the Slurm job that has run the script. Created once,
+#: complete and never changed.
 STARTED = "started"
-#: Of a gang: in the first folder, that the job as a whole has begun; in every folder, the code of
-#: srun when that step was over.
+#: For gangs. GANG: in the first folder, the whole job has begun. OVER: in every folder, srun's exit
+#: code once the step is over.
 GANG, OVER = "gang", "step-over"
-#: In the first folder, while modules are loaded and set-up runs. Where it is left, they have taken
-#: the place of what was to run.
+#: In the first folder while modules load and set-up runs. If it remains, they replaced the command.
 SETUP = "setup"
-#: What Slurm itself and the batch script print: not the run's own output.
+#: Output of Slurm and of the batch script, not of the run.
 BATCH_LOG = "batch.log"
 BATCH_SCRIPT = "batch.sh"
-#: Its fence had been passed before, by another job or an earlier start: nothing was run.
+#: Exit code: another job or an earlier start took the fence. Nothing was run.
 FENCED = 97
-#: It could not make its mark, or not set up the environment: nothing was run.
+#: Exit codes: the mark could not be created, or the set-up failed. Nothing was run.
 NO_MARK, NO_SETUP = 96, 95
 
 
 class Started(NamedTuple):
-    """pid: of the batch script, or of the step's first process, on its host. step: of a task of a
-    gang, whose node `nodes` is then.
+    """Content of a mark. pid: of the batch script, or of the step's first process, on `host`. step:
+    for a gang's task; `nodes` is then its node.
     """
 
     job_id: str
@@ -35,18 +34,18 @@ class Started(NamedTuple):
 
 
 def parse_started(text: str) -> Started | None:
-    """What the mark says; None while it is not whole."""
-    said = dict(line.partition(" ")[::2] for line in text.split("\n")[:20])
-    if "end" not in said or not _digits(said.get("job", "")):
+    """Parse a mark. None while it is incomplete."""
+    pairs = dict(line.partition(" ")[::2] for line in text.split("\n")[:20])
+    if "end" not in pairs or not _digits(pairs.get("job", "")):
         return None
     return Started(
-        said["job"],
-        _number(said.get("restart", "")),
-        said.get("host", "")[:256],
-        _number(said.get("pid", "")),
-        float(_number(said.get("at", ""))) or None,
-        said.get("step", "")[:32],
-        said.get("nodes", "")[:2048],
+        pairs["job"],
+        _number(pairs.get("restart", "")),
+        pairs.get("host", "")[:256],
+        _number(pairs.get("pid", "")),
+        float(_number(pairs.get("at", ""))) or None,
+        pairs.get("step", "")[:32],
+        pairs.get("nodes", "")[:2048],
     )
 
 

@@ -1,6 +1,6 @@
-"""Words of a shell line."""
+"""Quoting for shell scripts."""
 
 
 def quoted(text: str) -> str:
-    """One word, whatever is in it (but NUL)."""
+    """Quote any text without NUL as one shell word."""
     return "'" + text.replace("'", "'\\''") + "'"

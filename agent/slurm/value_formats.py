@@ -1,6 +1,4 @@
-"""Numbers as Slurm writes them: moments, durations, amounts of memory, ends of processes. What
-cannot be read is None.
-"""
+"""Values as Slurm writes them: times, durations, memory, exit codes. None if unreadable."""
 
 import re
 
@@ -10,13 +8,13 @@ _SPAN = re.compile(
 _SIZE = re.compile(r"(?P<n>[0-9]{1,18})(?:\.(?P<f>[0-9]{1,6}))?(?P<u>[KMGTP]?)[nc]?\Z")
 _EXIT = re.compile(r"(?P<code>[0-9]{1,10}):(?P<signal>[0-9]{1,10})\Z")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-#: The first moment that is not a mistake, and the last: 2001, and what our messages can say.
+#: Earliest plausible time (2001), and the latest that our messages can represent.
 _FIRST, _LAST = 1e9, 1e11
 
 
-def instant(text: str) -> float | None:
-    """Unix seconds. Slurms that were not asked for these write a date in a zone of their own, which
-    is nobody's business to guess.
+def parse_time(text: str) -> float | None:
+    """Parse unix seconds. A Slurm that ignores the requested format writes local dates; their time
+    zone is unknown, so they give None.
     """
     return (
         float(text)
@@ -25,14 +23,14 @@ def instant(text: str) -> float | None:
     )
 
 
-def span(text: str) -> float | None:
-    """A number of seconds."""
+def parse_seconds(text: str) -> float | None:
+    """Parse a number of seconds."""
     return float(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
-def seconds(text: str) -> float | None:
-    """`2-03:04:05`, `3:04:05`, `4:05`; `2-03` and `2-03:04` are days and hours. None: `UNLIMITED`,
-    `NOT_SET`, `Partition_Limit`...
+def parse_duration(text: str) -> float | None:
+    """Parse `2-03:04:05`, `3:04:05` or `4:05` into seconds; `2-03` and `2-03:04` are days and
+    hours. None for `UNLIMITED`, `NOT_SET`, `Partition_Limit`...
     """
     match = _SPAN.match(text)
     if match is None:
@@ -46,8 +44,8 @@ def seconds(text: str) -> float | None:
     return float((a or 0) * 60 + b) if b is not None else float((a or 0) * 60)
 
 
-def bytes_of(text: str) -> int | None:
-    """`12345K`, `1.5G`, `1000`."""
+def parse_bytes(text: str) -> int | None:
+    """Parse `12345K`, `1.5G` or `1000` into bytes."""
     match = _SIZE.match(text)
     if match is None:
         return None
@@ -57,11 +55,11 @@ def bytes_of(text: str) -> int | None:
     return found if found < 2**62 else None
 
 
-def exit_of(text: str) -> tuple[int | None, int | None]:
-    """(code, signal) of `7:0`, `0:11`. Not more than one of the two; what no process can end with
-    is neither.
+def parse_exit(text: str) -> tuple[int | None, int | None]:
+    """Parse `7:0` or `0:11` into (code, signal). At most one is set; values impossible for a
+    process give neither.
 
-    Slurm writes 0:125 for memory that ran out, and 128 + n with a core dumped.
+    Slurm writes 0:125 for exhausted memory, and 128 + n for a signal with core dump.
     """
     match = _EXIT.match(text)
     if match is None:

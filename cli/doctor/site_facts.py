@@ -249,7 +249,7 @@ def _clusters(settings: "Settings") -> list[Facts]:
 
 
 async def _lines(cluster: Any, deployment: str, address: Any) -> list[Facts]:
-    from ...drivers.sbatch.cluster_check import lines
+    from ...drivers.sbatch.cluster_check import check_cluster
     from ...drivers.sbatch.login_node.channel import ChannelError, local_channel
 
     try:
@@ -261,7 +261,7 @@ async def _lines(cluster: Any, deployment: str, address: Any) -> list[Facts]:
     try:
         return [
             {"what": line.what, "ok": line.ok, "said": line.said, "advice": line.advice}
-            async for line in lines(cluster, channel, deployment, address)
+            async for line in check_cluster(cluster, channel, deployment, address)
         ]
     finally:
         await channel.close()

@@ -1,5 +1,5 @@
-"""Where agents on a cluster find the supervisor: what its agents.json says, as each kind of link
-needs it. Functions of data.
+"""The supervisor's address for agents on a cluster, derived from its agents.json for each kind of
+link. Pure.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """said: the address file there. ca: a file here, whose text goes there. through: a socket there
-    leads to host and port.
+    """address: content of the agent's address file. ca: a file here, whose text the agent gets.
+    through: a socket there is forwarded to host and port here.
     """
 
-    said: dict[str, Any]
+    address: dict[str, Any]
     ca: str | None = None
     through: bool = False
     host: str = ""
@@ -25,26 +25,26 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
-    """Raises Refusal("agentUnavailable")."""
-    said, ca = dict(address), address.get("agentsCa")
-    said["agentsCa"] = None
-    parts = urlsplit(said["agentsUrl"])
+    """Return the link. Raises Refusal("agentUnavailable")."""
+    copy, ca = dict(address), address.get("agentsCa")
+    copy["agentsCa"] = None
+    parts = urlsplit(copy["agentsUrl"])
     match cluster.link:
         case "direct":
-            return Link(said=said, ca=ca)
+            return Link(address=copy, ca=ca)
         case "tls":
             if parts.scheme != "wss":
                 raise Refusal(
                     "agentUnavailable",
-                    f"cluster {cluster.name} has the link `tls`, which the supervisor's listener for agents "
-                    "has not: give it a certificate, or choose the link `ssh`",
+                    f"cluster {cluster.name} has the link `tls`, but the supervisor's listener "
+                    "for agents has no TLS: give it a certificate, or choose the link `ssh`",
                 )
             if cluster.supervisor is not None:
-                said["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
-            return Link(said=said, ca=ca)
+                copy["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
+            return Link(address=copy, ca=ca)
         case "ssh":
             return Link(
-                said=said,
+                address=copy,
                 ca=ca,
                 through=True,
                 host=parts.hostname or "127.0.0.1",

@@ -1,8 +1,8 @@
-"""One cluster, used as a run would use it, step by step: what was found, or what is wrong and who
-does what about it.
+"""Check of one cluster, step by step in the way a run uses it. Each step reports a result, or a
+problem with advice.
 
-Nothing is submitted. What it leaves there is what an agent would leave: the folder of this
-deployment, and the code that is sent.
+Nothing is submitted. The check leaves only files that an agent would leave: the folder of this
+deployment, and the sent code.
 """
 
 import asyncio
@@ -19,38 +19,50 @@ from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from .agent_address import link
 from .login_node.channel import Channel, ChannelError
-from .login_node.site import CodeCache, LoginNode, ask, look
-from .login_node.socket_folder import socket_path, take_away
+from .login_node.site import CodeCache, LoginNode, call, prepare
+from .login_node.socket_folder import remove_socket, socket_path
 
-_CONTROLLER = "look at slurmctld ('scontrol ping' there); where no configuration is found, name it by SLURM_CONF in `environment`"
-#: What was wrong, by the step: what to do about it.
+_CONTROLLER = (
+    "check slurmctld ('scontrol ping' there); if no configuration is found, "
+    "set SLURM_CONF in `environment`"
+)
+#: Advice by step.
 ADVICE = {
-    "sign-in": "look at the words of the host; `login`, `keys` and `methods` of the cluster's file say how and where",
-    "become": "let the supervisor's unix user become these users: see the sudoers rule in docs/sbatch.md",
-    "python": "name a Python of the cluster in `pythons`, or lay wheels for it into `wheels`",
-    "folder": "take another `folder`, one that this user may write to and that has room",
-    "user directories": "mount the supervisor's users' directories there, or leave `userRoot` out",
-    "clock": "keep both clocks right (chrony, systemd-timesyncd)",
-    "commands of Slurm": "put them into the PATH of login shells there, or set PATH in the cluster's `environment`",
+    "sign-in": "read the host's message; check `login`, `keys` and `methods` in the clusters file",
+    "become": (
+        "let the supervisor's unix user become these users: see the sudoers rule in docs/sbatch.md"
+    ),
+    "python": "name a Python of the cluster in `pythons`, or put wheels for it into `wheels`",
+    "folder": "choose another `folder` that this user may write to and that has free space",
+    "user directories": "mount the supervisor's users' directories there, or remove `userRoot`",
+    "clock": "synchronize both clocks (chrony, systemd-timesyncd)",
+    "commands of Slurm": (
+        "add them to the PATH of login shells there, or set PATH in the cluster's `environment`"
+    ),
     "sinfo": _CONTROLLER,
     "squeue": _CONTROLLER,
-    "sacct": "look at slurmdbd; without accounting how jobs ended is not known once Slurm has forgotten them",
+    "sacct": (
+        "check slurmdbd; without accounting, exit codes are unknown once Slurm forgets the jobs"
+    ),
     "sbatch": "correct `defaults` of the cluster: partition, account, QOS",
-    "link": "look whether the supervisor runs; if it does, see `link` and `supervisor` of the cluster; a firewall may stand between",
+    "link": (
+        "check that the supervisor runs; if it does, check firewalls, and `link` and `supervisor` "
+        "of the cluster"
+    ),
 }
-_SAID = {
-    "folder": "can be written to",
-    "user directories": "can be written to",
-    "clock": "agrees with this machine's",
-    "commands of Slurm": "are all there",
-    "sinfo": "Slurm's controller tells its partitions",
-    "squeue": "Slurm's controller tells its jobs",
+_GOOD = {
+    "folder": "is writable",
+    "user directories": "is writable",
+    "clock": "agrees with this machine's clock",
+    "commands of Slurm": "all found",
+    "sinfo": "Slurm's controller lists its partitions",
+    "squeue": "Slurm's controller lists its jobs",
     "sacct": "Slurm's accounting answers",
-    "sbatch": "--test-only takes a job with the defaults",
+    "sbatch": "--test-only accepts a job with the defaults",
 }
-#: Executed there: connects as an agent would, and says what came of it. The address, a line of
-#: JSON, comes in by stdin.
-_DIAL = """
+#: Program that runs there: connects as an agent would, and prints the result. Reads the address,
+#: one line of JSON, from stdin.
+_DIAL_PROGRAM = """
 import json, socket, ssl, sys
 a = json.loads(sys.stdin.readline())
 try:
@@ -60,7 +72,7 @@ try:
         s.connect(a["path"])
         said = s.recv(64)
         if said != a["hello"].encode():
-            raise OSError("it is taken up, and what answers is not the supervisor's machine")
+            raise OSError("the socket answers, but not from the supervisor's machine")
     else:
         s = socket.create_connection((a["host"], a["port"]), a["secs"])
         if a["tls"]:
@@ -73,8 +85,8 @@ except Exception as e:
 _HELLO = "jobscribe"
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing that was looked at. ok None: it could not be, for the reason that is said."""
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Result of one step. ok None: the step could not be checked, for the reason in `said`."""
 
     cluster: str
     what: str
@@ -83,43 +95,51 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     advice: str = ""
 
 
-async def lines(
+async def check_cluster(
     cluster: Cluster, channel: Channel, deployment: str, address: Mapping[str, Any] | None
-) -> AsyncIterator[Line]:
-    """From a channel on. address: what the supervisor's agents.json says; None: it does not run.
-    Never raises for what is wrong there.
+) -> AsyncIterator[CheckResult]:
+    """Check a cluster through this channel. address: content of the supervisor's agents.json, or
+    None if it does not run. Never raises for a problem of the cluster.
     """
     try:
-        site = await look(channel, cluster, deployment, CodeCache())
+        site = await prepare(channel, cluster, deployment, CodeCache())
     except (Refusal, ChannelError) as e:
         become = cluster.access in ("sudo", "runuser") and "become" in e.sentence
-        yield wrong(cluster, "become" if become else "python", _without(cluster, e.sentence))
+        yield explain_failure(
+            cluster, "become" if become else "python", _without_prefix(cluster, e.sentence)
+        )
         return
-    sent = (
-        f"; the code {site.code} lies there" if site.code is not None else ", the supervisor's own"
+    code_note = (
+        f"; the code {site.code} is there" if site.code is not None else ", the supervisor's own"
     )
-    yield Line(cluster=cluster.name, what="python", ok=True, said=f"{site.python}{sent}")
-    async for line in _remote(cluster, channel, site):
+    yield CheckResult(
+        cluster=cluster.name, what="python", ok=True, said=f"{site.python}{code_note}"
+    )
+    async for line in _check_remote(cluster, channel, site):
         yield line
-    yield await _link(cluster, channel, site, address)
+    yield await _check_link(cluster, channel, site, address)
 
 
-def wrong(cluster: Cluster, what: str, said: str) -> Line:
-    return Line(cluster=cluster.name, what=what, ok=False, said=said, advice=ADVICE.get(what, ""))
+def explain_failure(cluster: Cluster, what: str, said: str) -> CheckResult:
+    return CheckResult(
+        cluster=cluster.name, what=what, ok=False, said=said, advice=ADVICE.get(what, "")
+    )
 
 
-def _without(cluster: Cluster, sentence: str) -> str:
+def _without_prefix(cluster: Cluster, sentence: str) -> str:
     return sentence.removeprefix(f"cluster {cluster.name}: ")
 
 
-async def _remote(cluster: Cluster, channel: Channel, site: LoginNode) -> AsyncIterator[Line]:
-    d = cluster.defaults
+async def _check_remote(
+    cluster: Cluster, channel: Channel, site: LoginNode
+) -> AsyncIterator[CheckResult]:
+    defaults = cluster.defaults
     named = {
-        "partition": d.partition,
-        "account": d.account,
-        "qos": d.qos,
-        "constraint": d.constraint,
-        "licenses": d.licenses,
+        "partition": defaults.partition,
+        "account": defaults.account,
+        "qos": defaults.qos,
+        "constraint": defaults.constraint,
+        "licenses": defaults.licenses,
     }
     request = {
         "base": site.base,
@@ -130,12 +150,12 @@ async def _remote(cluster: Cluster, channel: Channel, site: LoginNode) -> AsyncI
         "secs": cluster.call_secs,
     }
     try:
-        found = (await ask(channel, cluster, site, "check", request, 6 * cluster.call_secs))[
+        found = (await call(channel, cluster, site, "check", request, 6 * cluster.call_secs))[
             "found"
         ]
-        network = (await ask(channel, cluster, site, "probe", {"base": site.base}))["network"]
+        network = (await call(channel, cluster, site, "probe", {"base": site.base}))["network"]
     except (Refusal, ChannelError) as e:
-        yield wrong(cluster, "folder", _without(cluster, e.sentence))
+        yield explain_failure(cluster, "folder", _without_prefix(cluster, e.sentence))
         return
     for what, sentences in found:
         if what == "user directories" and cluster.user_root is None:
@@ -144,74 +164,76 @@ async def _remote(cluster: Cluster, channel: Channel, site: LoginNode) -> AsyncI
             what, ""
         )
         for sentence in sentences:
-            yield wrong(cluster, what, sentence)
+            yield explain_failure(cluster, what, sentence)
         if not sentences:
-            yield Line(
+            yield CheckResult(
                 cluster=cluster.name,
                 what=what,
                 ok=True,
-                said=f"{about}{_SAID.get(what, 'in order')}",
+                said=f"{about}{_GOOD.get(what, 'ok')}",
             )
         if what == "folder" and not sentences:
-            yield _shared(cluster, site, network)
+            yield _check_shared_folder(cluster, site, network)
 
 
-def _shared(cluster: Cluster, site: LoginNode, network: str | None) -> Line:
+def _check_shared_folder(cluster: Cluster, site: LoginNode, network: str | None) -> CheckResult:
     if network is not None:
-        return Line(
+        return CheckResult(
             cluster=cluster.name,
             what="shared",
             ok=True,
-            said=f"{site.base} is on a file system of the network ({network})",
+            said=f"{site.base} is on a network file system ({network})",
         )
-    what = f"{site.base} is on a disk that looks local: all nodes must see it under this path"
-    return Line(
+    what = f"{site.base} seems to be on a local disk: all nodes must see it under this path"
+    return CheckResult(
         cluster=cluster.name,
         what="shared",
         ok=None,
         said=what,
-        advice="try 'srun ls' of it; take another `folder` if they do not",
+        advice="try 'srun ls' on it; choose another `folder` if they do not",
     )
 
 
-async def _link(
+async def _check_link(
     cluster: Cluster, channel: Channel, site: LoginNode, address: Mapping[str, Any] | None
-) -> Line:
+) -> CheckResult:
     if address is None and cluster.link != "ssh":
-        return Line(
+        return CheckResult(
             cluster=cluster.name,
             what="link",
             ok=None,
-            said="the supervisor does not run, so nothing listens for agents",
+            said="the supervisor is not running, so nothing listens for agents",
             advice="start it, then check again",
         )
     try:
-        how = link(cluster, address or {"agentsUrl": "ws://127.0.0.1:1/agent"})
-        if not how.through:
-            asked = await _far_end(how.said, how.ca)
-            said = await _dialed(cluster, channel, site, asked)
+        address_link = link(cluster, address or {"agentsUrl": "ws://127.0.0.1:1/agent"})
+        if not address_link.through:
+            target = await _dial_target(address_link.address, address_link.ca)
+            said = await _dial(cluster, channel, site, target)
         else:
             said = await _through_ssh(cluster, channel, site)
     except (Refusal, ChannelError) as e:
-        return wrong(cluster, "link", _without(cluster, e.sentence))
+        return explain_failure(cluster, "link", _without_prefix(cluster, e.sentence))
     except OSError as e:
-        return wrong(cluster, "link", str(e))
-    there = (
+        return explain_failure(cluster, "link", str(e))
+    route = (
         "through the ssh connection"
         if cluster.link == "ssh"
         else f"at {(address or {}).get('agentsUrl', '')}"
     )
     if said is None:
-        return Line(
+        return CheckResult(
             cluster=cluster.name,
             what="link",
             ok=True,
-            said=f"agents there reach the supervisor {there}",
+            said=f"agents there can reach the supervisor {route}",
         )
-    return wrong(cluster, "link", f"agents there do not reach the supervisor {there}: {said}")
+    return explain_failure(
+        cluster, "link", f"agents there cannot reach the supervisor {route}: {said}"
+    )
 
 
-async def _far_end(said: Mapping[str, Any], ca: str | None) -> dict[str, Any]:
+async def _dial_target(said: Mapping[str, Any], ca: str | None) -> dict[str, Any]:
     from urllib.parse import urlsplit
 
     parts = urlsplit(str(said["agentsUrl"]))
@@ -231,7 +253,7 @@ def _read(path: str) -> str:
 
 
 async def _through_ssh(cluster: Cluster, channel: Channel, site: LoginNode) -> str | None:
-    """A socket of its own there, and a listener of its own here: the supervisor need not run."""
+    """Check a forwarded socket with a temporary listener here. The supervisor need not run."""
     folder = f"{site.base}/agent/check-{os.getpid()}"
 
     async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -244,21 +266,21 @@ async def _through_ssh(cluster: Cluster, channel: Channel, site: LoginNode) -> s
     try:
         path = await socket_path(channel, folder, cluster.call_secs)
         await channel.forward(path, "127.0.0.1", server.sockets[0].getsockname()[1])
-        return await _dialed(cluster, channel, site, {"path": path, "hello": _HELLO})
+        return await _dial(cluster, channel, site, {"path": path, "hello": _HELLO})
     finally:
         server.close()
         with contextlib.suppress(ChannelError):
-            await take_away(channel, folder, cluster.call_secs)
+            await remove_socket(channel, folder, cluster.call_secs)
 
 
-async def _dialed(
-    cluster: Cluster, channel: Channel, site: LoginNode, asked: Mapping[str, Any]
+async def _dial(
+    cluster: Cluster, channel: Channel, site: LoginNode, target: Mapping[str, Any]
 ) -> str | None:
-    """Why it cannot be reached; None: it can be."""
+    """Return why the address cannot be reached from there, or None."""
     secs = max(1.0, cluster.call_secs / 2)
     ran = await channel.run(
-        [site.python, "-I", "-c", _DIAL],
-        json.dumps({**asked, "secs": secs}).encode() + b"\n",
+        [site.python, "-I", "-c", _DIAL_PROGRAM],
+        json.dumps({**target, "secs": secs}).encode() + b"\n",
         cluster.call_secs,
     )
     try:
@@ -267,5 +289,5 @@ async def _dialed(
         )
     except ValueError:
         words = ran.err.decode("utf-8", "replace").strip().split("\n")[-1]
-        return f"it could not be tried: {words or f'exit code {ran.code}'}"
+        return f"the test program failed: {words or f'exit code {ran.code}'}"
     return None if answer["ok"] else str(answer["said"])

@@ -1,8 +1,8 @@
-"""Agents on login nodes of clusters: one per user and cluster, under a keeper that lives on
-whatever becomes of this process or of ssh.
+"""Agents on login nodes of clusters: one per user and cluster, with a keeper that outlives this
+process and the ssh connection.
 
-What is done there is done by `agent/remote` (a line of JSON in, a line out), through a channel: of
-this machine's own, or a user's ssh connection, which there is only after the user has signed in.
+`agent/login_node` does the work there (one line of JSON in, one out), through a channel: a local
+process, or a user's ssh connection, which exists only after the user has signed in.
 """
 
 import asyncio
@@ -26,34 +26,35 @@ from . import agent_address, log_archive
 from .login_node.channel import Channel, ChannelError, local_channel
 from .login_node.site import (
     CodeCache,
+    FileChunk,
+    FindResult,
     LoginNode,
-    Logs,
-    Looked,
-    Piece,
-    Started,
-    ask,
-    look,
-    read_as,
-    told,
+    StartLogs,
+    StartResult,
+    call,
+    error_text,
+    parse_answer,
+    prepare,
 )
 from .login_node.socket_folder import socket_path
 
 if TYPE_CHECKING:
-    from .ssh.sign_in import Credentials
+    from .ssh.credentials import Credentials
 
-#: How often a lease is counted up, and when it counts as left (see agent/lease).
-_RENEW_SECS, _LEFT_SECS = 5.0, 30.0
-#: Code that lay there so lately is not looked for again (seconds): a sign-in is followed by a
-#: start.
-_LOOKED_SECS = 60.0
-#: An agent has nothing to clean up: what it knows of jobs is on disk.
+#: Renewal interval of a lease, and the age after which it counts as abandoned (see
+#: agent/keeper/lease; seconds).
+_RENEW_SECS, _ABANDONED_SECS = 5.0, 30.0
+#: Code seen this recently is not checked again (seconds): a start follows a sign-in.
+_CODE_CHECK_SECS = 60.0
+#: Grace for an agent after a sign-out (seconds). An agent needs no cleanup: its knowledge of jobs
+#: is on disk.
 _SIGN_OUT_GRACE_SECS = 2.0
-#: Besides the grace itself, for an end on another login node.
-_END_SECS = 45.0
+#: Additional time for a stop on another login node (seconds).
+_STOP_EXTRA_SECS = 45.0
 
 
 class SbatchDriver:
-    """The `sbatch` AgentDriver; see drivers.driver for what its methods promise."""
+    """The `sbatch` `AgentDriver` (see drivers.contracts)."""
 
     name = "sbatch"
     capabilities = Capabilities(tasks="keeper", same_machine=False)
@@ -72,8 +73,8 @@ class SbatchDriver:
         keeper_settings: dict[str, Any] | None = None,
         signed_in: Callable[[AgentKey], None] = lambda key: None,
     ) -> None:
-        """address: what the supervisor's agents.json says. signed_in: called when a user's sign-in
-        at a cluster has succeeded.
+        """address: reads the supervisor's agents.json. signed_in: called after a user's successful
+        sign-in to a cluster.
         """
         self._clusters, self._root, self._user_root, self._deployment = (
             clusters,
@@ -91,16 +92,16 @@ class SbatchDriver:
         self._keeper_settings = keeper_settings or {}
         self._lease = {
             "renewSecs": _RENEW_SECS,
-            "leftSecs": _LEFT_SECS,
+            "leftSecs": _ABANDONED_SECS,
         } | self._keeper_settings.get("lease", {})
         self._codes = CodeCache()
         self._channels: dict[tuple[str, str], Channel] = {}
-        #: by uid and cluster: through which channel what was seen there, and when (monotonic)
-        self._sites: dict[tuple[str, str], tuple[Channel, LoginNode, float]] = {}
+        #: by uid and cluster: the channel, the login node seen through it, and when (monotonic)
+        self._login_nodes: dict[tuple[str, str], tuple[Channel, LoginNode, float]] = {}
         self._forwards: dict[AgentKey, tuple[Channel, str, int, str]] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    # ---- the contract
+    # ---- the AgentDriver contract
 
     async def start(self, spec: AgentSpec) -> Handle:
         key = spec.key
@@ -108,102 +109,101 @@ class SbatchDriver:
         async with self._locks[key.uid, key.host]:
             channel = self._channel(key.uid, cluster)
             try:
-                site = await self._site(key.uid, cluster, channel, secs=_LOOKED_SECS)
-                request = await self._request(spec, cluster, channel, site)
+                site = await self._login_node(key.uid, cluster, channel, secs=_CODE_CHECK_SECS)
+                request = await self._start_request(spec, cluster, channel, site)
                 left = self._lease["leftSecs"]
-                answer = await ask(
+                answer = await call(
                     channel,
                     cluster,
                     site,
                     "start",
                     request,
-                    cluster.start_secs + 3 * left + _END_SECS,
+                    cluster.start_secs + 3 * left + _STOP_EXTRA_SECS,
                 )
             except (Refusal, ChannelError) as e:
-                self._forget(key)
+                self._forget_login_node(key)
                 if isinstance(e, Refusal):
                     raise
                 raise Refusal("agentUnavailable", f"cluster {cluster.name}: {e.sentence}") from None
             if "error" in answer:
-                self._forget(key)
-        await self._keep_logs(key, answer)
+                self._forget_login_node(key)
+        await self._store_logs(key, answer)
         if "error" in answer:
             raise Refusal(
                 "agentUnavailable",
                 self._redactor.text(f"cluster {cluster.name}: {answer['error']}"),
             )
-        there = read_as(Started, answer, cluster)
+        keeper = parse_answer(StartResult, answer, cluster)
         self._log(
             "agent {}: keeper pid {} on {}, {}",
             str(key),
-            there.pid,
-            told(there.host),
-            "started" if there.started else "which was there already",
+            keeper.pid,
+            error_text(keeper.host),
+            "started" if keeper.started else "already running",
             uid=key.uid,
         )
-        handle = {k: v for k, v in msgspec.to_builtins(there).items() if k != "started"}
+        handle = {k: v for k, v in msgspec.to_builtins(keeper).items() if k != "started"}
         return {"folder": site.folder(key), **handle, "key": str(key), "user": channel.user}
 
     async def find(self, handle: Handle) -> Found:
         try:
-            key, cluster, channel = self._way(handle)
+            key, cluster, channel = self._resolve(handle)
         except Refusal as e:
             return Found(state="unknown", detail=e.sentence, sign_in=e.code == "signInNeeded")
         if handle.get("user") not in (None, channel.user):
-            sentence = f"it runs as {handle['user']}, and signed in was {channel.user}"
+            sentence = f"the agent runs as {handle['user']}, but the sign-in was as {channel.user}"
             if cluster.access == "ssh":
                 await self._sign_out(key.uid, cluster, channel)
                 sentence += f"; sign in as {handle['user']}"
             return Found(state="unknown", detail=sentence, sign_in=cluster.access == "ssh")
         try:
-            site = await self._site(key.uid, cluster, channel)
+            site = await self._login_node(key.uid, cluster, channel)
             request: dict[str, Any] = {
                 "folder": site.folder(key),
                 "handle": handle,
                 "leftSecs": self._lease["leftSecs"],
                 "move": cluster.link == "ssh",
             }
-            with contextlib.suppress(
-                Refusal, OSError, ValueError
-            ):  # an address that is not known now changes nothing there
-                request |= await self._addressed(cluster, channel, site, key)
-            answer = await ask(
+            # without a known address, the agent keeps its previous one
+            with contextlib.suppress(Refusal, OSError, ValueError):
+                request |= await self._address_for_agent(cluster, channel, site, key)
+            answer = await call(
                 channel, cluster, site, "find", request, cluster.call_secs + self._lease["leftSecs"]
             )
-            said = read_as(Looked, answer, cluster)
+            found = parse_answer(FindResult, answer, cluster)
         except (Refusal, ChannelError) as e:
             return Found(
                 state="unknown",
                 detail=e.sentence,
                 sign_in=cluster.access == "ssh" and channel.closed,
             )
-        return Found(state=said.state, detail=told(said.detail))
+        return Found(state=found.state, detail=error_text(found.detail))
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
         if "key" not in handle:
             return
         try:
-            await self._stop(handle, grace_secs, *self._way(handle))
+            await self._stop(handle, grace_secs, *self._resolve(handle))
         except (Refusal, ChannelError) as e:
             raise Refusal("agentUnavailable", e.sentence) from None
 
     async def _stop(
         self, handle: Handle, grace_secs: float, key: AgentKey, cluster: Cluster, channel: Channel
     ) -> None:
-        site = await self._site(key.uid, cluster, channel)
+        site = await self._login_node(key.uid, cluster, channel)
         request = {
             "folder": site.folder(key),
             "handle": handle,
             "grace": grace_secs,
             "leftSecs": self._lease["leftSecs"],
         }
-        await ask(
+        await call(
             channel,
             cluster,
             site,
             "stop",
             request,
-            cluster.call_secs + grace_secs + self._lease["leftSecs"] + _END_SECS,
+            cluster.call_secs + grace_secs + self._lease["leftSecs"] + _STOP_EXTRA_SECS,
         )
 
     async def evidence(
@@ -212,7 +212,7 @@ class SbatchDriver:
         cluster = self._cluster(key.host)
         try:
             channel = self._channel(key.uid, cluster)
-            site = await self._site(key.uid, cluster, channel)
+            site = await self._login_node(key.uid, cluster, channel)
             if cluster.access == "account":
                 parts = ("run", *name.split("/"))
                 return await asyncio.to_thread(
@@ -224,7 +224,9 @@ class SbatchDriver:
                 "offset": offset,
                 "limit": limit,
             }
-            piece = read_as(Piece, await ask(channel, cluster, site, "tail", request), cluster)
+            piece = parse_answer(
+                FileChunk, await call(channel, cluster, site, "tail", request), cluster
+            )
         except Refusal as e:
             raise Refusal(
                 e.code if e.code == "signInNeeded" else "agentUnavailable", e.sentence
@@ -234,16 +236,14 @@ class SbatchDriver:
         return piece.data[:limit], piece.size
 
     def capacity(self) -> Capacity:
-        """All clusters together: what runs there at once is Slurm's to say, and a limit of each
-        cluster's own.
-        """
+        """Return the sum of the clusters' run limits. Slurm schedules the runs itself."""
         return Capacity(sequential=0, parallel=sum(c.runs for c in self._clusters.clusters))
 
     async def check(self) -> list[str]:
-        """Of clusters that can be looked at without anybody's password."""
+        """Check the clusters that are accessible without a user's password."""
         out = []
         for cluster in self._clusters.clusters:
-            uid = next(iter(self._known(cluster)), None)
+            uid = next(iter(self._usable_users(cluster)), None)
             if cluster.access == "account" or uid is not None:
                 out += await self.check_cluster(cluster.name, uid)
         return out
@@ -252,21 +252,25 @@ class SbatchDriver:
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
-        self._sites.clear()
+        self._login_nodes.clear()
         self._forwards.clear()
 
     # ---- sign-in
 
     def needs_sign_in(self, key: AgentKey) -> str | None:
-        """The sentence that says so; None where nobody has to sign in now."""
+        """Return a sentence that asks for the sign-in, or None if no sign-in is needed now."""
         cluster = self._clusters.named(key.host)
-        if cluster is None or cluster.access != "ssh" or self._live(key.uid, cluster) is not None:
+        if (
+            cluster is None
+            or cluster.access != "ssh"
+            or self._live_channel(key.uid, cluster) is not None
+        ):
             return None
         return f"sign in to the cluster {cluster.name} with your account there"
 
     def signed_in_as(self, key: AgentKey) -> str | None:
-        """The unix user whose connection there is; of clusters without sign-in, who the agent runs
-        as.
+        """Return the unix user of the connection, or for clusters without sign-in, the unix user of
+        the agent.
         """
         cluster = self._clusters.named(key.host)
         if cluster is None:
@@ -277,17 +281,20 @@ class SbatchDriver:
             return None
 
     async def sign_in(self, uid: str, cluster: str | None, credentials: "Credentials") -> None:
-        """Raises Refusal("signInRefused" | "signInUnreachable" | "badRequest")."""
-        there = self._clusters.named(cluster)
-        if there is None:
+        """Connect to a cluster with a user's credentials. Raises Refusal("signInRefused" |
+        "signInUnreachable" | "badRequest").
+        """
+        target = self._clusters.named(cluster)
+        if target is None:
             raise Refusal(
                 "badRequest",
-                f"there is no cluster {cluster}; there are: {', '.join(c.name for c in self._clusters.clusters)}",
+                f"there is no cluster {cluster}; choose one of: "
+                f"{', '.join(c.name for c in self._clusters.clusters)}",
             )
-        if there.access != "ssh":
+        if target.access != "ssh":
             raise Refusal(
                 "badRequest",
-                f"nobody signs in to the cluster {there.name}: its runs are started without",
+                f"the cluster {target.name} needs no sign-in: submit runs without it",
             )
         try:
             from .ssh.sign_in import connect
@@ -297,30 +304,29 @@ class SbatchDriver:
                 f"sign-in needs a package that is not installed here ({e.name}): "
                 "pip install 'jobscribe[sbatch]'",
             ) from None
-        async with self._locks[uid, there.name]:
-            channel = await connect(there, credentials, self._log)
-            before = self._channels.pop((uid, there.name), None)
-            self._channels[uid, there.name] = channel
+        async with self._locks[uid, target.name]:
+            channel = await connect(target, credentials, self._log)
+            before = self._channels.pop((uid, target.name), None)
+            self._channels[uid, target.name] = channel
         if before is not None:
             await before.close()
-        key = AgentKey(self.name, "parallel", uid, there.name)
-        self._log("{} has signed in to {} as {}", uid, there.name, channel.user, uid=uid)
-        if there.link == "ssh":
-            await self._linked_again(key, there, channel)
+        key = AgentKey(self.name, "parallel", uid, target.name)
+        self._log("{} has signed in to {} as {}", uid, target.name, channel.user, uid=uid)
+        if target.link == "ssh":
+            await self._renew_link(key, target, channel)
         self._signed_in(key)
 
     async def sign_out(
         self, key: AgentKey, handle: Handle | None, dismiss: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Forget the user's connection and end the agent; what Slurm has goes on. Is nothing of the
-        agent left, as far as is known?
+        """Forget the user's connection and stop the agent; Slurm jobs continue. Returns whether
+        nothing of the agent is left, as far as is known.
 
-        dismiss: asks an agent that is connected to end, and says whether it has gone.
+        dismiss: asks a connected agent to exit, and returns whether it has gone.
         """
         cluster = self._cluster(key.host)
         async with self._locks[key.uid, key.host]:
-            # from now on nobody finds a way there: else a run that waits would have the agent
-            # started again
+            # remove the channel first: otherwise a waiting run would start the agent again
             channel = self._channels.pop((key.uid, key.host), None)
             try:
                 if await dismiss() or handle is None:
@@ -330,28 +336,28 @@ class SbatchDriver:
                 await self._stop(handle, _SIGN_OUT_GRACE_SECS, key, cluster, channel)
                 return True
             except (Refusal, ChannelError) as e:
-                self._log("{} cannot be ended: {}", str(key), e.sentence, uid=key.uid)
+                self._log("cannot stop {}: {}", str(key), e.sentence, uid=key.uid)
                 return False
             finally:
-                self._sites.pop((key.uid, key.host), None)
+                self._login_nodes.pop((key.uid, key.host), None)
                 self._forwards.pop(key, None)
                 if channel is not None:
                     await channel.close()
 
     async def _sign_out(self, uid: str, cluster: Cluster, channel: Channel) -> None:
-        """What this connection could do nobody needs: the user is to come as somebody else."""
+        """Drop this connection, because the user must sign in as another unix user."""
         if self._channels.get((uid, cluster.name)) is channel:
             del self._channels[uid, cluster.name]
         await channel.close()
 
-    async def _linked_again(self, key: AgentKey, cluster: Cluster, channel: Channel) -> None:
-        """An agent that is there waits for its way here. Where that cannot be made, its start will
-        say why.
+    async def _renew_link(self, key: AgentKey, cluster: Cluster, channel: Channel) -> None:
+        """Give a running agent its new link to the supervisor. On failure, the agent's next start
+        reports the reason.
         """
         try:
-            site = await self._site(key.uid, cluster, channel)
-            address = await self._addressed(cluster, channel, site, key)
-            await ask(channel, cluster, site, "reach", {"folder": site.folder(key), **address})
+            site = await self._login_node(key.uid, cluster, channel)
+            address = await self._address_for_agent(cluster, channel, site, key)
+            await call(channel, cluster, site, "reach", {"folder": site.folder(key), **address})
         except (Refusal, ChannelError, OSError, ValueError) as e:
             self._log(
                 "no link to {} yet: {}",
@@ -363,49 +369,52 @@ class SbatchDriver:
     # ---- operators
 
     async def check_cluster(self, cluster: str, uid: str | None = None) -> list[str]:
-        """Sentences about what would keep this cluster from working, seen as this user (None: any
-        that can be).
+        """Return one sentence per problem of this cluster, checked as this user (None: any user
+        with access).
         """
-        there = self._clusters.named(cluster)
-        if there is None:
+        target = self._clusters.named(cluster)
+        if target is None:
             return [f"there is no cluster {cluster}"]
-        who = uid if uid is not None else next(iter(self._known(there)), "")
+        as_uid = uid if uid is not None else next(iter(self._usable_users(target)), "")
         try:
-            channel = self._channel(who, there)
-            site = await self._site(who, there, channel, secs=0.0)
-            said = await ask(
+            channel = self._channel(as_uid, target)
+            site = await self._login_node(as_uid, target, channel, secs=0.0)
+            answer = await call(
                 channel,
-                there,
+                target,
                 site,
                 "check",
                 {
                     "base": site.base,
-                    "userRoot": there.user_root,
-                    "environment": there.environment,
+                    "userRoot": target.user_root,
+                    "environment": target.environment,
                     "now": time.time(),
-                    "options": _options(there),
-                    "secs": there.call_secs,
+                    "options": _options(target),
+                    "secs": target.call_secs,
                 },
-                6 * there.call_secs,
+                6 * target.call_secs,
             )
         except Refusal as e:
             return [e.sentence]
         except ChannelError as e:
-            return [f"cluster {there.name}: {e.sentence}"]
-        return [f"cluster {there.name}: {told(sentence)}" for sentence in said.get("sentences", [])]
+            return [f"cluster {target.name}: {e.sentence}"]
+        return [
+            f"cluster {target.name}: {error_text(sentence)}"
+            for sentence in answer.get("sentences", [])
+        ]
 
-    # ---- ways there
+    # ---- channels
 
     def _cluster(self, name: str) -> Cluster:
         cluster = self._clusters.named(name)
         if cluster is None:
             raise Refusal(
-                "agentUnavailable", f"the cluster {name} is not in the clusters' file any more"
+                "agentUnavailable", f"the cluster {name} is no longer in the clusters file"
             )
         return cluster
 
-    def _known(self, cluster: Cluster) -> list[str]:
-        """Users as whom something can be executed there now."""
+    def _usable_users(self, cluster: Cluster) -> list[str]:
+        """Return the users as whom commands can run there now."""
         match cluster.access:
             case "account":
                 return [""]
@@ -413,57 +422,59 @@ class SbatchDriver:
                 return [
                     uid
                     for uid, name in self._channels
-                    if name == cluster.name and self._live(uid, cluster) is not None
+                    if name == cluster.name and self._live_channel(uid, cluster) is not None
                 ]
             case _:
                 return sorted(cluster.users)
 
-    def _live(self, uid: str, cluster: Cluster) -> Channel | None:
+    def _live_channel(self, uid: str, cluster: Cluster) -> Channel | None:
         channel = self._channels.get((uid, cluster.name))
         return None if channel is None or channel.closed else channel
 
     def _channel(self, uid: str, cluster: Cluster) -> Channel:
-        """Raises Refusal("signInNeeded" | "agentUnavailable")."""
-        live = self._live(uid, cluster)
+        """Return the channel of a user. Raises Refusal("signInNeeded" | "agentUnavailable")."""
+        live = self._live_channel(uid, cluster)
         if live is not None:
             return live
         if cluster.access == "ssh":
             raise Refusal(
-                "signInNeeded", f"nobody is signed in to the cluster {cluster.name} as this user"
+                "signInNeeded", f"this user is not signed in to the cluster {cluster.name}"
             )
         channel = self._channels[uid, cluster.name] = local_channel(cluster, uid)
         return channel
 
-    def _way(self, handle: Handle) -> tuple[AgentKey, Cluster, Channel]:
+    def _resolve(self, handle: Handle) -> tuple[AgentKey, Cluster, Channel]:
         if "key" not in handle:
-            raise Refusal("agentUnavailable", "its handle does not say whose it is")
+            raise Refusal("agentUnavailable", "the agent's handle has no agent key")
         key = parse_agent_key(handle["key"])
         cluster = self._cluster(key.host)
         return key, cluster, self._channel(key.uid, cluster)
 
-    async def _site(
+    async def _login_node(
         self, uid: str, cluster: Cluster, channel: Channel, *, secs: float = float("inf")
     ) -> LoginNode:
-        """secs: code that was sent may have been taken away since; it was seen no longer ago."""
-        known = self._sites.get((uid, cluster.name))
+        """Return the login node, prepared if needed. secs: maximum age of the last check that the
+        sent code still exists.
+        """
+        known = self._login_nodes.get((uid, cluster.name))
         if (
             known is not None
             and known[0] is channel
             and (known[1].code is None or time.monotonic() - known[2] < secs)
         ):
             return known[1]
-        site = await look(channel, cluster, self._deployment, self._codes)
-        self._sites[uid, cluster.name] = channel, site, time.monotonic()
+        site = await prepare(channel, cluster, self._deployment, self._codes)
+        self._login_nodes[uid, cluster.name] = channel, site, time.monotonic()
         return site
 
-    def _forget(self, key: AgentKey) -> None:
-        """Something is wrong there: the next try looks at all of it again."""
-        self._sites.pop((key.uid, key.host), None)
+    def _forget_login_node(self, key: AgentKey) -> None:
+        """After an error, let the next try check everything again."""
+        self._login_nodes.pop((key.uid, key.host), None)
         self._codes.tried.clear()
 
-    # ---- what a start is told
+    # ---- the start request
 
-    async def _request(
+    async def _start_request(
         self, spec: AgentSpec, cluster: Cluster, channel: Channel, site: LoginNode
     ) -> dict[str, Any]:
         key, folder = spec.key, site.folder(spec.key)
@@ -478,7 +489,7 @@ class SbatchDriver:
             "cacheDir": f"{site.base}/agent",
             "addressFile": str(self._root / "agents.json") if own_file else f"{folder}/agents.json",
             "batch": {
-                "cluster": msgspec.to_builtins(_for_agents(cluster)),
+                "cluster": msgspec.to_builtins(_without_private_settings(cluster)),
                 "deployment": self._deployment,
             },
             "paths": [[self._user_root, cluster.user_root or f"{site.base}/user"]],
@@ -493,35 +504,37 @@ class SbatchDriver:
             "move": cluster.link == "ssh",
             "code": site.code,
             "config": {**keeper, "agent": agent, "lease": {"renewSecs": self._lease["renewSecs"]}},
-            **await self._addressed(cluster, channel, site, key),
+            **await self._address_for_agent(cluster, channel, site, key),
         }
 
-    async def _addressed(
+    async def _address_for_agent(
         self, cluster: Cluster, channel: Channel, site: LoginNode, key: AgentKey
     ) -> dict[str, Any]:
-        """The address for the agent; a link through the connection is made."""
+        """Return the supervisor's address for the agent. Creates the socket through the connection
+        if the link needs one.
+        """
         link = agent_address.link(cluster, await asyncio.to_thread(self._read_address))
         if link.through:
-            made = self._forwards.get(key)
-            if made is None or made[:3] != (channel, link.host, link.port):
+            forward = self._forwards.get(key)
+            if forward is None or forward[:3] != (channel, link.host, link.port):
                 path = await socket_path(channel, site.folder(key), cluster.call_secs)
                 await channel.forward(path, link.host, link.port)
-                made = self._forwards[key] = channel, link.host, link.port, path
-            link.said["link"] = made[3]
+                forward = self._forwards[key] = channel, link.host, link.port, path
+            link.address["link"] = forward[3]
         return {
-            "address": link.said,
+            "address": link.address,
             "ca": None if link.ca is None else await asyncio.to_thread(Path(link.ca).read_text),
         }
 
-    async def _keep_logs(self, key: AgentKey, answer: dict[str, Any]) -> None:
+    async def _store_logs(self, key: AgentKey, answer: dict[str, Any]) -> None:
         if "before" not in answer:
             return
-        how = answer.get("error") or (
-            "started" if answer.get("started") else "another start was faster"
+        outcome = answer.get("error") or (
+            "started" if answer.get("started") else "another start was first"
         )
         try:
-            said = read_as(Logs, answer, self._cluster(key.host))
-            before, output = said.before, said.output + f"{how}\n".encode()
+            logs = parse_answer(StartLogs, answer, self._cluster(key.host))
+            before, output = logs.before, logs.output + f"{outcome}\n".encode()
             await asyncio.to_thread(
                 log_archive.keep,
                 self._user_root,
@@ -533,21 +546,21 @@ class SbatchDriver:
                 now=time.time(),
             )
         except (Refusal, OSError) as e:
-            self._log("the logs of {} cannot be kept: {}", str(key), e, uid=key.uid)
+            self._log("cannot store the logs of {}: {}", str(key), e, uid=key.uid)
 
 
-def _for_agents(cluster: Cluster) -> Cluster:
-    """Without what is nobody's business there: other users' names, and how one signs in."""
+def _without_private_settings(cluster: Cluster) -> Cluster:
+    """Remove other users' names and the sign-in settings."""
     return msgspec.structs.replace(cluster, users={}, login=())
 
 
 def _options(cluster: Cluster) -> list[str]:
-    """The defaults of a cluster, as options of sbatch."""
-    d = cluster.defaults
+    """Return the defaults of a cluster as sbatch options."""
+    defaults = cluster.defaults
     named = {
-        "partition": d.partition,
-        "account": d.account,
-        "qos": d.qos,
-        "constraint": d.constraint,
+        "partition": defaults.partition,
+        "account": defaults.account,
+        "qos": defaults.qos,
+        "constraint": defaults.constraint,
     }
     return [f"--{name}={value}" for name, value in named.items() if value is not None]

@@ -1,5 +1,4 @@
-"""What an agent's log on the cluster said before each start, and what the start itself said, kept
-beside the user's runs here.
+"""Archive of an agent's previous log and of the output of its start, beside the user's runs.
 
 <user_root>/<uid>/agent-sbatch/<host>/<YYYYmmddHHMMSS>-remote.log and -start.log
 """
@@ -26,22 +25,22 @@ def keep(
     *,
     now: float,
 ) -> None:
-    """The user may write to his folder: no link is followed. Raises OSError."""
+    """Store both logs. Follows no link, as the user may write to the folder. Raises OSError."""
     fd = _folder(user_root, (uid, "agent-sbatch", host))
     try:
         stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(now))
-        while _there(fd, f"{stamp}-start.log"):  # two within a second; names stay in order
+        while _exists(fd, f"{stamp}-start.log"):  # a second start within a second gets a later name
             now += 1
             stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(now))
-        for what, data in (("remote", remote), ("start", start)):
-            _write(fd, f"{stamp}-{what}.log", _shown(data, redactor))
+        for kind, data in (("remote", remote), ("start", start)):
+            _write(fd, f"{stamp}-{kind}.log", _redact(data, redactor))
         _prune(fd)
     finally:
         os.close(fd)
 
 
-def _shown(data: bytes, redactor: Redactor) -> bytes:
-    """Without secrets, and its end where it is long."""
+def _redact(data: bytes, redactor: Redactor) -> bytes:
+    """Return the text without secrets. A long text keeps only its end."""
     text = redactor.text(data.decode("utf-8", "replace")).encode()
     if len(text) <= MOST_BYTES:
         return text
@@ -62,7 +61,7 @@ def _folder(root: str, parts: Sequence[str]) -> int:
     return fd
 
 
-def _there(fd: int, name: str) -> bool:
+def _exists(fd: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -82,9 +81,9 @@ def _write(folder: int, name: str, data: bytes) -> None:
 
 
 def _prune(fd: int) -> None:
-    """The names of one kind are in order of time."""
-    for what in ("-remote.log", "-start.log"):
-        for name in sorted(n for n in os.listdir(fd) if n.endswith(what))[:-KEPT]:
+    """Delete the oldest files of each kind. Names sort by time."""
+    for kind in ("-remote.log", "-start.log"):
+        for name in sorted(n for n in os.listdir(fd) if n.endswith(kind))[:-KEPT]:
             with contextlib.suppress(OSError):
                 if stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     os.unlink(name, dir_fd=fd)

@@ -26,7 +26,7 @@ from ..process.counters import Counters
 from .sign_in_throttle import SignInThrottle, folded
 
 if TYPE_CHECKING:
-    from ...drivers.sbatch.ssh.sign_in import Credentials
+    from ...drivers.sbatch.ssh.credentials import Credentials
 
 DRIVER = "sbatch"
 #: An attempt may take so long; agents are not waited for.
@@ -324,7 +324,7 @@ def _who(request: SbatchLogin) -> tuple[str, str]:
 
 def _credentials(request: SbatchLogin) -> "Credentials":
     try:
-        from ...drivers.sbatch.ssh.sign_in import (
+        from ...drivers.sbatch.ssh.credentials import (
             Credentials,  # what it needs is loaded where somebody signs in
         )
     except ImportError as e:

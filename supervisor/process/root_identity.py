@@ -24,7 +24,7 @@ from ...db.maintenance.checkpoints import identity
 from ...db.maintenance.verification import store_path
 from ...db.records.record_files import FOLDER as RECORDS
 from ...db.sqlite.opening import never_used, system_events
-from ...drivers.keeper_lock import keeps, locked
+from ...drivers.keeper_lock import locked, owns
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
 from ...runtime import processes
@@ -143,7 +143,7 @@ def foreign_agents(root: Path) -> Iterator[str]:
         elsewhere, pid = data.get("folder") not in (None, os.path.realpath(folder)), _live_pid(data)
         if pid is not None and elsewhere and locked(folder):
             yield f"{folder} was moved from {data['folder']} while its keeper runs; move it back, or end keeper and jobs: kill {pid}"
-        elif pid is not None and not keeps(folder, data["startTicks"], data.get("folder")):
+        elif pid is not None and not owns(folder, data["startTicks"], data.get("folder")):
             yield f"{folder} is a copy: its keeper, pid {pid}, {_owner(data)} and runs there. {_remedy(root)}"
         elif elsewhere and (job := _live_job(folder)):
             yield f"{folder} is a copy: its job with pid {job} {_owner(data)} and runs there. {_remedy(root)}"

@@ -16,9 +16,9 @@ from login_nodes import Sshd, Users
 from slurm_cluster import ACCOUNT, Sites, Slurm
 from supervisor_process import Site, req_id, shell, until
 
-from jobscribe.agent.batch.cluster_facts import news
+from jobscribe.agent.batch.cluster_facts import cluster_status
 from jobscribe.agent.batch.command_runner import Commands
-from jobscribe.agent.slurm.sbatch_directives import of_wishes
+from jobscribe.agent.slurm.sbatch_directives import request_lines
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters
@@ -34,7 +34,9 @@ Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def told(slurm: Slurm, users: Users, who: str = "alice") -> ClusterStatus:
     """What this user's agent would tell of the cluster."""
-    return asyncio.run(news(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env})))
+    return asyncio.run(
+        cluster_status(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env}))
+    )
 
 
 def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:
@@ -46,7 +48,7 @@ def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:
 
 def tried(slurm: Slurm, users: Users, wishes: BatchRequest, secs: float | None = None) -> str:
     """Slurm's own word about this, with nothing submitted: nothing where it would take it."""
-    lines = of_wishes(wishes, allowed=LAB.directives, time_limit_secs=secs)
+    lines = request_lines(wishes, allowed=LAB.directives, time_limit_secs=secs)
     options = [line.removeprefix("#SBATCH ").replace('"', "") for line in lines]
     said = users.run(
         "alice",

@@ -14,7 +14,8 @@ import pytest
 from login_nodes import Sshd
 
 from jobscribe.drivers.sbatch.login_node.channel import ChannelError
-from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.credentials import Credentials
+from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
 from jobscribe.protocol.errors import Refusal
@@ -110,7 +111,7 @@ async def test_every_way_in(sshd: Sshd, name: str) -> None:
         (
             "one",
             {"password": "no", "code": "000000"},
-            "did not accept the password with the one-time code behind it of",
+            "did not accept the password with the one-time code after it of",
         ),
         ("two", {"code": "000000"}, "did not accept the password and the one-time code of"),
         ("keycode", {"code": "000000"}, "but not the one-time code of"),
@@ -150,7 +151,7 @@ async def test_questions_that_cannot_be_answered_cost_no_failure(sshd: Sshd) -> 
     sentence = await refused(sshd, "one", password=sshd.users.password)
     assert "asks 'Password + OTP', both in one answer, and no one-time code was given" in sentence
     assert "accepted the key" in await refused(sshd, "keycode", key=sshd.users.key.read_text())
-    assert "takes none of what was given: publickey" in await refused(
+    assert "accepts none of the given credentials: it offers publickey" in await refused(
         sshd, "key", password=sshd.users.password
     )
     assert failures(sshd, "one") == before
@@ -170,7 +171,7 @@ async def test_accounts_that_are_over_are_told_as_what_they_are(sshd: Sshd) -> N
     assert "to be changed first" in await refused(sshd, "stale", key=sshd.users.key.read_text())
     sentence = await refused(sshd, "nologin", password=password)
     assert (
-        "executes no commands for this account" in sentence
+        "runs no commands for this account" in sentence
         and "This account is currently not available" in sentence
     )
 
@@ -245,7 +246,7 @@ async def test_a_hung_server_is_told_and_a_dead_connection_is_noticed(sshd: Sshd
         sentence = await refused(
             sshd, "bob", cluster(sshd.login(), call_secs=1.0), why="signInUnreachable", key=key
         )
-        assert "accepted the connection, but did not go on within 1 s" in sentence
+        assert "accepted the connection, but did not answer within 1 s" in sentence
         await asyncio.wait_for(ended.wait(), 30)
         sshd.thaw("main")
         with pytest.raises(ChannelError):

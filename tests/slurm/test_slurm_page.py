@@ -128,7 +128,7 @@ def test_one_that_waits(walk: Walk) -> None:
         walk.at.running(holder)
         waits = walk.submit("Ja5nV0rC", "true", **everywhere)
         walk.at.until(
-            waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is the next"
+            waits, lambda said: said.get("batch", {}).get("reason") == "Resources", "it is next"
         )
         walk.section("A run that waits in Slurm's queue")
     finally:

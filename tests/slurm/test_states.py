@@ -221,7 +221,7 @@ def its_limit_in_full_minutes(stage: Stage) -> None:
         sentence=["its time limit of 3 s"],
         evidence=["full minutes: 60 s"],
         tries=["longer time limit"],
-        never=["outside this system", "unix user"],
+        never=["not by jobscribe", "unix user"],
     )
     assert said["exit"]["stopReason"] == "timeLimit" and said["canceledAfterSecs"] == 3
     (job,) = until(
@@ -310,7 +310,7 @@ def canceled_by_an_operator(stage: Stage) -> None:
         "scheduler",
         "CANCELLED",
         nap=nap,
-        sentence=["canceled by unix user", "outside this system"],
+        sentence=["canceled by unix user", "not by jobscribe"],
         never=["before it had started"],
     )
     assert said["batch"]["canceledBy"] == bob, said["batch"]
@@ -324,11 +324,11 @@ def held_and_let_go(stage: Stage) -> None:
     said = stage.waits_for(run, "BeginTime")
     assert (
         said["batch"]["startsAt"] > said["batch"]["submittedAt"] + 3000
-        and "its time to begin" in said["jobStatusMessage"]
+        and "its begin time" in said["jobStatusMessage"]
     )
     stage.slurm.hold(job := stage.job(run))
     said = stage.waits_for(run, "JobHeldAdmin")
-    assert "holds it back" in said["jobStatusMessage"]
+    assert "it is held on behalf" in said["jobStatusMessage"]
     why = stage.why(run)
     assert (
         why["cause"] == "slurm"
@@ -358,8 +358,8 @@ def put_into_the_queue_again(stage: Stage) -> None:
         "scheduler",
         "CANCELLED",
         nap=nap,
-        sentence=["queue again after it had started", "nothing is run a second time"],
-        never=["unix user", "outside this system"],
+        sentence=["requeued in Slurm after it had started", "nothing is run a second time"],
+        never=["unix user", "not by jobscribe"],
     )
     assert stage.site.output(run).body == b"once\n" and said["batch"]["restarts"] == 1, said
 
@@ -506,7 +506,7 @@ def never(stage: Stage, run: dict[str, object], nap: str, reason: str, *sentence
         exit=("start", None, None),
         nap=nap,
         ran=False,
-        sentence=["it would wait for ever", reason, *sentence],
+        sentence=["it can never start", reason, *sentence],
         tries=["jobscribe cluster list"],
         never=["canceled by"],
     )
@@ -528,7 +528,7 @@ def dependency_never_satisfied(stage: Stage) -> None:
         f"dependency=afterok:{failed}",
         "starttime=now",
     )
-    never(stage, run, nap, "DependencyNeverSatisfied", "did not end as it had to")
+    never(stage, run, nap, "DependencyNeverSatisfied", "dependency can never be satisfied")
 
 
 @play

@@ -187,7 +187,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
         "unknown",
         "SIGKILL",
         "actor unknown",
-        "the kernel log of its node cannot be seen from here",
+        "the agent cannot read the kernel log of the node",
         tries="look for what kills",
     )
 
@@ -280,7 +280,7 @@ def others_are_before_it(stage: Stage) -> None:
         "slurm",
         "certain",
         "(Resources)",
-        "it is the next",
+        "it is next",
         tries="nothing needs to be done",
     )
     read(
@@ -289,7 +289,7 @@ def others_are_before_it(stage: Stage) -> None:
         "slurm",
         "certain",
         "(Priority)",
-        "others are before it",
+        "other jobs are before it",
         tries="nothing needs to be done",
     )
     read(

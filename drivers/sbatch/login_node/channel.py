@@ -1,7 +1,7 @@
-"""How commands are executed on a login node as a user: the seam, and the way without ssh, where
-this machine is one.
+"""Channel that runs commands on a login node as a user: the protocol, and the implementation
+without ssh for a machine of the cluster.
 
-No secret is ever in an argument or in an environment: whatever is secret goes in by stdin.
+No secret is in an argument or in an environment: secrets travel through stdin.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
 from ....runtime.child_processes import close_pipes, gone, tell_group
 
-#: More of an answer is not kept.
+#: Maximum output that is kept (bytes).
 OUT_BYTES = 4 << 20
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-#: What has not ended this long after its signal is left to itself.
+#: Time to wait for a process after each signal (seconds).
 _KILL_SECS = 2.0
-#: It has ended, and somebody keeps its output open: a daemon that a login has started. Nobody waits
-#: longer for him than this.
-_STRAGGLER_SECS, _LOOK_SECS = 1.0, 0.02
+#: After the process has ended, time to wait for its output pipes: a daemon of a login may hold them
+#: open (seconds).
+_STRAGGLER_SECS, _POLL_SECS = 1.0, 0.02
 
 
-class Ran(NamedTuple):
-    """code: as a shell would say it; below zero: ended by this signal."""
+class CommandResult(NamedTuple):
+    """Result of a command. code: exit code as in a shell; negative: killed by this signal."""
 
     code: int
     out: bytes
@@ -35,9 +35,7 @@ class Ran(NamedTuple):
 
 
 class ChannelError(Exception):
-    """The login node cannot be reached, or does not answer in time. Whether the command was
-    executed nobody knows.
-    """
+    """The login node is unreachable or did not answer in time. The command may have run."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -45,8 +43,8 @@ class ChannelError(Exception):
 
 
 class Channel(Protocol):
-    """user: the unix user there. host: which machine it is, in words. closed: it is of no use any
-    more; a new one is needed.
+    """A way to one login node. user: the unix user there. host: name of the machine for people.
+    closed: the channel can no longer be used.
     """
 
     user: str
@@ -55,32 +53,34 @@ class Channel(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    async def run(self, argv: Sequence[str], stdin: bytes = b"", secs: float = 30.0) -> Ran:
-        """Execute and wait. Raises ChannelError. When the time is over nobody waits any longer; the
-        command may go on.
+    async def run(
+        self, argv: Sequence[str], stdin: bytes = b"", secs: float = 30.0
+    ) -> CommandResult:
+        """Run a command and wait. Raises ChannelError, also after `secs`; the command may then
+        continue.
         """
 
     async def forward(self, path: str, host: str, port: int) -> None:
-        """From now on a unix socket at this path there leads to this address as seen from here.
-        Raises ChannelError. Again: replaces.
+        """Forward a unix socket at `path` there to an address as seen from here. Replaces an
+        earlier forward. Raises ChannelError.
         """
 
     async def close(self) -> None:
-        """Idempotent. What was started there lives on."""
+        """Close the channel. Idempotent. Started processes continue."""
 
 
 class LocalChannel:
-    """A Channel on this machine. prefix: how to become the user, such as `sudo -n -H -u USER --`;
-    empty: it is the own one already.
+    """A `Channel` on this machine. prefix: command to become the user, such as `sudo -n -H -u USER
+    --`; empty for the own user.
     """
 
     def __init__(self, prefix: Sequence[str], user: str | None = None) -> None:
-        """user: whom the prefix leads to."""
+        """user: the user that the prefix leads to."""
         try:
             self._account = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
         except KeyError:
-            who = f"number {os.geteuid()}" if user is None else f"named {user}"
-            raise ChannelError(f"there is no unix user {who} on this machine") from None
+            account = f"number {os.geteuid()}" if user is None else f"named {user}"
+            raise ChannelError(f"there is no unix user {account} on this machine") from None
         self.user, self.host = self._account.pw_name, os.uname().nodename
         self._prefix = tuple(prefix)
         self._closed = False
@@ -89,11 +89,13 @@ class LocalChannel:
     def closed(self) -> bool:
         return self._closed
 
-    async def run(self, argv: Sequence[str], stdin: bytes = b"", secs: float = 30.0) -> Ran:
-        what = [*self._prefix, *argv]
+    async def run(
+        self, argv: Sequence[str], stdin: bytes = b"", secs: float = 30.0
+    ) -> CommandResult:
+        command = [*self._prefix, *argv]
         try:
             process = await asyncio.create_subprocess_exec(
-                *what,
+                *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -104,54 +106,54 @@ class LocalChannel:
         except OSError as e:
             if self._prefix or e.errno not in (2, 13):
                 raise ChannelError(
-                    f"{what[0]} cannot be executed on this machine: {e.strerror}"
+                    f"cannot run {command[0]} on this machine: {e.strerror}"
                 ) from None
-            return Ran(
-                126 if e.errno == 13 else 127, b"", f"{what[0]}: {e.strerror}".encode()
-            )  # as a shell says it
+            shell_code = 126 if e.errno == 13 else 127
+            return CommandResult(shell_code, b"", f"{command[0]}: {e.strerror}".encode())
         try:
             async with asyncio.timeout(secs):
-                out, err = await _spoken(process, stdin)
+                out, err = await _communicate(process, stdin)
                 while process.returncode is None:  # noqa: ASYNC110
-                    await asyncio.sleep(_LOOK_SECS)
-                return Ran(process.returncode, out, err)
+                    await asyncio.sleep(_POLL_SECS)
+                return CommandResult(process.returncode, out, err)
         except TimeoutError:
             raise ChannelError(f"{argv[0]} on {self.host} did not end within {secs:g} s") from None
         finally:
-            await _ended(process)
+            await _stop(process)
 
     async def forward(self, path: str, host: str, port: int) -> None:
         raise ChannelError(
-            "the link `ssh` goes through a user's ssh connection, and nobody signs in to this machine by ssh"
+            "the link `ssh` needs a user's ssh connection, but this cluster is used without ssh: "
+            "choose another `link`"
         )
 
     async def close(self) -> None:
         self._closed = True
 
     def _environment(self) -> dict[str, str]:
-        """What a login gives. Nothing of this process's own: users must not see it, and `runuser`
-        would pass all of it on.
+        """Return a login's environment. Nothing of this process's own is passed on: users must not
+        see it, and `runuser` would pass all of it.
         """
-        who = self._account
+        account = self._account
         kept = {k: os.environ[k] for k in ("LANG", "LC_ALL", "TZ") if k in os.environ}
         path = _PATH if self._prefix else os.environ.get("PATH", _PATH)
         return {
             **kept,
-            "HOME": who.pw_dir,
-            "USER": who.pw_name,
-            "LOGNAME": who.pw_name,
-            "SHELL": who.pw_shell or "/bin/sh",
+            "HOME": account.pw_dir,
+            "USER": account.pw_name,
+            "LOGNAME": account.pw_name,
+            "SHELL": account.pw_shell or "/bin/sh",
             "PATH": path,
         }
 
 
-async def _spoken(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[bytes, bytes]:
+async def _communicate(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[bytes, bytes]:
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     out, err = bytearray(), bytearray()
     pipes = [
-        _capped(process.stdout, out),
-        _capped(process.stderr, err),
-        _written(process.stdin, stdin),
+        _read_capped(process.stdout, out),
+        _read_capped(process.stderr, err),
+        _write(process.stdin, stdin),
     ]
     tasks = [asyncio.ensure_future(pipe) for pipe in pipes]
     left = _STRAGGLER_SECS
@@ -165,21 +167,21 @@ async def _spoken(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[by
             task.cancel()
 
 
-async def _written(pipe: asyncio.StreamWriter, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not want all of it
+async def _write(pipe: asyncio.StreamWriter, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not read all input
         pipe.write(data)
         await pipe.drain()
         pipe.close()
 
 
-async def _capped(pipe: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read_capped(pipe: asyncio.StreamReader, kept: bytearray) -> None:
     while data := await pipe.read(1 << 16):
         kept += data[: OUT_BYTES - len(kept)]
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Nobody waits for it any more. A prefix may have made it another user's: then it ends by
-    itself, at the end of its pipes.
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """Stop an unfinished process. A process of another user (after a prefix) ends when its pipes
+    close.
     """
     if process.returncode is None:
         tell_group(process, signal.SIGTERM)
@@ -189,7 +191,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def local_channel(cluster: Cluster, uid: str) -> LocalChannel:
-    """The way to this user on a cluster that this machine belongs to. Raises
+    """Return a channel to this user on a cluster of this machine. Raises
     Refusal("agentUnavailable").
     """
     try:
@@ -198,13 +200,14 @@ def local_channel(cluster: Cluster, uid: str) -> LocalChannel:
         user = cluster.users.get(uid)
         if user is None:
             raise ChannelError(
-                f"it is not said which unix user {uid} is; the operator adds it to `users` of the cluster"
+                f"no unix user is configured for {uid}; "
+                "the operator adds one to `users` of the cluster"
             )
-        how = (
+        prefix = (
             ("sudo", "-n", "-H", "-u", user, "--")
             if cluster.access == "sudo"
             else ("runuser", "-u", user, "--")
         )
-        return LocalChannel(how, user)
+        return LocalChannel(prefix, user)
     except ChannelError as e:
         raise Refusal("agentUnavailable", f"cluster {cluster.name}: {e.sentence}") from None

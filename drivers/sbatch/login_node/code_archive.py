@@ -1,9 +1,9 @@
-"""What an agent needs where nothing of ours is installed: this package's agent side, and the four
-packages that it uses, unpacked.
+"""The code that an agent needs on a login node without jobscribe: the agent side of this package,
+and the four packages that it uses, unpacked.
 
-Those come from this process's own installation where their tags fit the Python that was found
-there, else out of wheels that the operator has put into a folder. Sent once per content: its digest
-names the folder (see agent/login_node/code_unpacker).
+The four packages come from this process's own installation if their tags fit the remote Python, or
+else from wheels in the operator's folder. Each content is sent once: its digest names the folder
+(see agent/login_node/code_unpacker).
 """
 
 import gzip
@@ -25,12 +25,12 @@ from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
 from .wheel_tags import Python, best, fits
 
-#: Folders of this package that an agent consists of.
+#: Folders of this package that an agent needs.
 OWN = ("agent", "apps", "protocol", "runtime")
-#: As setup.py has them for an agent: the least version of each.
+#: Minimum versions for an agent, as in setup.py.
 NEEDED = {"msgpack": (1, 1), "msgspec": (0, 20), "psutil": (6,), "tornado": (6, 5)}
 LEAST_PYTHON = (3, 11)
-#: Executed by any Python to find out what it is.
+#: Program for any Python, to print its properties.
 PROBE = """
 import json, os, platform, sys
 libc = ""
@@ -41,7 +41,8 @@ except (AttributeError, ValueError, OSError):
 if not libc and any("musl" in name for name in (os.listdir("/lib") if os.path.isdir("/lib") else [])):
     libc = "musl 1.2"
 print("\\n%s" % json.dumps({
-    "executable": sys.executable, "implementation": platform.python_implementation().lower(), "version": list(sys.version_info[:2]),
+    "executable": sys.executable, "implementation": platform.python_implementation().lower(),
+    "version": list(sys.version_info[:2]),
     "machine": platform.machine(), "libc": libc,
 }))
 """
@@ -50,7 +51,7 @@ _PACKAGE = Path(__file__).resolve().parents[3]
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """sizes: of every file, by its path. archive: tar, compressed."""
+    """An archive to send. sizes: of every file, by path. archive: compressed tar."""
 
     digest: str
     sizes: dict[str, int]
@@ -68,19 +69,19 @@ def this_python() -> Python:
     )
 
 
-def made_for(python: Python, cluster: Cluster) -> Code:
-    """Raises Refusal("agentUnavailable") with what is missing. Reads files: to be called in a
-    thread.
+def build_code(python: Python, cluster: Cluster) -> Code:
+    """Build the archive for this interpreter. Raises Refusal("agentUnavailable") with the missing
+    packages. Reads files: call it in a thread.
     """
-    files = _own()
-    lacking = []
+    files = _own_files()
+    missing = []
     for name in NEEDED:
-        found = _installed(name, python) or _of_wheels(name, python, cluster.wheels)
+        found = _installed(name, python) or _from_wheels(name, python, cluster.wheels)
         if found is None:
-            lacking.append(name)
+            missing.append(name)
         else:
             files |= found
-    if lacking:
+    if missing:
         where = (
             f"the wheels in {cluster.wheels} do not have"
             if cluster.wheels
@@ -89,15 +90,16 @@ def made_for(python: Python, cluster: Cluster) -> Code:
         raise Refusal(
             "agentUnavailable",
             (
-                f"cluster {cluster.name}: its Python {python.executable} ({python.tag}) cannot use the supervisor's own {', '.join(lacking)} "
-                f"({this_python().tag}), and {where} one for it"
+                f"cluster {cluster.name}: its Python {python.executable} ({python.tag}) cannot "
+                f"use the supervisor's own {', '.join(missing)} ({this_python().tag}), "
+                f"and {where} one for it"
             ),
         )
-    return _packed(files)
+    return _pack(files)
 
 
-def _own() -> dict[str, bytes]:
-    """This package, as far as an agent needs it."""
+def _own_files() -> dict[str, bytes]:
+    """Return the files of this package that an agent needs."""
     package = __name__.split(".")[0]
     out = {
         f"{package}/{f}": (_PACKAGE / f).read_bytes()
@@ -112,7 +114,7 @@ def _own() -> dict[str, bytes]:
 
 
 def _installed(name: str, python: Python) -> dict[str, bytes] | None:
-    """The files of what this process has installed, if they can be used there."""
+    """Return the files of the installed package, or None if it does not fit."""
     try:
         dist = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -135,7 +137,7 @@ def _installed(name: str, python: Python) -> dict[str, bytes] | None:
     return out or None
 
 
-def _of_wheels(name: str, python: Python, folder: str | None) -> dict[str, bytes] | None:
+def _from_wheels(name: str, python: Python, folder: str | None) -> dict[str, bytes] | None:
     try:
         wheel = None if folder is None else best(os.listdir(folder), name, python)
         if folder is None or wheel is None or _version(wheel) < NEEDED[name]:
@@ -147,7 +149,7 @@ def _of_wheels(name: str, python: Python, folder: str | None) -> dict[str, bytes
                 if not i.is_dir() and not _is_test(i.filename.split("/"))
             }
     except (OSError, zipfile.BadZipFile) as e:
-        raise Refusal("agentUnavailable", f"the wheels in {folder} cannot be read: {e}") from None
+        raise Refusal("agentUnavailable", f"cannot read the wheels in {folder}: {e}") from None
 
 
 def _version(wheel: str) -> tuple[int, ...]:
@@ -158,8 +160,8 @@ def _is_test(parts: Sequence[str]) -> bool:
     return len(parts) > 2 and parts[1] in ("test", "tests")
 
 
-def _packed(files: dict[str, bytes]) -> Code:
-    """The same bytes for the same files, whenever that is."""
+def _pack(files: dict[str, bytes]) -> Code:
+    """Pack the files. The same files always give the same bytes."""
     digest = hashlib.sha256()
     out = io.BytesIO()
     with (

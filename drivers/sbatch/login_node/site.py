@@ -1,8 +1,8 @@
-"""What a login node is like for one user: where our folder is, which Python there is, and that our
-code lies there; and how it is asked.
+"""A login node as one user sees it: our folder, the Python, the code sent there, and requests to
+`agent/login_node`.
 
-A line of JSON goes to `agent/remote` by stdin and one comes back. What a login prints besides is
-passed over.
+A request is one line of JSON through stdin, and the answer is one line. Other output of a login is
+ignored.
 """
 
 import asyncio
@@ -19,44 +19,43 @@ import msgspec
 from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
 from ....protocol.ids import printable
-from .channel import Channel, Ran
-from .code_archive import LEAST_PYTHON, PROBE, Code, made_for
+from .channel import Channel, CommandResult
+from .code_archive import LEAST_PYTHON, PROBE, Code, build_code
 from .wheel_tags import Python
 
 MARK = "@@jobscribe@@ "
 _PACKAGE = __name__.split(".")[0]
-#: A profile may take so long; of one that hangs (on a lock that somebody left, on a file system)
-#: nothing is taken.
+#: Time limit for a login profile (seconds). A profile that hangs on a lock or a file system is
+#: skipped.
 _PROFILE_SECS = 12
-#: What a login shell has set, however it has to be asked: not every shell takes both options
-#: together.
+#: Prints the environment of a login shell. Not every shell accepts both options together.
 _LOGIN = f"""
 s=${{SHELL:-/bin/sh}}; ask='echo; echo "{MARK}"; env -0'
 t=; command -v timeout >/dev/null 2>&1 && t='timeout -k 1 {_PROFILE_SECS}'
 $t "$s" -l -c "$ask" </dev/null 2>/dev/null || $t "$s" -c "$ask" </dev/null 2>/dev/null || /bin/sh -c "$ask" </dev/null
 """
 _UNPACKING = Path(__file__).resolve().parents[3] / "agent" / "login_node" / "code_unpacker.py"
-#: Reads the text of agent/login_node/code_unpacker.py and executes it; the rest of stdin is what
-#: that wants.
+#: Reads the text of agent/login_node/code_unpacker.py from stdin and executes it. The code unpacker
+#: reads the rest of stdin.
 _FEEDER = (
     "import sys;n=int(sys.stdin.buffer.readline());"
     "exec(compile(sys.stdin.buffer.read(n),'code_unpacker.py','exec'),{'__name__':'__main__'})"
 )
 _NAME = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-#: Of the login's own environment keeper and agent get these.
-_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
-#: Code for a slow connection may take longer than a question.
+#: Variables of the login environment that keeper and agent get.
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
+#: Time limit for sending code, which is long for slow connections (seconds).
 _SEND_SECS = 300.0
-#: More of a sentence from there is not told.
-_TOLD = 500
+#: Maximum length of a sentence from there (characters).
+_ERROR_CHARS = 500
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 T = TypeVar("T")
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A keeper that was started, or was there. started: neither is on record before it is of this
-    form.
+class StartResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A keeper that was started or already ran. An answer of another form is refused before it is
+    recorded.
     """
 
     number: _Number
@@ -67,26 +66,30 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: bool
 
 
-class Logs(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a start: the log as it was before, and what was said meanwhile."""
+class StartLogs(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a start: the previous agent log, and the output of the start."""
 
     before: bytes = b""
     output: bytes = b""
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
+class FindResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `find`."""
+
     state: Literal["alive", "gone", "unknown"]
     detail: str
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `tail`: bytes of a file and its size (bytes)."""
+
     data: Annotated[bytes, msgspec.Meta(max_length=1 << 20)]
     size: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
-    """base: our folder there. code: the digest of what was sent; None: the supervisor's own
-    installation is used.
+    """One login node. base: our folder there. code: digest of the sent code; None: the supervisor's
+    own installation is used.
     """
 
     base: str
@@ -99,8 +102,8 @@ class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeCache:
-    """What is sent, by the Python that it is for: made once. tried: where it was seen to work; one
-    user's try shows that for all.
+    """Built code archives by interpreter. tried: combinations that were probed successfully; one
+    user's probe counts for all.
     """
 
     def __init__(self) -> None:
@@ -110,33 +113,37 @@ class CodeCache:
     async def code(self, python: Python, cluster: Cluster) -> Code:
         key = (python.implementation, python.version, python.machine, python.libc, cluster.wheels)
         if key not in self._made:
-            self._made[key] = await asyncio.to_thread(made_for, python, cluster)
+            self._made[key] = await asyncio.to_thread(build_code, python, cluster)
         return self._made[key]
 
 
-async def look(channel: Channel, cluster: Cluster, deployment: str, codes: CodeCache) -> LoginNode:
-    """Raises Refusal("agentUnavailable"), ChannelError."""
-    login = await _login(channel, cluster)
-    base = f"{expanded(cluster, login).rstrip('/')}/jobscribe-{deployment}"
-    environment = {k: login[k] for k in _KEPT if k in login} | cluster.environment
+async def prepare(
+    channel: Channel, cluster: Cluster, deployment: str, codes: CodeCache
+) -> LoginNode:
+    """Prepare a login node: find our folder and a Python, and send the code if it is missing.
+    Raises Refusal("agentUnavailable"), ChannelError.
+    """
+    login = await _login_environment(channel, cluster)
+    base = f"{expand_folder(cluster, login).rstrip('/')}/jobscribe-{deployment}"
+    environment = {k: login[k] for k in _KEPT_VARIABLES if k in login} | cluster.environment
     if cluster.access == "account":
         own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         return LoginNode(base=base, python=sys.executable, environment=environment | own)
-    python = await _python(channel, cluster, environment)
-    code = await _sent(channel, cluster, python, base, await codes.code(python, cluster))
+    python = await _find_python(channel, cluster, environment)
+    code = await _send_code(channel, cluster, python, base, await codes.code(python, cluster))
     own = {"PYTHONPATH": f"{base}/code/{code}"}
     site = LoginNode(base=base, python=python.executable, environment=environment | own, code=code)
-    if (way := (cluster.name, channel.host, python.executable, code)) not in codes.tried:
-        there = await ask(channel, cluster, site, "probe", {"base": base})
-        if there["missing"] is not None:
-            raise Refusal("agentUnavailable", f"cluster {cluster.name}: {there['missing']}")
-        codes.tried.add(way)
+    if (probe_key := (cluster.name, channel.host, python.executable, code)) not in codes.tried:
+        probe = await call(channel, cluster, site, "probe", {"base": base})
+        if probe["missing"] is not None:
+            raise Refusal("agentUnavailable", f"cluster {cluster.name}: {probe['missing']}")
+        codes.tried.add(probe_key)
     return site
 
 
-def expanded(cluster: Cluster, login: Mapping[str, str]) -> str:
-    """The cluster's folder, as a shell would read it there; nothing is executed for it. Raises
-    Refusal("agentUnavailable").
+def expand_folder(cluster: Cluster, login: Mapping[str, str]) -> str:
+    """Expand `~` and variables in the cluster's folder as a shell there would, without executing
+    anything. Raises Refusal("agentUnavailable").
     """
     folder = cluster.folder
     if folder == "~" or folder.startswith("~/"):
@@ -144,18 +151,22 @@ def expanded(cluster: Cluster, login: Mapping[str, str]) -> str:
     for match in _NAME.finditer(folder):
         name = match[1] or match[2]
         if not login.get(name):
-            sentence = f"cluster {cluster.name}: its folder is {cluster.folder}, and a login shell there does not set {name}"
-            raise Refusal("agentUnavailable", sentence)
+            raise Refusal(
+                "agentUnavailable",
+                f"cluster {cluster.name}: its folder is {cluster.folder}, "
+                f"but a login shell there does not set {name}",
+            )
     path = os.path.normpath(_NAME.sub(lambda m: login[m[1] or m[2]], folder))
     if not path.startswith("/") or "\n" in path or "\0" in path:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: its folder {cluster.folder} is {path!r} there, no absolute path",
+            f"cluster {cluster.name}: its folder {cluster.folder} expands to {path!r} there, "
+            "which is not an absolute path",
         )
     return path
 
 
-async def ask(
+async def call(
     channel: Channel,
     cluster: Cluster,
     site: LoginNode,
@@ -163,8 +174,10 @@ async def ask(
     request: dict[str, Any],
     secs: float | None = None,
 ) -> dict[str, Any]:
-    """One verb of agent/remote; an answer with `error` is one that has it. Raises
-    Refusal("agentUnavailable"), ChannelError.
+    """Call one verb of agent/login_node. `start` returns an answer with `error`; for other verbs an
+    error is raised.
+
+    Raises Refusal("agentUnavailable"), ChannelError.
     """
     argv = [*_env(site.environment), site.python, "-P", "-m", f"{_PACKAGE}.agent.login_node", verb]
     ran = await channel.run(argv, json.dumps(request).encode() + b"\n", secs or cluster.call_secs)
@@ -172,40 +185,40 @@ async def ask(
     if answer is None:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: {verb} by {site.python} failed there: {_words(ran)}",
+            f"cluster {cluster.name}: {verb} by {site.python} failed there: {_last_line(ran)}",
         )
     if "error" in answer:
-        answer["error"] = told(answer["error"])
+        answer["error"] = error_text(answer["error"])
         if verb != "start":
             raise Refusal("agentUnavailable", f"cluster {cluster.name}: {answer['error']}")
     return answer
 
 
-def told(said: object) -> str:
-    """A sentence from there, for people. Whoever controls the account there may have said anything,
-    at any length.
+def error_text(text: object) -> str:
+    """Return a remote sentence for people: printable and shortened. The account's owner controls
+    the text.
     """
-    return printable(str(said))[:_TOLD]
+    return printable(str(text))[:_ERROR_CHARS]
 
 
-def read_as(kind: type[T], answer: dict[str, Any], cluster: Cluster) -> T:
-    """An answer in the form that it must have. Raises Refusal("agentUnavailable")."""
+def parse_answer(kind: type[T], answer: dict[str, Any], cluster: Cluster) -> T:
+    """Convert an answer to its type. Raises Refusal("agentUnavailable")."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as e:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: what answers there is not what was sent there: {e}",
+            f"cluster {cluster.name}: invalid answer from the login node: {e}",
         ) from None
 
 
-async def _login(channel: Channel, cluster: Cluster) -> dict[str, str]:
+async def _login_environment(channel: Channel, cluster: Cluster) -> dict[str, str]:
     ran = await channel.run(["/bin/sh", "-c", _LOGIN], secs=cluster.call_secs)
     _, mark, after = ran.out.rpartition(MARK.encode())
     if not mark:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: {_no_entry(cluster, channel)}{_words(ran)}",
+            f"cluster {cluster.name}: {_no_access(cluster, channel)}{_last_line(ran)}",
         )
     pairs = (
         entry.partition("=")
@@ -214,19 +227,24 @@ async def _login(channel: Channel, cluster: Cluster) -> dict[str, str]:
     return {name: value for name, is_set, value in pairs if is_set}
 
 
-def _no_entry(cluster: Cluster, channel: Channel) -> str:
+def _no_access(cluster: Cluster, channel: Channel) -> str:
     match cluster.access:
         case "sudo":
-            return f"sudo does not let the supervisor's user become {channel.user} (the operator adds a rule with NOPASSWD): "
+            return (
+                f"sudo does not let the supervisor's user become {channel.user} "
+                "(the operator adds a rule with NOPASSWD): "
+            )
         case "runuser":
             return f"runuser does not become {channel.user}: "
         case _:
-            return f"no command can be executed there as {channel.user}: "
+            return f"cannot run commands there as {channel.user}: "
 
 
-async def _python(channel: Channel, cluster: Cluster, environment: Mapping[str, str]) -> Python:
-    """The first one that is new enough. Found by executing it: what a name leads to is only known
-    then.
+async def _find_python(
+    channel: Channel, cluster: Cluster, environment: Mapping[str, str]
+) -> Python:
+    """Return the first configured Python that is new enough. Each is executed, because a name alone
+    does not show the version.
     """
     tried = []
     for name in cluster.pythons:
@@ -240,23 +258,26 @@ async def _python(channel: Channel, cluster: Cluster, environment: Mapping[str, 
             python = msgspec.json.decode(lines[-1] if lines else "", type=Python)
         except msgspec.DecodeError:
             tried.append(
-                f"{name}: {_words(ran)}" if ran.code not in (126, 127) else f"{name}: not there"
+                f"{name}: {_last_line(ran)}" if ran.code not in (126, 127) else f"{name}: not found"
             )
             continue
         if python.version >= LEAST_PYTHON and python.executable:
             return python
-        tried.append(f"{name}: it is {'.'.join(map(str, python.version))}")
+        tried.append(f"{name}: version {'.'.join(map(str, python.version))}")
     raise Refusal(
         "agentUnavailable",
         (
-            f"cluster {cluster.name}: there is no Python {'.'.join(map(str, LEAST_PYTHON))} or later for {channel.user} ({'; '.join(tried)}); "
+            f"cluster {cluster.name}: there is no Python {'.'.join(map(str, LEAST_PYTHON))} "
+            f"or later for {channel.user} ({'; '.join(tried)}); "
             "the operator names one in `pythons` of the cluster"
         ),
     )
 
 
-async def _sent(channel: Channel, cluster: Cluster, python: Python, base: str, code: Code) -> str:
-    """The digest, when the code lies there."""
+async def _send_code(
+    channel: Channel, cluster: Cluster, python: Python, base: str, code: Code
+) -> str:
+    """Make sure that the code is there, and return its digest."""
     for archive in (None, code.archive):
         request = {
             "base": base,
@@ -275,30 +296,30 @@ async def _sent(channel: Channel, cluster: Cluster, python: Python, base: str, c
         if answer is None or "error" in answer:
             raise Refusal(
                 "agentUnavailable",
-                f"cluster {cluster.name}: {_words(ran) if answer is None else told(answer['error'])}",
+                f"cluster {cluster.name}: {_last_line(ran) if answer is None else error_text(answer['error'])}",
             )
         if answer.get("have"):
             return code.digest
-    raise Refusal("agentUnavailable", f"cluster {cluster.name}: the code was sent and is not there")
+    raise Refusal("agentUnavailable", f"cluster {cluster.name}: the code was sent but is missing")
 
 
 def _env(environment: Mapping[str, str]) -> list[str]:
     return ["env", "-u", "PYTHONHOME", *(f"{name}={value}" for name, value in environment.items())]
 
 
-def _answer(ran: Ran) -> dict[str, Any] | None:
+def _answer(ran: CommandResult) -> dict[str, Any] | None:
     for line in reversed(ran.out.decode("utf-8", "replace").splitlines()):
         if line.startswith(MARK):
             try:
-                said = json.loads(line[len(MARK) :])
+                answer = json.loads(line[len(MARK) :])
             except (ValueError, RecursionError):
                 return None
-            return said if isinstance(said, dict) else None
+            return answer if isinstance(answer, dict) else None
     return None
 
 
-def _words(ran: Ran) -> str:
-    """The last that it said, for a person."""
+def _last_line(ran: CommandResult) -> str:
+    """Return the last line of output, for a person."""
     lines = [
         line.strip()
         for line in (ran.err or ran.out).decode("utf-8", "replace").splitlines()

@@ -1,7 +1,5 @@
-"""Which wheels a Python on another machine can use: tags, as the names of wheels and the metadata
-of installed packages bear them.
-
-Pure functions of what that Python said about itself.
+"""Compatibility of wheels with a Python on another machine, by the tags in wheel names and in the
+metadata of installed packages. Pure.
 """
 
 import re
@@ -17,9 +15,7 @@ _WHEEL = re.compile(
 
 
 class Python(msgspec.Struct, frozen=True, kw_only=True):
-    """One interpreter, as it was found. libc: "glibc 2.36" or "musl 1.2"; empty where that is not
-    known.
-    """
+    """One interpreter. libc: "glibc 2.36" or "musl 1.2"; "" if unknown."""
 
     executable: str
     implementation: str
@@ -29,7 +25,7 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tag(self) -> str:
-        """`cp311-linux_x86_64, glibc 2.36`, for people."""
+        """Return `cp311-linux_x86_64, glibc 2.36`, for people."""
         short = "cp" if self.implementation == "cpython" else self.implementation
         return f"{short}{self.version[0]}{self.version[1]}-linux_{self.machine}" + (
             f", {self.libc}" if self.libc else ""
@@ -37,11 +33,11 @@ class Python(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fits(tag: str, python: Python, ours: Python | None = None) -> bool:
-    """Can what bears this tag (`cp39-abi3-manylinux_2_17_x86_64`, perhaps with several parts joined
-    by dots) be used there?
+    """Return whether this interpreter can use a package with this tag
+    (`cp39-abi3-manylinux_2_17_x86_64`, maybe with parts joined by dots).
 
-    ours: the interpreter of the machine it was built or installed on, where that is known: plain
-    `linux` says nothing about a C library.
+    ours: the interpreter where the package was built or installed, if known. A plain `linux` tag
+    says nothing about the C library.
     """
     pythons, abis, platforms = (part.split(".") for part in tag.split("-"))
     return any(
@@ -71,18 +67,18 @@ def _platform_fits(tag: str, python: Python, ours: Python | None) -> bool:
     if tag == f"linux_{python.machine}":
         return ours is not None and (ours.machine, ours.libc) == (python.machine, python.libc)
     name = tag.removesuffix(f"_{python.machine}")
-    least = _MANYLINUX.get(name)
+    minimum = _MANYLINUX.get(name)
     kind = "glibc"
-    if least is None:
+    if minimum is None:
         match = _MANYLINUX_TAG.match(tag)
         if match is None or match[3] != python.machine:
             return False
-        least, kind = (
+        minimum, kind = (
             (int(match[1]), int(match[2])),
             "glibc" if tag.startswith("manylinux") else "musl",
         )
     found, _, version = python.libc.partition(" ")
-    return found == kind and _pair(version) >= least
+    return found == kind and _pair(version) >= minimum
 
 
 def _pair(version: str) -> tuple[int, int]:
@@ -91,7 +87,7 @@ def _pair(version: str) -> tuple[int, int]:
 
 
 def best(files: Iterable[str], name: str, python: Python) -> str | None:
-    """Of these names of wheels the newest of this package that fits."""
+    """Return the newest matching wheel of this package among these file names, or None."""
     found = []
     for file in files:
         match = _WHEEL.match(file)

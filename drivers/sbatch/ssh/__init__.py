@@ -1,1 +1,3 @@
-"""Ssh: one sentence to be written."""
+"""Sign-in to clusters by ssh with asyncssh: credentials, the authentication dialog, pinned host
+keys, and the resulting channel.
+"""

@@ -1,8 +1,8 @@
-"""The talk with one login host until it lets us in: each question is answered once, and after a
-refusal nothing more is said.
+"""The authentication dialog with one login host: each question is answered once, and after a
+refusal nothing more is sent.
 
-asyncssh asks us for answers, one method after the other, as often as the server lets it. Here is
-what ends that: whatever was sent has to be accepted, wholly or as a part, before anything else is
+asyncssh asks for answers, one method after the other, as often as the server permits. This module
+stops it: every answer must be accepted, completely or as a partial success, before the next one is
 sent.
 """
 
@@ -15,22 +15,22 @@ import asyncssh
 
 from ....protocol.errors import Refusal
 from .host_keys import PinnedKeys
-from .prompts import Meaning, asked, meaning, plain, quoted
+from .prompts import Meaning, classify_message, classify_prompt, quote_prompt, strip_control
 
-#: All that we can do; those that a cluster does not name are not used. The last two only keep their
-#: names in the list of what is offered.
+#: All supported methods; the cluster's configuration selects from them. The last two are only
+#: reported if a server offers them.
 METHODS = ("publickey", "keyboard-interactive", "password", "gssapi-with-mic", "hostbased")
-#: messages without a question that a server may send, and what is kept of its words
+#: maximum number of question rounds, and of kept characters of the server's messages
 _MAX_ROUNDS, _MAX_WORDS = 20, 4000
-#: hiding anything shorter would spoil ordinary words, and show by that what it is
+#: Shorter secrets are not masked: that would damage ordinary words and reveal the secret.
 _MIN_HIDDEN = 4
 _CANCELLED = 13  # SSH_DISCONNECT_AUTH_CANCELLED_BY_USER, RFC 4253 11.1
 Step = Literal["connect", "handshake", "methods", "question", "answer", "in"]
 
 
 class SecretRegistry:
-    """What a person typed, for as long as a sign-in lasts. A code is given to one host only, a
-    password to each host once.
+    """The secrets of one sign-in. A code is sent to one host only, and a password to each host
+    once.
     """
 
     __slots__ = ("_shown", "code", "had_code", "password")
@@ -45,8 +45,8 @@ class SecretRegistry:
 
     pkdebug_str = __repr__
 
-    def hidden(self, text: str) -> str:
-        """A server's words, should it repeat what it was told."""
+    def mask(self, text: str) -> str:
+        """Mask the secrets in a server's message."""
         for secret in self._shown:
             text = text.replace(secret, "***")
         return text
@@ -57,8 +57,8 @@ class SecretRegistry:
 
 
 class AuthDialog(asyncssh.SSHClient):
-    """With one host. `refusal`: why we broke it off, if we did. `sent`: what has been answered and
-    not been accepted yet, in words.
+    """Dialog with one host. refusal: why the dialog was stopped, if it was. sent: descriptions of
+    answers that are not accepted yet.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class AuthDialog(asyncssh.SSHClient):
         secrets: SecretRegistry,
         key: asyncssh.SSHKeyPair | None,
         pinned: PinnedKeys,
-        moved: Callable[[], None],
+        on_step: Callable[[], None],
     ) -> None:
-        """moved: called at every step; each has its own deadline."""
+        """on_step: called at every step; each step has its own deadline."""
         self.place, self._user, self._methods = place, user, methods
-        self._secrets, self._key, self._pinned, self._moved = secrets, key, pinned, moved
+        self._secrets, self._key, self._pinned, self._on_step = secrets, key, pinned, on_step
         self.step: Step = "connect"
         self.refusal: Refusal | None = None
         self.sent: list[str] = []
@@ -81,15 +81,15 @@ class AuthDialog(asyncssh.SSHClient):
         self.offered: list[str] = []
         self.lost: Callable[[], None] = lambda: None
         self._used: set[str] = set()
-        self._words: list[tuple[bool, str]] = []
+        self._messages: list[tuple[bool, str]] = []
         self._rounds = 0
         self._connection: asyncssh.SSHClientConnection | None = None
 
-    # ---- what asyncssh tells
+    # ---- callbacks of asyncssh
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self._connection = conn
-        self._go("handshake")
+        self._enter_step("handshake")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection = None
@@ -107,119 +107,121 @@ class AuthDialog(asyncssh.SSHClient):
         return False
 
     def begin_auth(self, username: str) -> None:
-        self._go("methods")
+        self._enter_step("methods")
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
-        self._hear(msg)
+        self._keep_message(msg)
 
     def auth_completed(self) -> None:
-        self._go("in")
+        self._enter_step("in")
         self.sent.clear()
-        self._drop()
+        self._forget_key()
 
-    # ---- what asyncssh asks: once for each try, and again after each failure
+    # ---- requests of asyncssh: once per try, and again after each failure
 
     def public_key_auth_requested(self) -> list[asyncssh.SSHKeyPair] | None:
-        self._before_next()
-        if self._key is None or "publickey" not in self._methods or not self._first("key"):
+        self._before_next_method()
+        if self._key is None or "publickey" not in self._methods or not self._use_once("key"):
             return None
         kind = "certificate" if self._key.has_cert else "key"
-        self._answering([f"the {kind} {_fingerprint(self._key)}"])
+        self._record_sent([f"the {kind} {_fingerprint(self._key)}"])
         return [self._key]
 
     def password_auth_requested(self) -> str | None:
-        self._before_next()
+        self._before_next_method()
         if (
             self._secrets.password is None
             or "password" not in self._methods
-            or not self._first("password")
+            or not self._use_once("password")
         ):
             return None
-        self._answering(["the password"])
+        self._record_sent(["the password"])
         return self._secrets.password
 
     def password_change_requested(self, prompt: str, lang: str) -> NoReturn:
-        self._hear(prompt)
-        self._stop(self._change_needed())
+        self._keep_message(prompt)
+        self._refuse(self._change_needed())
 
     def kbdint_auth_requested(self) -> str | None:
-        self._before_next()
-        can = self._secrets.password is not None or self._secrets.code is not None
-        return "" if can and "keyboard-interactive" in self._methods else None
+        self._before_next_method()
+        has_secret = self._secrets.password is not None or self._secrets.code is not None
+        return "" if has_secret and "keyboard-interactive" in self._methods else None
 
     def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
     ) -> list[str]:
-        self._hear(name)
-        self._hear(instructions)
+        self._keep_message(name)
+        self._keep_message(instructions)
         self._rounds += 1
         if self._rounds > _MAX_ROUNDS:
-            self._stop(
-                f"{self.place} asked more than {_MAX_ROUNDS} times; nothing more was answered"
+            self._refuse(
+                f"{self.place} asked more than {_MAX_ROUNDS} times; the dialog was stopped"
             )
         if not prompts:
             return []
-        self._go("question")
-        wanted = [asked(prompt, self._user) for prompt, _echo in prompts]
-        for (prompt, _echo), what in zip(prompts, wanted, strict=True):
-            self._answerable(what, prompt)
-        self._answering([_NAMED[what] for what in wanted])
-        return [self._answer(what) for what in wanted]
+        self._enter_step("question")
+        wanted = [classify_prompt(prompt, self._user) for prompt, _echo in prompts]
+        for (prompt, _echo), kind in zip(prompts, wanted, strict=True):
+            self._check_answerable(kind, prompt)
+        self._record_sent([_ANSWER_NAMES[kind] for kind in wanted])
+        return [self._answer(kind) for kind in wanted]
 
     # ---- one answer to each question
 
-    def _answerable(self, what: str, prompt: str) -> None:
-        """Stops where a question cannot be answered, or was answered before. Nothing of this round
-        has been sent then.
+    def _check_answerable(self, kind: str, prompt: str) -> None:
+        """Stop the dialog if this question cannot be answered or was answered before. Nothing of
+        this round has been sent then.
         """
-        question = quoted(self._secrets.hidden(prompt))
+        question = quote_prompt(self._secrets.mask(prompt))
         parts = {"both": ("password", "code"), "password": ("password",), "code": ("code",)}.get(
-            what, ()
+            kind, ()
         )
-        if what == "change":
-            self._hear(prompt)
-            self._stop(self._change_needed())
+        if kind == "change":
+            self._keep_message(prompt)
+            self._refuse(self._change_needed())
         if not parts:
-            self._stop(
-                f"{self.place} asks {question}, which is neither a password nor a one-time code; nothing was answered to it"
+            self._refuse(
+                f"{self.place} asks {question}, which is neither a password nor a one-time code; "
+                "no answer was sent"
             )
         for part in parts:
-            if not self._first(part):
-                self._stop(self._not_accepted())
-            self._there(part, question, both=what == "both")
+            if not self._use_once(part):
+                self._refuse(self._not_accepted())
+            self._require(part, question, both=kind == "both")
 
-    def _there(self, part: str, question: str, *, both: bool) -> None:
-        """Stops where a part of the answer is missing."""
+    def _require(self, part: str, question: str, *, both: bool) -> None:
+        """Stop the dialog if a part of the answer is missing."""
         if (self._secrets.password if part == "password" else self._secrets.code) is not None:
             return
         if part == "code" and self._secrets.had_code:
-            self._stop(
-                f"{self.place} asks {question} too, and the one-time code was used on the way there; a code opens one host only"
+            self._refuse(
+                f"{self.place} asks {question} too, but the one-time code was used at an earlier "
+                "host; a code is valid for one host only"
             )
         together = ", both in one answer," if both else ""
-        missing = f"no {_SAID[part]} was given, so nothing was answered; sign in with it"
-        self._stop(f"{self.place} asks {question}{together} and {missing}{self.words()}")
+        missing = f"no {_PART_NAMES[part]} was given, so no answer was sent; sign in with it"
+        self._refuse(f"{self.place} asks {question}{together} and {missing}{self.message_suffix()}")
 
-    def _answer(self, what: str) -> str:
+    def _answer(self, kind: str) -> str:
         password, code = self._secrets.password or "", self._secrets.code or ""
-        if what in ("code", "both"):
+        if kind in ("code", "both"):
             self._secrets.code = None
-        return {"password": password, "code": code, "both": password + code}[what]
+        return {"password": password, "code": code, "both": password + code}[kind]
 
-    def _first(self, part: str) -> bool:
-        """False from the second time on."""
+    def _use_once(self, part: str) -> bool:
+        """Return True on the first use only."""
         if part in self._used:
             return False
         self._used.add(part)
         return True
 
-    def _answering(self, what: list[str]) -> None:
-        """From now on this is out, until the server says what it thinks of it."""
-        self.sent += what
-        self._go("answer")
+    def _record_sent(self, answers: list[str]) -> None:
+        """Record that this is being sent, until the server accepts or refuses it."""
+        self.sent += answers
+        self._enter_step("answer")
         attempt = None if self._connection is None else self._connection.auth
         if attempt is not None:
-            # a part of several that are needed; asyncssh keeps this to itself
+            # partial success of multi-factor authentication; asyncssh has no public callback for it
             setattr(attempt, "auth_succeeded", self._part_accepted)  # noqa: B010
 
     def _part_accepted(self) -> None:
@@ -227,109 +229,119 @@ class AuthDialog(asyncssh.SSHClient):
         self.sent.clear()
         self.offered = []
 
-    def _before_next(self) -> None:
+    def _before_next_method(self) -> None:
         if self._connection is not None:
-            now = list(self._connection.get_server_auth_methods())
-            self.offered = now if len(now) > len(self.offered) else self.offered
+            methods = list(self._connection.get_server_auth_methods())
+            self.offered = methods if len(methods) > len(self.offered) else self.offered
         if self.sent:
-            self._stop(self._not_accepted())
-        self._go("methods")
+            self._refuse(self._not_accepted())
+        self._enter_step("methods")
 
-    def _stop(self, refused: str) -> NoReturn:
+    def _refuse(self, refused: str) -> NoReturn:
         self.refusal = self.refusal or Refusal("signInRefused", refused)
-        self._drop()
+        self._forget_key()
         raise asyncssh.DisconnectError(_CANCELLED, "signed out", "en")
 
-    def _drop(self) -> None:
+    def _forget_key(self) -> None:
         self._key = None
 
-    def _go(self, step: Step) -> None:
+    def _enter_step(self, step: Step) -> None:
         self.step = step
-        self._moved()
+        self._on_step()
 
     # ---- sentences
 
-    def _hear(self, text: str) -> None:
-        """What the server says, and whether something had been answered by then."""
-        text = plain(self._secrets.hidden(text), _MAX_WORDS)
+    def _keep_message(self, text: str) -> None:
+        """Keep a message of the server, and whether an answer had been sent before it."""
+        text = strip_control(self._secrets.mask(text), _MAX_WORDS)
         if (
             text
-            and sum(len(w) for _, w in self._words) < _MAX_WORDS
-            and text not in (w for _, w in self._words[-5:])
+            and sum(len(w) for _, w in self._messages) < _MAX_WORDS
+            and text not in (w for _, w in self._messages[-5:])
         ):
-            self._words.append((bool(self.sent or self.accepted), text))
+            self._messages.append((bool(self.sent or self.accepted), text))
 
-    def heard_after_answer(self) -> bool:
-        return any(after for after, _ in self._words)
+    def got_message_after_answer(self) -> bool:
+        return any(after for after, _ in self._messages)
 
-    def words(self) -> str:
-        """`. It says: ...`, or nothing. What was said after an answer means more than a notice that
-        everybody gets.
+    def message_suffix(self) -> str:
+        """Return `. HOST says: ...`, or "". Messages after an answer have priority over general
+        notices.
         """
-        after = " ".join(w for late, w in self._words if late)
-        said = plain(after or " ".join(w for _, w in self._words)).rstrip(".")
-        return f". {self.place} says: {said}" if said else ""
+        after = " ".join(w for late, w in self._messages if late)
+        messages = strip_control(after or " ".join(w for _, w in self._messages)).rstrip(".")
+        return f". {self.place} says: {messages}" if messages else ""
 
-    def meaning(self) -> Meaning | None:
-        return meaning(" ".join(w for _, w in self._words))
+    def classified(self) -> Meaning | None:
+        return classify_message(" ".join(w for _, w in self._messages))
 
     def not_accepted(self) -> Refusal:
         return Refusal("signInRefused", self._not_accepted())
 
     def _not_accepted(self) -> str:
-        told = self._told()
-        if told is not None:
-            return told + self.words()
-        what = " and ".join(dict.fromkeys(self.sent)) or "the sign-in"
+        explained = self._explained()
+        if explained is not None:
+            return explained + self.message_suffix()
+        answers = " and ".join(dict.fromkeys(self.sent)) or "the sign-in"
         before = (
             f"{self.place} accepted {' and '.join(self.accepted)}, but not"
             if self.accepted
             else f"{self.place} did not accept"
         )
-        return f"{before} {what} of {self._user}{self._hint()}{self.words()}"
+        return f"{before} {answers} of {self._user}{self._hint()}{self.message_suffix()}"
 
     def _hint(self) -> str:
         if any("key" in s or "certificate" in s for s in self.sent):
-            return "; look whether it is the key that your site knows, and whether the user name is right"
+            return "; check that this key is registered at your site, and check the user name"
         if len(self.sent) > 1 or any(" with " in s for s in self.sent):
-            return " (it does not say which is wrong); a code can be used once and for a short time only, so wait for the next one"
+            return f" (it does not say which is wrong){_WAIT_FOR_CODE}"
         if any("code" in s for s in self.sent):
-            return "; a code can be used once and for a short time only, so wait for the next one"
+            return _WAIT_FOR_CODE
         more = (
-            ", and if your site wants a code right behind the password, type it there"
+            "; if your site expects a code directly after the password, type it there"
             if self._secrets.code
             else ""
         )
-        return f"; look at user name and password{more}"
+        return f"; check user name and password{more}"
 
-    def _told(self) -> str | None:
-        """Where the site's own words say what it is."""
-        match self.meaning():
+    def _explained(self) -> str | None:
+        """Return a sentence if the server's messages explain the refusal."""
+        match self.classified():
             case "locked":
-                return f"{self.place} has locked the account {self._user}, or had too many tries; wait, or ask your site to unlock it"
+                return (
+                    f"{self.place} has locked the account {self._user} or had too many tries; "
+                    "wait, or ask your site to unlock it"
+                )
             case "accountExpired":
-                return f"the account {self._user} has expired at {self.place}; ask your site to renew it"
+                return (
+                    f"the account {self._user} has expired at {self.place}; "
+                    "ask your site to renew it"
+                )
             case "passwordExpired":
-                return change_first(self.place, self._user)
-            case "closed" if self.heard_after_answer():
-                return f"{self.place} lets nobody in now; try again later"
+                return password_change_needed(self.place, self._user)
+            case "closed" if self.got_message_after_answer():
+                return f"{self.place} accepts no sign-ins now; try again later"
             case _:
                 return None
 
     def _change_needed(self) -> str:
-        return change_first(self.place, self._user) + self.words()
+        return password_change_needed(self.place, self._user) + self.message_suffix()
 
 
-_NAMED = {
+_ANSWER_NAMES = {
     "password": "the password",
     "code": "the one-time code",
-    "both": "the password with the one-time code behind it",
+    "both": "the password with the one-time code after it",
 }
-_SAID = {"password": "password", "code": "one-time code"}
+_WAIT_FOR_CODE = "; a code can be used once and for a short time only, so wait for the next one"
+_PART_NAMES = {"password": "password", "code": "one-time code"}
 
 
-def change_first(place: str, user: str) -> str:
-    return f"{place} wants the password of {user} to be changed first; sign in there by hand with ssh, change it, and come back"
+def password_change_needed(place: str, user: str) -> str:
+    return (
+        f"{place} requires {user} to change the password first; "
+        "sign in there with ssh, change the password, then sign in here again"
+    )
 
 
 def _fingerprint(key: asyncssh.SSHKeyPair) -> str:

@@ -1,8 +1,8 @@
-"""From a cluster's login hosts to one that lets a user in.
+"""Attempts to sign in at a cluster's login hosts, until one accepts the user.
 
-Hosts are tried in turn while the network keeps us from them. Once one of them was told a secret, it
-is the last: what it refused, another would refuse as well, and the account might be locked. Nothing
-of the supervisor's own unix user plays a part (~/.ssh, an agent for keys).
+The next host is tried only after a network failure. After a host has received a secret, no other
+host is tried: it would refuse as well, and the account might get locked. Files and agents of the
+supervisor's own unix user (~/.ssh, ssh-agent) are not used.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from ....protocol.clusters.cluster import Cluster, LoginHost
 from ....protocol.errors import Refusal
 from ....runtime.log.logger import Log
 from ..login_node.channel import ChannelError
-from .auth_dialog import METHODS, AuthDialog, SecretRegistry, change_first
-from .host_keys import PinnedKeys, place
-from .prompts import meaning, plain
-from .sign_in import Credentials
+from .auth_dialog import METHODS, AuthDialog, SecretRegistry, password_change_needed
+from .credentials import Credentials
+from .host_keys import PinnedKeys, host_label
+from .prompts import classify_message, strip_control
 from .ssh_channel import SshChannel, closed
 from .user_keys import key_pair
 
-#: questions whether a host is there that may stay without an answer
+#: number of unanswered keepalives that end the connection
 KEEPALIVE_COUNT = 3
 _MAX_HOPS = 4
 
 
 class _Unreached(NamedTuple):
-    """The network kept us from it, and nothing secret was said: another host may be tried."""
+    """The host is unreachable and has received no secret: the next host may be tried."""
 
     sentence: str
 
 
 class _Attempt(NamedTuple):
-    """What is the same for all hosts of a sign-in."""
+    """Parameters of a sign-in, the same for all hosts."""
 
     cluster: Cluster
     user: str
@@ -44,24 +44,22 @@ class _Attempt(NamedTuple):
     keepalive_secs: float
 
 
-def _silence() -> None:
-    """asyncssh tells its logger what it does; at higher levels whole packets. What there is to say
-    we say.
-    """
+def _silence_asyncssh() -> None:
+    """Disable asyncssh's logger, which logs whole packets at higher debug levels."""
     asyncssh.set_log_level(logging.CRITICAL + 1)
     asyncssh.set_debug_level(1)
 
 
-async def enter(
+async def connect_any_host(
     cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log
 ) -> SshChannel | Refusal:
-    """Never raises, but where it is cancelled."""
-    _silence()
+    """Sign in at the first host that answers. Never raises, except for a cancellation."""
+    _silence_asyncssh()
     secrets = SecretRegistry(credentials.password, credentials.code)
     key = None
     try:
-        if (wrong := _incomplete(cluster, credentials)) is not None:
-            return wrong
+        if (refusal := _check_input(cluster, credentials)) is not None:
+            return refusal
         if credentials.key:
             read = await key_pair(
                 credentials.key, credentials.passphrase, credentials.certificate, credentials.user
@@ -69,26 +67,25 @@ async def enter(
             if isinstance(read, Refusal):
                 return read
             key = read
-        return await _first_that_answers(
-            _Attempt(cluster, credentials.user, secrets, key, keepalive_secs)
-        )
-    except Exception as e:  # a mistake of ours or of the library's; its frames and words may know secrets, so only its kind is told
+        return await _try_hosts(_Attempt(cluster, credentials.user, secrets, key, keepalive_secs))
+    except Exception as e:  # a bug; its frames and text may hold secrets, so log only its type
         log(
-            "sign-in at cluster {} failed by a mistake: {} at {}",
+            "sign-in at cluster {} failed because of a bug: {} at {}",
             cluster.name,
             type(e).__name__,
-            _where(e),
+            _traceback_places(e),
         )
         return Refusal(
             "signInUnreachable",
-            f"the sign-in failed by a mistake of ours ({type(e).__name__}); the operator looks at the log",
+            f"the sign-in failed because of a bug in jobscribe ({type(e).__name__}); "
+            "ask the operator to look at the supervisor's log",
         )
     finally:
         secrets.forget()
 
 
-def _where(error: BaseException) -> str:
-    """Where it was raised: files, lines and functions, none of the values."""
+def _traceback_places(error: BaseException) -> str:
+    """Return where the error was raised: files, lines and functions, without values."""
     places, trace = [], error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -97,78 +94,83 @@ def _where(error: BaseException) -> str:
     return " > ".join(places[-8:])
 
 
-def _incomplete(cluster: Cluster, credentials: Credentials) -> Refusal | None:
+def _check_input(cluster: Cluster, credentials: Credentials) -> Refusal | None:
     if not cluster.login:
         return Refusal(
             "signInUnreachable",
-            f"cluster {cluster.name} has no login host; the operator names one in the clusters' file",
+            f"cluster {cluster.name} has no login host; "
+            "the operator adds one to `login` in the clusters file",
         )
     if not credentials.user or not credentials.user.isprintable() or len(credentials.user) > 128:
         return Refusal(
-            "signInRefused", "that is not a user name; give the one you have at the site"
+            "signInRefused", "that is not a valid user name; give your user name at the site"
         )
     if not (credentials.password or credentials.code or credentials.key):
         return Refusal(
             "signInRefused",
-            f"nothing was given to sign in with; cluster {cluster.name} takes {', '.join(cluster.methods)}",
+            "no password, code or key was given; "
+            f"cluster {cluster.name} accepts {', '.join(cluster.methods)}",
         )
     if credentials.certificate and not credentials.key:
         return Refusal(
             "signInRefused",
-            "a certificate alone opens nothing; give the private key that it was made for",
+            "a certificate needs its private key; give both",
         )
     return None
 
 
-async def _first_that_answers(attempt: _Attempt) -> SshChannel | Refusal:
-    missed: list[str] = []
+async def _try_hosts(attempt: _Attempt) -> SshChannel | Refusal:
+    failures: list[str] = []
     for host in attempt.cluster.login:
-        match await _through_all(host, attempt):
+        match await _connect_through_hops(host, attempt):
             case _Unreached(sentence):
-                missed.append(sentence)
+                failures.append(sentence)
             case outcome:
                 return outcome
-    return Refusal("signInUnreachable", "; ".join(dict.fromkeys(missed)))
+    return Refusal("signInUnreachable", "; ".join(dict.fromkeys(failures)))
 
 
-async def _through_all(host: LoginHost, attempt: _Attempt) -> SshChannel | Refusal | _Unreached:
-    """One login host, with those on the way to it."""
+async def _connect_through_hops(
+    host: LoginHost, attempt: _Attempt
+) -> SshChannel | Refusal | _Unreached:
+    """Connect to one login host through its jump hosts."""
     hops = [host]
     while (via := hops[0].via) is not None:
         hops.insert(0, via)
     if len(hops) > _MAX_HOPS:
         return Refusal(
             "signInUnreachable",
-            f"the way to {place(host)} has over {_MAX_HOPS} hosts; the operator corrects the file",
+            f"the route to {host_label(host)} has more than {_MAX_HOPS} hosts; "
+            "the operator corrects `via` in the clusters file",
         )
     connections: list[asyncssh.SSHClientConnection] = []
-    kept = False
+    connected = False
     try:
         for hop in hops:
-            outcome = await _let_in(hop, connections[-1] if connections else None, attempt)
+            outcome = await _connect_host(hop, connections[-1] if connections else None, attempt)
             if isinstance(outcome, Refusal | _Unreached):
                 return outcome
-            connection, talk = outcome
+            connection, dialog = outcome
             connections.append(connection)
-        channel = SshChannel(connections[-1], attempt.user, place(host), connections[:-1])
-        talk.lost = channel.lost
+        channel = SshChannel(connections[-1], attempt.user, host_label(host), connections[:-1])
+        dialog.lost = channel.lost
         if connections[-1].is_closed():
             channel.lost()
-        wrong = await _usable(channel, talk, attempt.cluster.call_secs)
-        kept = wrong is None
-        return wrong or channel
+        refusal = await _check_commands(channel, dialog, attempt.cluster.call_secs)
+        connected = refusal is None
+        return refusal or channel
     finally:
-        if not kept:
+        if not connected:
             for connection in reversed(connections):
                 await closed(connection)
 
 
-async def _let_in(
+async def _connect_host(
     host: LoginHost,
     tunnel: asyncssh.SSHClientConnection | None,
     attempt: _Attempt,
 ) -> tuple[asyncssh.SSHClientConnection, AuthDialog] | Refusal | _Unreached:
-    """One host: connected and let in, or what kept us out."""
+    """Connect to one host and authenticate, or return the reason for a failure."""
     secs, loop = attempt.cluster.call_secs, asyncio.get_running_loop()
     deadline = asyncio.timeout(secs)
     try:
@@ -176,36 +178,36 @@ async def _let_in(
     except Refusal as refusal:
         return refusal.with_traceback(None)
 
-    def moved() -> None:
+    def on_step() -> None:
         if deadline.when() is not None and not deadline.expired():
             deadline.reschedule(loop.time() + secs)
 
-    talk = AuthDialog(
-        place(host),
+    dialog = AuthDialog(
+        host_label(host),
         attempt.user,
         attempt.cluster.methods,
         attempt.secrets,
         attempt.key,
         pinned,
-        moved,
+        on_step,
     )
     try:
         async with deadline:
             return await asyncssh.connect(
-                host.host, host.port, **_options(attempt, talk, pinned, tunnel)
-            ), talk
+                host.host, host.port, **_options(attempt, dialog, pinned, tunnel)
+            ), dialog
     except (asyncssh.Error, OSError, UnicodeError) as e:
-        return _why_not(host, talk, e, secs)
+        return _explain_failure(host, dialog, e, secs)
 
 
 def _options(
     attempt: _Attempt,
-    talk: AuthDialog,
+    dialog: AuthDialog,
     pinned: PinnedKeys,
     tunnel: asyncssh.SSHClientConnection | None,
 ) -> dict[str, object]:
-    """No file and no agent of this machine's, no method but those that the conversation answers, no
-    key but those that are pinned.
+    """Return the options of asyncssh: no file and no ssh-agent of this machine, only the methods
+    that the dialog answers, and only pinned host keys.
     """
     order = sorted(
         METHODS,
@@ -217,7 +219,7 @@ def _options(
         "tunnel": tunnel,
         "config": None,
         "username": attempt.user,
-        "client_factory": lambda: talk,
+        "client_factory": lambda: dialog,
         "known_hosts": (pinned.keys, [], []),
         "server_host_key_algs": pinned.algorithms(),
         "x509_trusted_certs": None,
@@ -246,97 +248,132 @@ def _options(
     }
 
 
-async def _usable(channel: SshChannel, talk: AuthDialog, secs: float) -> Refusal | None:
-    """Let in is not yet able to work: an expired password or a shell that is none shows with the
-    first command.
-    """
+async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) -> Refusal | None:
+    """Run a first command. It reveals an expired password or an account without a working shell."""
     try:
         ran = await channel.run(["true"], secs=secs)
     except ChannelError as e:
         return Refusal(
             "signInUnreachable",
-            f"{channel.host} let {channel.user} in, but executes nothing: {e.sentence}{talk.words()}",
+            f"{channel.host} accepted {channel.user}, but runs no commands: "
+            f"{e.sentence}{dialog.message_suffix()}",
         )
     if ran.code == 0:
         return None
-    said = plain((ran.err + b" " + ran.out).decode("utf-8", "replace")).rstrip(".") or "nothing"
-    match meaning(said):
+    output = (
+        strip_control((ran.err + b" " + ran.out).decode("utf-8", "replace")).rstrip(".")
+        or "nothing"
+    )
+    match classify_message(output):
         case "passwordExpired":
-            what = change_first(channel.host, channel.user)
+            sentence = password_change_needed(channel.host, channel.user)
         case "accountExpired":
-            what = f"the account {channel.user} has expired at {channel.host}; ask your site to renew it"
+            sentence = (
+                f"the account {channel.user} has expired at {channel.host}; "
+                "ask your site to renew it"
+            )
         case _:
-            what = f"{channel.host} let {channel.user} in, but executes no commands for this account (exit code {ran.code}); ask your site"
-    return Refusal("signInRefused", f"{what}. {channel.host} says: {said}")
+            sentence = (
+                f"{channel.host} accepted {channel.user}, but runs no commands for this account "
+                f"(exit code {ran.code}); ask your site"
+            )
+    return Refusal("signInRefused", f"{sentence}. {channel.host} says: {output}")
 
 
-# ---- what kept us out
+# ---- reasons for failures
 
 
-def _why_not(
-    host: LoginHost, talk: AuthDialog, error: Exception, secs: float
+def _explain_failure(
+    host: LoginHost, dialog: AuthDialog, error: Exception, secs: float
 ) -> Refusal | _Unreached:
-    if talk.refusal is not None:
-        return talk.refusal
+    if dialog.refusal is not None:
+        return dialog.refusal
     if isinstance(error, asyncssh.PermissionDenied):
-        return talk.not_accepted() if talk.sent else _nothing_fits(talk)
-    if talk.sent:
-        if talk.heard_after_answer() or (
+        return dialog.not_accepted() if dialog.sent else _no_usable_method(dialog)
+    if dialog.sent:
+        if dialog.got_message_after_answer() or (
             isinstance(error, asyncssh.DisconnectError) and "auth" in error.reason.lower()
         ):
-            return talk.not_accepted()
+            return dialog.not_accepted()
         return Refusal(
             "signInUnreachable",
-            f"{talk.place} broke off after {' and '.join(talk.sent)} had been sent ({_how(error, secs)}); whether it "
-            f"was accepted is not known. Wait for the next code before you try again{talk.words()}",
+            f"{dialog.place} closed the connection after {' and '.join(dialog.sent)} had been sent "
+            f"({_error_text(error, secs)}); it is unknown whether it was accepted. "
+            f"Wait for the next code before you try again{dialog.message_suffix()}",
         )
-    return _Unreached(_sentence(host, talk, error, secs))
+    return _Unreached(_sentence(host, dialog, error, secs))
 
 
-def _nothing_fits(talk: AuthDialog) -> Refusal:
-    """It wants something that was not given, or that the operator does not allow."""
-    offered = ", ".join(m for m in talk.offered if m in METHODS) or "nothing that we know"
+def _no_usable_method(dialog: AuthDialog) -> Refusal:
+    """Return the refusal of a host that asks for something not given, or not allowed by the
+    operator.
+    """
+    offered = ", ".join(m for m in dialog.offered if m in METHODS) or "no supported method"
     so_far = (
-        f"accepted {' and '.join(talk.accepted)} and wants more"
-        if talk.accepted
-        else "takes none of what was given"
+        f"accepted {' and '.join(dialog.accepted)} and asks for more"
+        if dialog.accepted
+        else "accepts none of the given credentials"
     )
     return Refusal(
         "signInRefused",
-        f"{talk.place} {so_far}: {offered}; nothing else was sent. Give what it asks for{talk.words()}",
+        f"{dialog.place} {so_far}: it offers {offered}; nothing else was sent. "
+        f"Sign in with one of these{dialog.message_suffix()}",
     )
 
 
-def _how(error: Exception, secs: float) -> str:
+def _error_text(error: Exception, secs: float) -> str:
     return (
         f"no answer in {secs:g} s"
         if isinstance(error, TimeoutError)
-        else plain(str(error)) or type(error).__name__
+        else strip_control(str(error)) or type(error).__name__
     )
 
 
-def _sentence(host: LoginHost, talk: AuthDialog, error: Exception, secs: float) -> str:
-    """For a host to which nothing secret was said."""
-    if isinstance(error, TimeoutError) and talk.step != "connect":
-        hangs = "its ssh server hangs, or is overloaded"
-        return f"{talk.place} accepted the connection, but did not go on within {secs:g} s; {hangs}{talk.words()}"
+def _sentence(host: LoginHost, dialog: AuthDialog, error: Exception, secs: float) -> str:
+    """Return the reason for a host that has received no secret."""
+    if isinstance(error, TimeoutError) and dialog.step != "connect":
+        return (
+            f"{dialog.place} accepted the connection, but did not answer within {secs:g} s; "
+            f"its ssh server hangs or is overloaded{dialog.message_suffix()}"
+        )
     match error:
         case TimeoutError():
-            return f"{talk.place} did not answer within {secs:g} s; look at the network, a firewall, or whether the host is up"
+            return (
+                f"{dialog.place} did not answer within {secs:g} s; "
+                "check the network, firewalls, and whether the host is up"
+            )
         case socket.gaierror() | UnicodeError():
-            return f"there is no address for {host.host}; the operator looks at its name in the clusters' file, and at the name service"
+            return (
+                f"cannot resolve the address of {host.host}; "
+                "the operator checks its name in the clusters file, and the name service"
+            )
         case ConnectionRefusedError():
-            return f"{talk.place} refuses connections; no ssh server runs there now, or at another port"
+            return (
+                f"{dialog.place} refuses connections; "
+                "no ssh server runs there, or it uses another port"
+            )
         case asyncssh.ChannelOpenError():
-            through = place(host.via) if host.via is not None else "the host before it"
-            return f"{through} let us in, but did not connect us to {talk.place}: {plain(error.reason)}"
+            through = host_label(host.via) if host.via is not None else "the host before it"
+            return (
+                f"{through} accepted the sign-in, but did not connect to {dialog.place}: "
+                f"{strip_control(error.reason)}"
+            )
         case asyncssh.KeyExchangeFailed():
-            return f"{talk.place} and we know no common way to encrypt: {plain(error.reason)}"
+            return f"no common encryption with {dialog.place}: {strip_control(error.reason)}"
         case asyncssh.ProtocolError():
-            return f"what answers at {talk.place} is no ssh server that we understand: {plain(error.reason)}"
+            return (
+                f"the server at {dialog.place} does not speak ssh correctly: "
+                f"{strip_control(error.reason)}"
+            )
         case asyncssh.DisconnectError():
-            return f"{talk.place} broke the connection off before it asked anything: {plain(error.reason)}{talk.words()}"
-        case OSError() if talk.step == "connect":
-            return f"there is no way to {talk.place}: {plain(error.strerror or str(error))}; look at the network, the address, a firewall"
+            return (
+                f"{dialog.place} closed the connection before it asked anything: "
+                f"{strip_control(error.reason)}{dialog.message_suffix()}"
+            )
+        case OSError() if dialog.step == "connect":
+            return (
+                f"cannot connect to {dialog.place}: {strip_control(error.strerror or str(error))}; "
+                "check the network, the address and firewalls"
+            )
         case _:
-            return f"the connection to {talk.place} failed: {_how(error, secs)}"
+            return f"the connection to {dialog.place} failed: {_error_text(error, secs)}"

@@ -1,8 +1,8 @@
-"""The keys by which login hosts are known: those of the clusters' file and no others. Whoever shows
-another one gets no secret.
+"""Pinned host keys: only the keys in the clusters file are trusted. A host with another key
+receives no secret.
 
-Nothing is learned: neither at first contact, nor from the keys that a host announces, nor from any
-file of this machine's users.
+No key is learned: neither at the first contact, nor from keys that a host announces, nor from files
+of this machine's users.
 """
 
 import asyncssh
@@ -10,7 +10,7 @@ import asyncssh
 from ....protocol.clusters.cluster import LoginHost
 from ....protocol.errors import Refusal
 
-#: For the kinds of keys that a host may have; the first that both know is used.
+#: Algorithms for the kinds of host keys. The first common one is used.
 _ALGORITHMS = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
@@ -22,25 +22,24 @@ _ALGORITHMS = (
 
 
 class PinnedKeys:
-    """The keys of one login host; behind one name there may be several machines, each with keys of
-    its own.
-    """
+    """Keys of one login host. One name may stand for several machines with their own keys."""
 
     def __init__(self, host: LoginHost) -> None:
-        """Raises Refusal("signInUnreachable") where one of them is not a key."""
+        """Raises Refusal("signInUnreachable") for an invalid key."""
         self._host = host
         read = [_read(text) for text in host.keys]
         self.keys = [key for key in read if key is not None]
         if None in read:
             raise Refusal(
                 "signInUnreachable",
-                f"host key {read.index(None) + 1} of {place(host)} in the clusters' file is not a key; the operator "
-                "corrects it ('ssh-keyscan' shows keys; compare them with what the site publishes)",
+                f"host key {read.index(None) + 1} of {host_label(host)} in the clusters file is not a "
+                "valid key; the operator corrects it ('ssh-keyscan' shows keys; compare them with "
+                "the keys that the site publishes)",
             )
 
     def algorithms(self) -> list[str]:
-        """Those of the pinned keys first: a host that has such a key shows it. The others only so
-        that it can be said what came.
+        """Return the algorithms of the pinned keys first, so that the host shows such a key. The
+        others follow, so that an unknown key can be reported.
         """
         pinned = {
             algorithm.decode()
@@ -52,18 +51,20 @@ class PinnedKeys:
     def is_known(self, key: asyncssh.SSHKey) -> bool:
         return any(key.public_data == pinned.public_data for pinned in self.keys)
 
-    def sentence(self, came: asyncssh.SSHKey) -> str:
-        """Why nothing was told to the host that showed this key."""
+    def sentence(self, shown: asyncssh.SSHKey) -> str:
+        """Return why this host key is refused."""
         known = ", ".join(f"{k.get_algorithm()} {k.get_fingerprint()}" for k in self.keys)
         return (
-            f"{place(self._host)} showed the host key {came.get_algorithm()} {came.get_fingerprint()}, which is not one of those that are "
-            f"known for it ({known}); nothing was sent to it. Either its key was changed, or another machine answers in its place: ask the "
-            "operator, who compares it with what the site publishes before he adds it to the clusters' file"
+            f"{host_label(self._host)} showed the host key {shown.get_algorithm()} "
+            f"{shown.get_fingerprint()}, which is not one of its known keys ({known}); nothing was "
+            "sent to it. Either its key has changed, or another machine answers in its place. Ask "
+            "the operator to compare it with the keys that the site publishes, and then to add it "
+            "to the clusters file"
         )
 
 
-def place(host: LoginHost) -> str:
-    """A login host as sentences name it."""
+def host_label(host: LoginHost) -> str:
+    """Return a login host's name for sentences."""
     name = f"[{host.host}]" if ":" in host.host else host.host
     return host.host if host.port == 22 else f"{name}:{host.port}"
 
@@ -76,7 +77,7 @@ def _read(text: str) -> asyncssh.SSHKey | None:
 
 
 def _without_host(text: str) -> str:
-    """A key as it stands alone: whole lines of known_hosts begin with the host's names."""
+    """Return the key alone: a line of known_hosts begins with host names."""
     words = text.split()
     starts = [n for n, word in enumerate(words) if word.startswith(("ssh-", "ecdsa-", "sk-"))]
     return " ".join(words[starts[0] : starts[0] + 2]) if starts else text

@@ -1,20 +1,20 @@
-"""What a site's login asks, and what it says: text in, meaning out. No connection, no secret."""
+"""Classification of a site's login prompts and messages. Pure: no connection, no secret."""
 
 import re
 from typing import Literal
 
-#: What a prompt wants: a password, a one-time code, both as one answer (password first), a new
-#: password, or something unknown.
-Asked = Literal["password", "code", "both", "change", "unknown"]
-#: What a site's words mean.
+#: Requested answer: a password, a one-time code, both in one answer (password first), a new
+#: password, or unknown.
+PromptKind = Literal["password", "code", "both", "change", "unknown"]
+#: Meaning of a site's message.
 Meaning = Literal["locked", "accountExpired", "passwordExpired", "closed"]
 
-#: of a site's words in a sentence of ours
+#: maximum length of a site's message in our sentence (characters)
 WORDS_LENGTH = 300
 _PROMPT_LENGTH = 60
-#: names of users and hosts in a prompt mean nothing: `(ann@otp.site) Password for ann@otp.site:`
+#: Names of users and hosts in a prompt are ignored: `(ann@otp.site) Password for ann@otp.site:`
 _NAMES = re.compile(r"\([^()\s]+@[^()\s]+\)|[\w.+-]+@[\w.:-]+|https?://\S+", re.IGNORECASE)
-#: a code that is called a password
+#: one-time codes that are called passwords
 _CODE_PASSWORD = re.compile(
     r"(one[- ]?time|single[- ]use|dynamic|otp|totp|hotp|oath|token|einmal)[- ]?"
     r"(pass\s?words?|pass\s?codes?|pass\s?phrases?|passw(o|ö)rter|passwort|kennwort|pass\b)"
@@ -59,45 +59,43 @@ _MEANINGS: tuple[tuple[Meaning, str], ...] = (
         r"|unprivileged users are not permitted",
     ),
 )
-#: Sequences for terminals, then whatever else cannot be seen.
+#: Terminal escape sequences.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b[@-Z\\^_=>()#][0-9A-Za-z]?"
 )
 
 
-def asked(prompt: str, user: str = "") -> Asked:
-    """What the answer has to be. user: whose name in the prompt means nothing."""
+def classify_prompt(prompt: str, user: str = "") -> PromptKind:
+    """Return which answer a prompt requests. user: a name to ignore in the prompt."""
     text = _NAMES.sub(" ", prompt)
     if user:
         text = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", " ", text)
-    rest = _CODE_PASSWORD.sub(" ", text)
-    code = rest != text or _CODE.search(rest) is not None
-    password = _PASSWORD.search(rest) is not None
+    without_codes = _CODE_PASSWORD.sub(" ", text)
+    code = without_codes != text or _CODE.search(without_codes) is not None
+    password = _PASSWORD.search(without_codes) is not None
     if password and code:
         return "both"
     if code:
         return "code"
     if password:
-        return "change" if _CHANGE.search(rest) else "password"
+        return "change" if _CHANGE.search(without_codes) else "password"
     return "unknown"
 
 
-def meaning(words: str) -> Meaning | None:
-    """What a site's words say about the account, where they say something that we know."""
+def classify_message(words: str) -> Meaning | None:
+    """Return the meaning of a site's message, or None if unknown."""
     return next(
-        (what for what, pattern in _MEANINGS if re.search(pattern, words, re.IGNORECASE)), None
+        (kind for kind, pattern in _MEANINGS if re.search(pattern, words, re.IGNORECASE)), None
     )
 
 
-def plain(text: str, limit: int = WORDS_LENGTH) -> str:
-    """Foreign words as a part of a sentence of ours: one line, nothing that a terminal or a page
-    would obey, not long.
-    """
+def strip_control(text: str, limit: int = WORDS_LENGTH) -> str:
+    """Make foreign text safe for our sentence: one line, printable, shortened."""
     line = "".join(c if c.isprintable() else " " for c in _ESCAPES.sub(" ", text[: 20 * limit]))
     line = " ".join(line.split())
     return line if len(line) <= limit else line[:limit].rstrip() + "..."
 
 
-def quoted(prompt: str) -> str:
-    """A prompt as a part of a sentence."""
-    return f"'{plain(prompt, _PROMPT_LENGTH).rstrip(': ')}'"
+def quote_prompt(prompt: str) -> str:
+    """Quote a prompt for a sentence."""
+    return f"'{strip_control(prompt, _PROMPT_LENGTH).rstrip(': ')}'"

@@ -1,54 +1,26 @@
-"""Signing in to a cluster by ssh as the user himself: from credentials to a channel, or to the
-sentence that says why not.
+"""Sign-in to a cluster by ssh as the user: from credentials to a channel or a refusal.
 
-Here is the door, which is there whether asyncssh is installed or not; what goes on behind it is
-`host_attempts`.
+This module is importable without asyncssh. `host_attempts` needs asyncssh and does the work.
 """
 
 import importlib
 import re
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
 from ....runtime.log.logger import Log
 from ....runtime.one_shot_thread import in_thread
+from .credentials import Credentials
 
 if TYPE_CHECKING:
     from .ssh_channel import SshChannel
 
-#: A host that says nothing is asked so often whether it is there; `host_attempts` says how many
-#: questions may stay without an answer.
+#: Keepalive interval (seconds). `host_attempts.KEEPALIVE_COUNT` is the number of unanswered
+#: keepalives that end the connection.
 KEEPALIVE_SECS = 15.0
-#: A name of so few letters is looked for as a word of its own.
+#: Names up to this length are replaced only as whole words.
 _SHORT = 3
-
-
-class Credentials(msgspec.Struct, kw_only=True):
-    """What a person proves with who he is. Shows itself to nobody; `connect` empties it, whatever
-    comes of it.
-    """
-
-    user: str
-    password: str | None = None
-    code: str | None = None
-    key: str | None = None
-    passphrase: str | None = None
-    certificate: str | None = None
-
-    def __repr__(self) -> str:
-        return "Credentials()"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return []
-
-    #: what logs show of it
-    pkdebug_str = __repr__
-
-    def forget(self) -> None:
-        self.password = self.code = self.key = self.passphrase = self.certificate = None
 
 
 async def connect(
@@ -57,11 +29,11 @@ async def connect(
     """Sign in. Raises Refusal("signInRefused" | "signInUnreachable"). The credentials are empty
     when this returns or raises.
 
-    Each step (connect, handshake, each question, each answer) has `cluster.call_secs`.
+    Each step (connect, handshake, each question, each answer) has the limit `cluster.call_secs`.
     """
     try:
-        # as a value: an exception would carry the frames of those who know the secrets
-        outcome = await _entered(cluster, credentials, keepalive_secs, log)
+        # returned as a value, because an exception would carry frames that hold secrets
+        outcome = await _attempt(cluster, credentials, keepalive_secs, log)
     finally:
         credentials.forget()
     if isinstance(outcome, Refusal):
@@ -69,40 +41,43 @@ async def connect(
             "sign-in at cluster {}: {} {}",
             cluster.name,
             outcome.code,
-            _without(outcome.sentence, credentials.user),
+            _without_user(outcome.sentence, credentials.user),
         )
         raise outcome
     log("{} has signed in at {} (cluster {})", outcome.user, outcome.host, cluster.name)
     return outcome
 
 
-def _without(sentence: str, user: str) -> str:
-    """People type passwords where a name is asked for. What was refused may be one, so that nothing
-    repeats it, however it is written.
+def _without_user(sentence: str, user: str) -> str:
+    """Replace the user name in a sentence that is logged, in upper or lower case. Users sometimes
+    type a password as the name, so a refused name must not be logged.
     """
     for name in sorted({user, user.partition("@")[0]}, key=len, reverse=True):
-        # a letter or two stand in any word; between others they are told apart
+        # a short name occurs inside ordinary words, so only whole words are replaced
         pattern = re.escape(name) if len(name) > _SHORT else rf"(?<!\w){re.escape(name)}(?!\w)"
         if name:
             sentence = re.sub(pattern, "this user", sentence, flags=re.IGNORECASE)
     return sentence
 
 
-async def _entered(
+async def _attempt(
     cluster: Cluster, credentials: Credentials, keepalive_secs: float, log: Log
 ) -> "SshChannel | Refusal":
-    # the first time this takes half a second, in which the loop has other things to do
+    # the first import takes half a second, so it must not block the event loop
     missing = await in_thread(_load)
     if missing is not None:
-        sentence = f"sign-in needs a package that is not installed beside the supervisor ({missing}): pip install 'jobscribe[sbatch]'"
+        sentence = (
+            f"sign-in needs the package {missing}, which is not installed for the supervisor: "
+            "pip install 'jobscribe[sbatch]'"
+        )
         return Refusal("signInUnreachable", sentence)
-    from .host_attempts import enter
+    from .host_attempts import connect_any_host
 
-    return await enter(cluster, credentials, keepalive_secs, log)
+    return await connect_any_host(cluster, credentials, keepalive_secs, log)
 
 
 def _load() -> str | None:
-    """The package that is missing."""
+    """Import `host_attempts`. Returns the name of the missing package, or None."""
     try:
         importlib.import_module(".host_attempts", __package__)
     except ImportError as e:

@@ -1,7 +1,6 @@
-"""A user's private key, and the certificate for it: read, decrypted and looked at before anything
-is said to a host.
+"""A user's private key and its certificate: read, decrypted and checked before a host is contacted.
 
-Deriving the key from a passphrase takes a second of computing, so it is done in a thread.
+Key derivation from a passphrase takes a second of CPU time, so it runs in a thread.
 """
 
 import base64
@@ -20,37 +19,40 @@ from ....protocol.errors import Refusal
 from ....runtime.one_shot_thread import in_thread
 
 _MAGIC = b"openssh-key-v1\0"
-#: rounds of bcrypt; ssh-keygen's default is 16 (24 in later ones), and each takes some milliseconds
+#: Maximum bcrypt rounds. ssh-keygen's default is 16 (24 in later versions); each takes some
+#: milliseconds.
 _MAX_ROUNDS = 500
-#: signing with a larger one would hold everybody up
+#: Signing with a larger key would block the event loop.
 _MAX_RSA_BITS = 8192
-_NO_KEY = "what was given as a private key is none that can be read; give it as OpenSSH writes it, from BEGIN to END"
+_NO_KEY = "the private key is unreadable; give it in OpenSSH's format, complete from BEGIN to END"
 _NO_PASSPHRASE = "the private key is encrypted; give its passphrase"
 _WRONG_PASSPHRASE = "the private key could not be decrypted: the passphrase is wrong"
-#: at once; whoever comes later waits
-_AT_ONCE = threading.Semaphore(2)
+#: limits concurrent key derivations
+_KDF_SLOTS = threading.Semaphore(2)
 
 
 async def key_pair(
     private_key: str, passphrase: str | None, certificate: str | None, user: str
 ) -> asyncssh.SSHKeyPair | Refusal:
-    """What to sign with. A refusal is returned, not raised: no traceback holds what is secret."""
+    """Return the key pair for signing. A refusal is returned, not raised, so that no traceback
+    holds secrets.
+    """
     return await in_thread(lambda: _read(private_key, passphrase, certificate, user))
 
 
 def _read(
     private_key: str, passphrase: str | None, certificate: str | None, user: str
 ) -> asyncssh.SSHKeyPair | Refusal:
-    with _AT_ONCE:
-        return _looked_at(private_key, passphrase, certificate, user)
+    with _KDF_SLOTS:
+        return _load_pair(private_key, passphrase, certificate, user)
 
 
-def _looked_at(
+def _load_pair(
     private_key: str, passphrase: str | None, certificate: str | None, user: str
 ) -> asyncssh.SSHKeyPair | Refusal:
-    if (wrong := _not_readable(private_key)) is not None:
-        return _refused(wrong)
-    key = _unlocked(private_key, passphrase)
+    if (problem := _format_problem(private_key)) is not None:
+        return _refused(problem)
+    key = _decrypt(private_key, passphrase)
     if isinstance(key, str):
         return _refused(key)
     if len(key.public_data) * 8 > _MAX_RSA_BITS + 1024:
@@ -60,28 +62,27 @@ def _looked_at(
     if certificate is None:
         pairs = asyncssh.load_keypairs([key])
         return pairs[0]
-    if (wrong := _certificate_wrong(certificate, user)) is not None:
-        return _refused(wrong)
+    if (problem := _certificate_problem(certificate, user)) is not None:
+        return _refused(problem)
     try:
         pairs = asyncssh.load_keypairs([(key, asyncssh.import_certificate(certificate.strip()))])
     except (asyncssh.KeyImportError, ValueError):
         return _refused(
-            "the certificate is for another key than the one that was given; give those that belong together"
+            "the certificate belongs to another key; give the certificate and its own key"
         )
     pair = next(p for p in pairs if p.has_cert)
-    if (
-        pair.algorithm == b"ssh-rsa-cert-v01@openssh.com"
-    ):  # which servers of today refuse: it once meant signatures with SHA-1
+    # servers refuse this algorithm, because it once meant SHA-1 signatures
+    if pair.algorithm == b"ssh-rsa-cert-v01@openssh.com":
         pair.algorithm, pair.sig_algorithm = b"rsa-sha2-512-cert-v01@openssh.com", b"rsa-sha2-512"
         pair.sig_algorithms = [b"rsa-sha2-512"]
     return pair
 
 
-def _unlocked(private_key: str, passphrase: str | None) -> asyncssh.SSHKey | str:
-    """The key, or the sentence that says why not."""
+def _decrypt(private_key: str, passphrase: str | None) -> asyncssh.SSHKey | str:
+    """Return the key, or a sentence with the reason for a failure."""
     try:
-        # that an RSA key's primes are primes is not looked at: it takes half a second, and it is
-        # the user's own key
+        # skip the primality check of RSA keys: it takes half a second, and the key is the user's
+        # own
         return asyncssh.import_private_key(private_key, passphrase or None, True)
     except asyncssh.KeyEncryptionError:
         return _WRONG_PASSPHRASE if passphrase else _NO_PASSPHRASE
@@ -93,18 +94,26 @@ def _unlocked(private_key: str, passphrase: str | None) -> asyncssh.SSHKey | str
     return _NO_KEY
 
 
-def _not_readable(private_key: str) -> str | None:
-    """Why this text is not even tried: another form, or one that would cost a day of computing."""
+def _format_problem(private_key: str) -> str | None:
+    """Return why this text is not decoded: an unsupported format, or too many key derivation
+    rounds.
+    """
     lines = private_key.strip().splitlines()
     head = lines[0].strip() if lines else ""
     if head.startswith("PuTTY-User-Key-File"):
-        return "the private key is in PuTTY's form; export it as an OpenSSH key (puttygen: Conversions)"
+        return (
+            "the private key is in PuTTY's format; "
+            "export it as an OpenSSH key (puttygen: Conversions)"
+        )
     if head.startswith(("ssh-", "ecdsa-")):
-        return "what was given as a private key is a public one; give the file without '.pub'"
+        return "a public key was given instead of a private key; give the file without '.pub'"
     if not (head.startswith("-----BEGIN ") and head.endswith("PRIVATE KEY-----")):
         return _NO_KEY
     if "BEGIN ENCRYPTED PRIVATE KEY" in head:
-        return "the private key is encrypted as PKCS#8, which is not read here; 'ssh-keygen -p -f KEY' writes it as OpenSSH's own form"
+        return (
+            "the private key is encrypted as PKCS#8, which is not supported; "
+            "'ssh-keygen -p -f KEY' converts it to OpenSSH's format"
+        )
     if "BEGIN OPENSSH" not in head:
         return None
     try:
@@ -114,58 +123,67 @@ def _not_readable(private_key: str) -> str | None:
             )
         )
     except (binascii.Error, ValueError):
-        return "the private key is damaged; give it from BEGIN to END, with all its lines"
+        return "the private key is damaged; give it complete, with all lines from BEGIN to END"
     return (
         None
         if rounds <= _MAX_ROUNDS
-        else f"the private key is encrypted with {rounds} rounds; at most {_MAX_ROUNDS} are computed here"
+        else f"the private key is encrypted with {rounds} rounds; at most {_MAX_ROUNDS} are allowed"
     )
 
 
 def _rounds(data: bytes) -> int:
-    """How often an OpenSSH key has its passphrase hashed. Format: PROTOCOL.key of OpenSSH. Raises
-    ValueError.
+    """Return the number of passphrase hashing rounds of an OpenSSH key (format: PROTOCOL.key of
+    OpenSSH). Raises ValueError.
     """
     if not data.startswith(_MAGIC):
         raise ValueError
-    _cipher, rest = _string(data[len(_MAGIC) :])
-    kdf, rest = _string(rest)
-    options, _ = _string(rest)
+    _cipher, rest = _read_string(data[len(_MAGIC) :])
+    kdf, rest = _read_string(rest)
+    options, _ = _read_string(rest)
     if kdf == b"none":
         return 0
-    _salt, rounds = _string(options)
+    _salt, rounds = _read_string(options)
     return int.from_bytes(rounds[:4], "big")
 
 
-def _string(data: bytes) -> tuple[bytes, bytes]:
+def _read_string(data: bytes) -> tuple[bytes, bytes]:
     length = int.from_bytes(data[:4], "big")
     if len(data) < 4 + length:
         raise ValueError
     return data[4 : 4 + length], data[4 + length :]
 
 
-def _certificate_wrong(text: str, user: str) -> str | None:
-    """What a host would refuse it for, as far as it can be seen from here."""
+def _certificate_problem(text: str, user: str) -> str | None:
+    """Return why a host would refuse this certificate, as far as can be checked here."""
     try:
         certificate = load_ssh_public_identity(text.strip().encode())
     except Exception:  # of many kinds, as the bytes are anything
-        return "what was given as a certificate is none that can be read; give the file that ends in '-cert.pub'"
+        return "the certificate is unreadable; give the file that ends in '-cert.pub'"
     if not isinstance(certificate, SSHCertificate):
-        return "what was given as a certificate is a public key; give the file that ends in '-cert.pub'"
+        return "a public key was given instead of a certificate; give the file that ends in '-cert.pub'"
     now = time.time()
     if certificate.type is not SSHCertificateType.USER:
-        return "the certificate is one for hosts; give one for users"
+        return "the certificate is a host certificate; give a user certificate"
     if now >= certificate.valid_before:
-        return f"the certificate has expired at {_when(certificate.valid_before)}; get a new one from your site"
+        return (
+            f"the certificate expired at {_format_time(certificate.valid_before)}; "
+            "get a new one from your site"
+        )
     if now < certificate.valid_after:
-        return f"the certificate is not valid before {_when(certificate.valid_after)}; wait until then, or set the clock right"
+        return (
+            f"the certificate is not valid before {_format_time(certificate.valid_after)}; "
+            "wait until then, or correct the clock"
+        )
     names = [name.decode("utf-8", "replace") for name in certificate.valid_principals]
     if names and user not in names:
-        return f"the certificate is for {', '.join(names[:5])} and not for {user}; sign in as who it names"
+        return (
+            f"the certificate is for {', '.join(names[:5])} and not for {user}; "
+            "sign in as a user that it names"
+        )
     return None
 
 
-def _when(secs: int) -> str:
+def _format_time(secs: int) -> str:
     return (
         time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(secs))
         if secs < 1 << 40

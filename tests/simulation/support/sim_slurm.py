@@ -127,7 +127,7 @@ class Slurm:
         entry.job_id, entry.queued = str(self._jobs), True
         self.tell(key, entry)
         if self.time.strikes("a batch job would have waited for ever"):
-            entry.exit = self._never("simulated: it would wait for ever", "neverPossible", entry)
+            entry.exit = self._never("simulated: it can never start", "neverPossible", entry)
             entry.queued = False
             return
         secs = 0.3 if self.time.calm else self.time.random.expovariate(1 / self._slow)

@@ -167,7 +167,7 @@ def an_app_is_canceled(stage: Stage) -> None:
         "cancel",
         "FAILED",
         exit=("script", None, signal.SIGTERM),
-        never=["outside this system", "not with which exit code"],
+        never=["not by jobscribe", "without an exit code"],
     )
     assert said["exit"]["stopReason"] == "cancel"
     where = said["batch"]["runDir"].encode()
@@ -254,10 +254,10 @@ def a_cancel_is_soft_then_hard(stage: Stage) -> None:
         nap=never,
         exit=("start", None, None),
         ran=False,
-        never=["outside this system", "unix user"],
+        never=["not by jobscribe", "unix user"],
     )
     stage.over(
-        hard, "canceled", "cancel", "CANCELLED", nap=nap, never=["outside this system", "unix user"]
+        hard, "canceled", "cancel", "CANCELLED", nap=nap, never=["not by jobscribe", "unix user"]
     )
     said = stage.site.wait(soft, SECS)
     assert (said["state"], said["exit"]["code"], said["exit"]["stopReason"]) == (

@@ -75,7 +75,7 @@ class Ground:
             self.said.append,
             run=self.slurm,
             user=USER,
-            on_news=self.news.append,
+            on_cluster_status=self.news.append,
             base=self.root if base else None,
             **more,
         )
@@ -365,7 +365,7 @@ async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
     monkeypatch: pytest.MonkeyPatch,
     restarted: bool,
 ) -> None:
-    monkeypatch.setattr(stopping, "_TOGETHER_SECS", 1.0)
+    monkeypatch.setattr(stopping, "_COLLECT_SECS", 1.0)
     ground.slurm.completing = 2.0
     batch = await ground.agent()
     token = ground.token()
@@ -507,8 +507,8 @@ async def test_an_accounting_without_comments_will_do(ground: Ground, comments: 
 async def test_killed_before_anything_was_submitted_it_never_started(ground: Ground) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch._preparing.lay_out = lambda *a: time.sleep(0.2)  # type: ignore[method-assign]
-    batch._submitting.submit = lambda job: None  # type: ignore[method-assign]
+    batch._preparation.write_files = lambda *a: time.sleep(0.2)  # type: ignore[method-assign]
+    batch._submitter.submit = lambda job: None  # type: ignore[method-assign]
     batch.launch(token, ground.spec(ground.stamping()))
     await ground.kill(batch)
     batch = await ground.agent()
@@ -527,7 +527,7 @@ async def test_killed_between_the_note_and_sbatch_it_is_submitted_by_the_next(
 ) -> None:
     batch = await ground.agent()
     token = ground.token()
-    batch._submitting.submit = lambda job: None  # type: ignore[method-assign]
+    batch._submitter.submit = lambda job: None  # type: ignore[method-assign]
     batch.launch(token, ground.spec(ground.stamping("exit 2")))
     await ground.until(lambda: ground.evidence(token, "batch.json").exists())
     await ground.kill(batch)
@@ -737,7 +737,7 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(groun
         65_000 << 10,
         64 << 20,
     )
-    assert exit_.facts.kernel_unread == "the kernel log of its node cannot be seen from here"
+    assert exit_.facts.kernel_unread == "the agent cannot read the kernel log of the node"
     fine = ground.token()
     batch.launch(fine, ground.spec("true"))
     exit_ = (await ground.ended(fine)).exit
@@ -802,7 +802,9 @@ async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(
     ground.slurm.begin(job)
     end = await ground.ended(token)
     assert (
-        end.exit is not None and end.exit.source == "lost" and "once more" in str(end.exit.detail)
+        end.exit is not None
+        and end.exit.source == "lost"
+        and "a second time" in str(end.exit.detail)
     )
     assert ground.starts() == [str(token)]
 
@@ -895,7 +897,7 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
     told = Told()
     batch = await ground.agent(log=told)
     bad, good = ground.token(), ground.token()
-    exit_of, tries = poll_loop.exit_of, []
+    exit_of, tries = poll_loop.build_exit_info, []
 
     def failing(job: Any, task: Any, *more: Any) -> Any:
         if task.token == bad and len(tries) < 3:
@@ -903,7 +905,7 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
             raise RuntimeError("planted")
         return exit_of(job, task, *more)
 
-    monkeypatch.setattr(poll_loop, "exit_of", failing)
+    monkeypatch.setattr(poll_loop, "build_exit_info", failing)
     for token in (bad, good):
         batch.launch(token, ground.spec("exit 6"))
     for token in (good, bad):
@@ -913,8 +915,8 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
 
 
 async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "_AGAIN_SECS", 0.05)
-    told, look, times = Told(), poll_loop.look, []
+    monkeypatch.setattr(controller, "_RESTART_SECS", 0.05)
+    told, look, times = Told(), poll_loop.observe, []
 
     def failing(*given: Any) -> Any:
         times.append(given)
@@ -922,7 +924,7 @@ async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.Mo
             raise OSError(5, "planted")
         return look(*given)
 
-    monkeypatch.setattr(poll_loop, "look", failing)
+    monkeypatch.setattr(poll_loop, "observe", failing)
     batch = await ground.agent(log=told)
     token = ground.token()
     batch.launch(token, ground.spec("exit 5"))
@@ -951,7 +953,7 @@ async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
     assert ground.slurm.calls == [], "its commands are asked for in the login's environment"
     through.set()
     await ground.ended(token)
-    await ground.until(batch.news)
+    await ground.until(batch.cluster_status)
     # one that has jobs to take over knows its environment before it asks for them
     ground.slurm.hold = True
     batch.launch(later := ground.token(), ground.spec("true"))
@@ -971,10 +973,10 @@ async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
 
 async def test_what_the_cluster_has_is_told(ground: Ground) -> None:
     batch = await ground.agent()
-    news = await ground.until(batch.news)
+    news = await ground.until(batch.cluster_status)
     assert (news.scheduler, news.version, news.accounts) == ("up", "22.05.8", ("acct",))
     assert [(p.name, p.nodes, p.time_limit_secs) for p in news.partitions] == [("debug", 3, 3600.0)]
     await ground.kill(batch)
     ground.slurm.down = True
-    news = await ground.until((await ground.agent()).news)
+    news = await ground.until((await ground.agent()).cluster_status)
     assert news.scheduler == "unreachable" and "Unable to contact" in news.detail

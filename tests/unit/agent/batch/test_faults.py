@@ -104,7 +104,7 @@ async def test_an_id_that_slurm_gives_anew_is_another_jobs(ground: Ground) -> No
     )
     running = await ground.running(second)
     assert isinstance(running.batch, BatchState) and running.batch.job_id == lost.job_id
-    await ground.until(lambda: "knows no such job" in ground.of(first)[-1].batch.sentence)  # type: ignore[union-attr]
+    await ground.until(lambda: "does not know this job" in ground.of(first)[-1].batch.sentence)  # type: ignore[union-attr]
     batch.stop(first, "cancel", 0.0)
     one = await ground.ended(first)
     assert one.exit is not None and (one.exit.code, one.exit.stop_reason) == (None, "cancel")
@@ -129,7 +129,7 @@ async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begin
     ground.slurm.end(job, "FAILED", "5:0")
     end = await ground.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (None, "start")
-    assert "exit code 5" in (end.exit.detail or "") and "never began" in (end.exit.detail or "")
+    assert "exit code 5" in (end.exit.detail or "") and "never started" in (end.exit.detail or "")
     ground.slurm.begin(job)  # its node heard of the start later than the controller of its end
     await ground.until(lambda: job.process is not None and job.process.poll() is not None)
     assert ground.starts() == [] and job.process is not None and job.process.returncode == 97
@@ -143,7 +143,7 @@ async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_
     batch.launch(under, ground.spec("sleep 60"))
     await ground.running(under)
     ground.slurm.end(await ground.job(), "NODE_FAIL", "0:0", "NodeDown")
-    assert "had not begun" not in ((await ground.ended(under)).exit.detail or "")  # type: ignore[union-attr]
+    assert "had not started there" not in ((await ground.ended(under)).exit.detail or "")  # type: ignore[union-attr]
     ground.slurm.hold = True
     batch.launch(before, ground.spec(ground.stamping()))
     job = await ground.job(2)
@@ -152,7 +152,7 @@ async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_
     assert end.exit is not None and (end.exit.code, end.exit.source) == (None, "scheduler")
     assert "a node that it ran on failed" in (
         end.exit.detail or ""
-    ) and "its batch script had not begun there" in (end.exit.detail or "")
+    ) and "its batch script had not started there" in (end.exit.detail or "")
     ground.slurm.begin(job)  # it comes back with what it was to do
     await ground.until(lambda: job.process is not None and job.process.poll() is not None)
     assert ground.starts() == []

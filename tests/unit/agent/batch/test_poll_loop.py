@@ -13,9 +13,9 @@ import pytest
 from fake_slurm import DOWN
 
 from jobscribe.agent.batch import exit_info
-from jobscribe.agent.batch.command_runner import Ran
+from jobscribe.agent.batch.command_runner import CommandResult
 from jobscribe.agent.batch.state import Task
-from jobscribe.agent.slurm.pending_reasons import never
+from jobscribe.agent.slurm.pending_reasons import impossible_reason
 from jobscribe.agent.slurm.script_markers import OVER
 from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.api.requests import Trace
@@ -51,7 +51,7 @@ async def test_what_had_started_and_waits_again_is_taken_out_of_the_queue(
     end = await ground.ended(token)
     assert job.state == "CANCELLED" and end.exit is not None
     assert (
-        "queue again after it had started" in str(end.exit.detail)
+        "requeued in Slurm after it had started" in str(end.exit.detail)
         and end.exit.source == "scheduler"
     )
     assert end.batch.canceled_by == "" and "nothing is run a second time" in end.batch.sentence  # type: ignore[union-attr]
@@ -67,11 +67,11 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
     await ground.running(token)
     job, right, taken = await ground.job(), ground.slurm._scancel, asyncio.Event()
 
-    async def unheard(argv: list[str]) -> Ran:
+    async def unheard(argv: list[str]) -> CommandResult:
         await right(argv)
         taken.set()
         await asyncio.sleep(SECS)
-        return Ran(0, "", "")
+        return CommandResult(0, "", "")
 
     with monkeypatch.context() as patched:
         patched.setattr(ground.slurm, "_scancel", unheard)
@@ -87,7 +87,7 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
     end = await ground.ended(token)
     assert (
         end.exit is not None
-        and "queue again after it had started" in str(end.exit.detail)
+        and "requeued in Slurm after it had started" in str(end.exit.detail)
         and end.batch.canceled_by == ""
     )  # type: ignore[union-attr]
 
@@ -116,9 +116,9 @@ async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, ho
     )  # type: ignore[union-attr]
     told = msgspec.json.encode(end).decode()
     assert (
-        "outside this system" not in told and "unix user" not in told and "canceledBy" not in told
+        "not by jobscribe" not in told and "unix user" not in told and "canceledBy" not in told
     ), told
-    assert "told to from here" in end.batch.sentence or hold  # type: ignore[union-attr]
+    assert "canceled by jobscribe" in end.batch.sentence or hold  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("by", [0, 1])
@@ -132,7 +132,7 @@ async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground,
     ground.slurm.end(job, "CANCELLED")
     end = await ground.ended(token)
     name = pwd.getpwuid(by).pw_name
-    assert end.exit is not None and f"by unix user {name}, outside this system" in str(
+    assert end.exit is not None and f"by unix user {name} (not by jobscribe)" in str(
         end.exit.detail
     )
     assert end.batch.canceled_by == name  # type: ignore[union-attr]
@@ -168,9 +168,9 @@ async def test_what_would_wait_for_ever_is_not_over_before_slurm_took_it_out(
     job = await ground.job()
     right, tries = ground.slurm._scancel, list[Any]()
 
-    async def away(argv: list[str]) -> Ran:
+    async def away(argv: list[str]) -> CommandResult:
         tries.append([e.state for e in ground.of(token)])
-        return Ran(1, "", DOWN) if len(tries) < 3 else await right(argv)
+        return CommandResult(1, "", DOWN) if len(tries) < 3 else await right(argv)
 
     monkeypatch.setattr(ground.slurm, "_scancel", away)
     job.reason = "PartitionTimeLimit"
@@ -245,7 +245,7 @@ async def test_a_failure_that_its_script_has_told_has_its_code(ground: Ground) -
     ],
 )
 def test_what_the_partition_never_takes(reason: str, word: str) -> None:
-    assert word in str(never(reason))
+    assert word in str(impossible_reason(reason))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from jobscribe.agent.slurm.batch_script import (
     Submission,
     batch_script,
     comment,
-    is_of,
     job_name,
+    matches_token,
 )
 from jobscribe.agent.slurm.output_parser import Account, Row
 from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
@@ -87,7 +87,7 @@ def made(
     step = Step(token=token(), folder=folder)
     return batch_script(
         Submission(
-            steps=(step,), wishes=wishes, cluster=cluster, deployment="lab", time_limit_secs=secs
+            steps=(step,), request=wishes, cluster=cluster, deployment="lab", time_limit_secs=secs
         )
     )
 
@@ -241,22 +241,22 @@ def test_tokens_and_deployments_are_looked_at_again() -> None:
     ):
         with pytest.raises(Refusal):
             batch_script(
-                Submission(steps=(step,), wishes=BatchRequest(), cluster=LAB, deployment=name)
+                Submission(steps=(step,), request=BatchRequest(), cluster=LAB, deployment=name)
             )
     with pytest.raises(Refusal):
-        batch_script(Submission(steps=(), wishes=BatchRequest(), cluster=LAB, deployment="lab"))
+        batch_script(Submission(steps=(), request=BatchRequest(), cluster=LAB, deployment="lab"))
 
 
 def test_a_job_is_known_by_its_comment_or_else_by_its_name() -> None:
     row, account = Row("7", "kim", "RUNNING"), Account("7", "kim", "RUNNING")
     ours = comment("lab", token())
-    assert is_of(row._replace(comment=ours), "lab", token()) and is_of(
+    assert matches_token(row._replace(comment=ours), "lab", token()) and matches_token(
         account._replace(name=job_name(token())), "lab", token()
     )
-    assert not is_of(row._replace(comment=ours), "other", token()) and not is_of(
+    assert not matches_token(row._replace(comment=ours), "other", token()) and not matches_token(
         row._replace(comment=ours, name=job_name(token(2))), "lab", token(2)
     )
-    assert not is_of(row, "lab", token()) and not is_of(
+    assert not matches_token(row, "lab", token()) and not matches_token(
         account._replace(name=job_name(token(2))), "lab", token()
     )
     long = Token(
@@ -526,7 +526,7 @@ def gang(
         batch_script(
             Submission(
                 steps=tuple(steps),
-                wishes=BatchRequest(nodes=2),
+                request=BatchRequest(nodes=2),
                 cluster=LAB,
                 deployment="lab",
                 time_limit_secs=60,

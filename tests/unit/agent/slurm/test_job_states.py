@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurm_cases import RECORDED, golden, pair
 
-from jobscribe.agent.slurm.job_states import Verdict, judge, together
+from jobscribe.agent.slurm.job_states import SlurmStatus, job_status, merge_exit
 from jobscribe.agent.slurm.output_parser import Account, Row, parse_job, parse_squeue
-from jobscribe.agent.slurm.pending_reasons import IMPOSSIBLE, never, waits_for
+from jobscribe.agent.slurm.pending_reasons import IMPOSSIBLE, describe_wait, impossible_reason
 from jobscribe.agent.slurm.script_markers import FENCED, parse_started
 from jobscribe.diagnosis.exit_table import diagnose
 from jobscribe.protocol.jobs.exit_info import ExitInfo
@@ -20,8 +20,8 @@ NOW = 1795300000.0
 TABLE = load(None)
 
 
-def judged(name: str, version: str = RECORDED) -> Verdict:
-    return judge("lab", *pair(name, version), now=NOW)
+def judged(name: str, version: str = RECORDED) -> SlurmStatus:
+    return job_status("lab", *pair(name, version), now=NOW)
 
 
 # ---- ends
@@ -93,7 +93,7 @@ def test_who_canceled_it_is_said() -> None:
     verdict = judged("canceled_other")
     assert (
         verdict.state.canceled_by == "0"
-        and "by unix user 0, outside this system" in verdict.state.sentence
+        and "by unix user 0 (not by jobscribe)" in verdict.state.sentence
     )
     verdict = judged("canceled_waiting")
     assert (
@@ -115,36 +115,36 @@ def test_times_and_memory_of_an_end() -> None:
 
 def test_without_accounting_the_end_is_told_as_far_as_it_is_known() -> None:
     row = parse_squeue(golden("squeue_accounting_down"))[0]
-    verdict = judge("lab", row, None, now=NOW)
+    verdict = job_status("lab", row, None, now=NOW)
     assert verdict.kind == "over" and verdict.exit is not None
     assert (verdict.exit.code, verdict.exit.signal) == (
         None,
         None,
-    ) and "not with which exit code" in (verdict.exit.detail or "")
-    verdict = judge("lab", parse_job(golden("job_accounting_down")), None, now=NOW)
+    ) and "without an exit code" in (verdict.exit.detail or "")
+    verdict = job_status("lab", parse_job(golden("job_accounting_down")), None, now=NOW)
     assert verdict.exit is not None and verdict.exit.code == 4
-    verdict = judge("lab", parse_job(golden("job_segfault")), None, now=NOW)
+    verdict = job_status("lab", parse_job(golden("job_segfault")), None, now=NOW)
     assert verdict.exit is not None and verdict.exit.signal == 11
-    verdict = judge("lab", parse_job(golden("job_no_output")), None, now=NOW)
+    verdict = job_status("lab", parse_job(golden("job_no_output")), None, now=NOW)
     assert verdict.exit is not None and verdict.exit.source == "start"
 
 
 def test_a_failure_that_slurm_gives_no_number_is_never_a_success() -> None:
-    verdict = judge(
+    verdict = job_status(
         "lab", Row("7", "kim", "FAILED"), Account("7", "kim", "FAILED", exit_code=0), now=NOW
     )
     assert verdict.exit is not None and verdict.exit.code is None and not verdict.exit.succeeded
 
 
 def test_a_script_that_found_its_mark_ran_nothing_and_its_end_is_not_known() -> None:
-    verdict = judge(
+    verdict = job_status(
         "lab",
         None,
         Account("7", "kim", "FAILED", exit_code=FENCED, started_at=1795292912.0, elapsed_secs=1.0),
         now=NOW,
     )
     assert verdict.exit is not None and (verdict.exit.source, verdict.exit.code) == ("lost", None)
-    assert "had been started before" in verdict.state.sentence
+    assert "script a second time" in verdict.state.sentence
 
 
 # ---- an end that the script wrote down
@@ -174,7 +174,7 @@ def test_a_script_that_found_its_mark_ran_nothing_and_its_end_is_not_known() -> 
 def test_the_scripts_own_word_counts_and_slurm_says_why(
     name: str, own: ExitInfo, row: int | None, stop: str | None
 ) -> None:
-    exit_ = together(own, judged(name))
+    exit_ = merge_exit(own, judged(name))
     assert (exit_.code, exit_.signal, exit_.source, exit_.stop_reason) == (
         own.code,
         own.signal,
@@ -192,7 +192,7 @@ def test_an_exit_long_before_slurm_s_end_of_the_job_decides_although_nobody_saw_
 ) -> None:
     verdict = judged("timeout")
     assert verdict.exit is not None and verdict.exit.ended_at is not None
-    exit_ = together(
+    exit_ = merge_exit(
         ExitInfo(code=3, source="script", ended_at=verdict.exit.ended_at - seconds), verdict
     )
     assert (exit_.code, exit_.stop_reason) == (3, stop)
@@ -204,22 +204,22 @@ def test_an_exit_long_before_slurm_s_end_of_the_job_decides_although_nobody_saw_
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("held", "holds it back"),
-        ("begin", "time to begin"),
-        ("priority", "others are before it"),
-        ("resources", "it is the next"),
+        ("held", "it is held on behalf"),
+        ("begin", "its begin time"),
+        ("priority", "other jobs are before it"),
+        ("resources", "it is next"),
         ("array", "tasks of its array"),
         ("partition_down", "partition is down"),
         ("drained_named", "down, drained or reserved: w1"),
         ("drained_two", "reserved: w[1-2]"),
         ("node_down_waiting", "reserved: w2"),
-        ("requeued_waiting", "time to begin"),
+        ("requeued_waiting", "its begin time"),
         ("reserved", "reserved"),
-        ("requeue_hold", "held back"),
-        ("special_exit", "held back"),
+        ("requeue_hold", "requeued and is held"),
+        ("special_exit", "requeued and is held"),
         ("no_hours", "hours"),
-        ("node_fail_requeued", "time to begin"),
-        ("drained", "others"),
+        ("node_fail_requeued", "its begin time"),
+        ("drained", "other jobs"),
     ],
 )
 def test_waits(name: str, told: str) -> None:
@@ -230,7 +230,7 @@ def test_waits(name: str, told: str) -> None:
 
 def test_when_it_is_expected_to_start() -> None:
     row, account = pair("resources", RECORDED)
-    assert judge("lab", row, account, now=1795293000.0).state.starts_at == 1795293057.0
+    assert job_status("lab", row, account, now=1795293000.0).state.starts_at == 1795293057.0
     assert judged("resources").state.starts_at is None, (
         "what has passed is only when slurmctld looked at it, each time anew"
     )
@@ -253,7 +253,8 @@ def test_what_would_wait_for_ever_is_told_as_that(name: str) -> None:
 
 def test_reasons_of_one_jobs_limits_never_pass_and_those_of_groups_do() -> None:
     assert [
-        judge("lab", r, None, now=NOW).kind for r in parse_squeue(golden("squeue_never", "24.11"))
+        job_status("lab", r, None, now=NOW).kind
+        for r in parse_squeue(golden("squeue_never", "24.11"))
     ] == ["impossible"] * 3
     assert set(IMPOSSIBLE) >= {
         "PartitionConfig",
@@ -271,7 +272,7 @@ def test_reasons_of_one_jobs_limits_never_pass_and_those_of_groups_do() -> None:
         "QOSMaxJobsPerUserLimit",
         "Priority",
     ):
-        assert never(reason) is None and waits_for(reason), reason
+        assert impossible_reason(reason) is None and describe_wait(reason), reason
     for reason in (
         "QOSMaxNodePerJobLimit",
         "AssocMaxCpuPerJobLimit",
@@ -279,10 +280,10 @@ def test_reasons_of_one_jobs_limits_never_pass_and_those_of_groups_do() -> None:
         "QOSMinGRES",
         "QOSMaxMemoryPerNode",
     ):
-        assert never(reason), reason
+        assert impossible_reason(reason), reason
     assert (
-        "hours" in waits_for("QOSGrpCPUMinutesLimit")
-        and waits_for("NobodyKnowsThis") == "Slurm gives this reason only"
+        "hours" in describe_wait("QOSGrpCPUMinutesLimit")
+        and describe_wait("NobodyKnowsThis") == "it waits for a reason that jobscribe does not know"
     )
 
 
@@ -338,29 +339,32 @@ def test_an_earlier_start_in_the_accounting_is_not_this_one() -> None:
         ended_at=1795292931.0,
         nodes="n2",
     )
-    verdict = judge("lab", row, earlier, now=NOW)
+    verdict = job_status("lab", row, earlier, now=NOW)
     assert (
         verdict.exit is not None
         and verdict.exit.code is None
         and (verdict.state.nodes, verdict.state.restarts) == ("n2", 1)
     )
-    assert judge("lab", row._replace(state="PENDING", nodes=""), earlier, now=NOW).state.nodes == ""
+    assert (
+        job_status("lab", row._replace(state="PENDING", nodes=""), earlier, now=NOW).state.nodes
+        == ""
+    )
     # a second more or less in one of the two clocks is no other start
-    verdict = judge("lab", row._replace(submitted_at=1795292912.0), earlier, now=NOW)
+    verdict = job_status("lab", row._replace(submitted_at=1795292912.0), earlier, now=NOW)
     assert verdict.exit is not None and verdict.exit.code == 7 and verdict.state.restarts == 0
 
 
 def test_the_accounting_alone() -> None:
     account = pair("completed")[1]
-    assert judge("lab", None, account, now=NOW).kind == "over"
-    verdict = judge("lab", None, pair("suspended")[1], now=NOW)
+    assert job_status("lab", None, account, now=NOW).kind == "over"
+    verdict = job_status("lab", None, pair("suspended")[1], now=NOW)
     assert (verdict.kind, verdict.stale) == (
         "running",
         True,
     ) and "forgotten" in verdict.state.sentence
-    verdict = judge("lab", None, pair("held")[1], now=NOW)
+    verdict = job_status("lab", None, pair("held")[1], now=NOW)
     assert (verdict.kind, verdict.stale) == ("waiting", True)
-    assert judge("lab", None, None, now=NOW).kind == "absent"
+    assert job_status("lab", None, None, now=NOW).kind == "absent"
 
 
 @pytest.mark.parametrize(
@@ -377,8 +381,10 @@ def test_a_word_that_nobody_knows_is_shown_and_is_no_end(
     verdict = judged(name, version)
     assert verdict.kind == kind and verdict.exit is None
     if name == "unknown":
-        assert "TELEPORTING, which is not known here" in verdict.state.sentence
-        waiting = judge("lab", parse_squeue(golden("squeue_unknown", version))[1], None, now=NOW)
+        assert "TELEPORTING, unknown to jobscribe" in verdict.state.sentence
+        waiting = job_status(
+            "lab", parse_squeue(golden("squeue_unknown", version))[1], None, now=NOW
+        )
         assert waiting.kind == "waiting" and "SomethingNew" in waiting.state.sentence
 
 
@@ -447,7 +453,7 @@ ACCOUNTS = st.none() | st.builds(
 def test_whatever_slurm_says_there_is_a_verdict_that_can_be_sent(
     row: Row | None, account: Account | None
 ) -> None:
-    verdict = judge("lab", row, account, now=NOW)
+    verdict = job_status("lab", row, account, now=NOW)
     assert (verdict.exit is not None) == (
         verdict.kind in ("over", "impossible")
     ) and verdict.state.sentence
@@ -455,7 +461,7 @@ def test_whatever_slurm_says_there_is_a_verdict_that_can_be_sent(
         assert msgspec.json.decode(msgspec.json.encode(verdict.exit), type=ExitInfo) == verdict.exit
         if verdict.exit.succeeded:
             assert "COMPLETED" in ((row and row.state) or "", (account and account.state) or "")
-        together(ExitInfo(code=3, source="script"), verdict)
+        merge_exit(ExitInfo(code=3, source="script"), verdict)
 
 
 # ---- marks

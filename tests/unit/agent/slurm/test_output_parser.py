@@ -9,7 +9,13 @@ from slurm_cases import RECORDED, TEXTS, VERSIONS, failed, golden, pair
 
 from jobscribe.agent.slurm import output_parser
 from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, ROW_FIELDS, SEPARATOR
-from jobscribe.agent.slurm.value_formats import bytes_of, exit_of, instant, seconds, span
+from jobscribe.agent.slurm.value_formats import (
+    parse_bytes,
+    parse_duration,
+    parse_exit,
+    parse_seconds,
+    parse_time,
+)
 from jobscribe.protocol.clusters.batch import Partition
 from jobscribe.protocol.jobs.exit_info import FAULTS
 
@@ -252,7 +258,7 @@ REFUSED = {
     "memory": "so much memory",
     "gres": "such GPUs",
     "license": "licences",
-    "qos_not_yours": "QOS is not",
+    "qos_not_yours": "may not use this QOS",
     "option": "does not know an option",
     "reservation": "reservation",
     "constraint": "features",
@@ -270,7 +276,7 @@ REFUSED = {
 def test_what_sbatch_refuses_is_told_in_a_sentence_and_in_its_own_words(name: str) -> None:
     code, err = failed(f"refused_{name}")
     assert output_parser.outage(code, err) is None
-    fault, sentence = output_parser.refused(err)
+    fault, sentence = output_parser.submission_error(err)
     assert fault == "batchRefused" and fault in FAULTS
     assert (
         REFUSED[name] in sentence
@@ -289,9 +295,12 @@ def test_what_sbatch_refuses_is_told_in_a_sentence_and_in_its_own_words(name: st
 
 
 def test_words_of_other_versions_and_of_sites() -> None:
-    assert "hours" in output_parser.refused(golden("refused_hours", "23.11"))[1]
-    assert output_parser.refused(golden("refused_memory", "20.11"))[0] == "batchRefused"
-    assert output_parser.refused(golden("refused_retry", "20.11"))[0] == "schedulerUnreachable"
+    assert "hours" in output_parser.submission_error(golden("refused_hours", "23.11"))[1]
+    assert output_parser.submission_error(golden("refused_memory", "20.11"))[0] == "batchRefused"
+    assert (
+        output_parser.submission_error(golden("refused_retry", "20.11"))[0]
+        == "schedulerUnreachable"
+    )
     assert output_parser.outage(1, golden("refused_retry", "20.11")) is not None
     assert (
         output_parser.outage(1, golden("sbatch_timeout", "25.05")) is not None
@@ -316,19 +325,19 @@ def test_words_of_other_versions_and_of_sites() -> None:
 )
 def test_an_outage_is_never_taken_for_an_answer(name: str, told: str) -> None:
     code, err = failed(name)
-    for sentence in (output_parser.outage(code, err), output_parser.asked_in_vain(code, err)):
+    for sentence in (output_parser.outage(code, err), output_parser.query_error(code, err)):
         assert sentence is not None and told in sentence and len(sentence) < 1000
 
 
 def test_not_knowing_a_job_is_an_answer_and_an_unknown_failure_is_none() -> None:
     code, err = failed("squeue_unknown_id")
     assert (
-        output_parser.never_there(code, err)
+        output_parser.unknown_job_error(code, err)
         and output_parser.outage(code, err) is None
-        and output_parser.asked_in_vain(code, err) is None
+        and output_parser.query_error(code, err) is None
     )
-    assert output_parser.asked_in_vain(1, "squeue: error: something nobody has seen") is not None
-    assert output_parser.asked_in_vain(0, "squeue: error: a warning") is None
+    assert output_parser.query_error(1, "squeue: error: something nobody has seen") is not None
+    assert output_parser.query_error(0, "squeue: error: a warning") is None
     assert output_parser.outage(1, "sbatch: error: something nobody has seen") is None
     assert output_parser.outage(-9, "") is not None
 
@@ -490,7 +499,7 @@ def test_nothing_that_is_printed_makes_a_parser_fail(out: str) -> None:
         output_parser.version(out),
     )
     output_parser.parse_partitions(out, out)
-    assert output_parser.refused(out)[0] in FAULTS
+    assert output_parser.submission_error(out)[0] in FAULTS
     output_parser.outage(1, out)
 
 
@@ -525,15 +534,15 @@ def test_half_an_answer_loses_half_a_line_and_nothing_else(name: str) -> None:
     ],
 )
 def test_durations(said: str, secs: float | None) -> None:
-    assert seconds(said) == secs
+    assert parse_duration(said) == secs
 
 
 def test_other_quantities() -> None:
     assert [
-        bytes_of(t) for t in ("20480K", "1.50M", "0", "12", "3Gn", "", "K", "-1", "9" * 30)
+        parse_bytes(t) for t in ("20480K", "1.50M", "0", "12", "3Gn", "", "K", "-1", "9" * 30)
     ] == [20971520, 1572864, 0, 12, 3 * 2**30, None, None, None, None]
     assert [
-        exit_of(t)
+        parse_exit(t)
         for t in ("0:0", "7:0", "0:11", "0:125", "0:139", "256:0", "", "x:y", "0", "1:2:3")
     ] == [
         (0, None),
@@ -548,7 +557,7 @@ def test_other_quantities() -> None:
         (None, None),
     ]
     assert [
-        instant(t)
+        parse_time(t)
         for t in ("1795292911", "0", "N/A", "2026-11-21T20:00:00", "4294967294", "99999999999999")
     ] == [
         1795292911.0,
@@ -558,4 +567,4 @@ def test_other_quantities() -> None:
         4294967294.0,
         None,
     ]
-    assert [span(t) for t in ("83", "", "-1", "x")] == [83.0, None, None, None]
+    assert [parse_seconds(t) for t in ("83", "", "-1", "x")] == [83.0, None, None, None]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobscribe.agent.batch.command_runner import NO_ANSWER, Ran
+from jobscribe.agent.batch.command_runner import NO_ANSWER, CommandResult
 from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, SEPARATOR
 
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -74,18 +74,18 @@ class PaperSlurm:
     def count(self, program: str) -> int:
         return sum(c[0] == program for c in self.calls)
 
-    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> Ran:
+    async def __call__(self, argv: Sequence[str], stdin: str, secs: float) -> CommandResult:
         argv = _without_env(argv)
         self.calls.append(argv)
         if self.late:
             await asyncio.sleep(min(self.late, secs))
             if self.late >= secs:
-                return Ran(NO_ANSWER, "", f"{argv[0]} did not answer within {secs:g} s")
+                return CommandResult(NO_ANSWER, "", f"{argv[0]} did not answer within {secs:g} s")
         verb = getattr(self, "_" + argv[0])
         if self.down and argv[0] not in ("sacct", "sacctmgr"):
-            return Ran(1, "", DOWN)
+            return CommandResult(1, "", DOWN)
         if self.accounting_down and argv[0] in ("sacct", "sacctmgr"):
-            return Ran(1, "", DB_DOWN)
+            return CommandResult(1, "", DB_DOWN)
         return await verb(argv[1:])
 
     async def close(self) -> None:
@@ -153,12 +153,12 @@ class PaperSlurm:
 
     # ---- commands
 
-    async def _sbatch(self, argv: list[str]) -> Ran:
+    async def _sbatch(self, argv: list[str]) -> CommandResult:
         if self.lost_requests:
             self.lost_requests -= 1
-            return Ran(NO_ANSWER, "", "sbatch did not answer within 1 s")
+            return CommandResult(NO_ANSWER, "", "sbatch did not answer within 1 s")
         if self.refuse:
-            return Ran(1, "", self.refuse)
+            return CommandResult(1, "", self.refuse)
         job = PaperJob(str(next(self.numbers)), Path(argv[-1]), time.time())
         self.jobs[job.job_id] = job
         job.in_queue = job.in_accounting = not self.hidden
@@ -168,10 +168,10 @@ class PaperSlurm:
         await self.answer.wait()
         if self.lost_answers:
             self.lost_answers -= 1
-            return Ran(NO_ANSWER, "", "sbatch did not answer within 1 s")
-        return Ran(0, f"{job.job_id}\n", "")
+            return CommandResult(NO_ANSWER, "", "sbatch did not answer within 1 s")
+        return CommandResult(0, f"{job.job_id}\n", "")
 
-    async def _squeue(self, argv: list[str]) -> Ran:
+    async def _squeue(self, argv: list[str]) -> CommandResult:
         lines = []
         for j in self.jobs.values():
             if j.in_queue:
@@ -194,11 +194,11 @@ class PaperSlurm:
                         )
                     )
                 )
-        return Ran(0, "\n".join(lines) + "\n", "")
+        return CommandResult(0, "\n".join(lines) + "\n", "")
 
-    async def _sacct(self, argv: list[str]) -> Ran:
+    async def _sacct(self, argv: list[str]) -> CommandResult:
         if self.no_accounting:
-            return Ran(1, "", "Slurm accounting storage is disabled")
+            return CommandResult(1, "", "Slurm accounting storage is disabled")
         named = next(
             (a.partition("=")[2].split(",") for a in argv if a.startswith("--jobs=")), None
         )
@@ -224,13 +224,13 @@ class PaperSlurm:
                     "Comment": j.comment if self.accounting_comments else "",
                 }
                 lines.append(SEPARATOR.join(said[n] for n in ACCOUNT_NAMES))
-        return Ran(0, "\n".join(lines) + "\n", "")
+        return CommandResult(0, "\n".join(lines) + "\n", "")
 
-    async def _scancel(self, argv: list[str]) -> Ran:
+    async def _scancel(self, argv: list[str]) -> CommandResult:
         number = next((a.partition("=")[2] for a in argv if a.startswith("--signal=")), None)
         job = self.jobs.get(argv[-1].split(".")[0])
         if job is None or job.over:
-            return Ran(
+            return CommandResult(
                 1,
                 "",
                 f"scancel: error: Kill job error on job id {argv[-1]}: Invalid job id specified",
@@ -238,7 +238,7 @@ class PaperSlurm:
         if job.state == "PENDING":
             if number is None:
                 job.state, job.by, job.ended_at = "CANCELLED", "1001", time.time()
-            return Ran(0, "", "")
+            return CommandResult(0, "", "")
         assert job.process is not None
         if number == "TERM" and "--full" in argv:
             os.killpg(job.process.pid, signal.SIGTERM)
@@ -246,22 +246,24 @@ class PaperSlurm:
             job.state, job.by, job.ended_at = "CANCELLED", "1001", time.time()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job.process.pid, signal.SIGKILL)
-        return Ran(0, "", "")
+        return CommandResult(0, "", "")
 
-    async def _scontrol(self, argv: list[str]) -> Ran:
-        return Ran(
+    async def _scontrol(self, argv: list[str]) -> CommandResult:
+        return CommandResult(
             0,
             "PartitionName=debug AllowGroups=ALL Default=YES MaxNodes=3 MaxTime=01:00:00 State=UP TotalNodes=3\n",
             "",
         )
 
-    async def _sinfo(self, argv: list[str]) -> Ran:
+    async def _sinfo(self, argv: list[str]) -> CommandResult:
         if "--version" in argv:
-            return Ran(0, "slurm-wlm 22.05.8\n", "")
-        return Ran(0, SEPARATOR.join(("debug*", "3", "4", "1000", "(null)", "up")) + "\n", "")
+            return CommandResult(0, "slurm-wlm 22.05.8\n", "")
+        return CommandResult(
+            0, SEPARATOR.join(("debug*", "3", "4", "1000", "(null)", "up")) + "\n", ""
+        )
 
-    async def _sacctmgr(self, argv: list[str]) -> Ran:
-        return Ran(0, "lab|acct|normal\n", "")
+    async def _sacctmgr(self, argv: list[str]) -> CommandResult:
+        return CommandResult(0, "lab|acct|normal\n", "")
 
 
 def _time(at: float | None) -> str:

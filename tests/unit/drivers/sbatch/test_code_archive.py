@@ -20,7 +20,7 @@ from sbatch_agents import KEY, SPEC, SYSTEM_PYTHON, Ground, Ssh, made_ground
 
 from jobscribe.agent.login_node import code_unpacker
 from jobscribe.drivers.sbatch.login_node import code_archive, site
-from jobscribe.drivers.sbatch.login_node.channel import Ran
+from jobscribe.drivers.sbatch.login_node.channel import CommandResult
 from jobscribe.drivers.sbatch.login_node.wheel_tags import Python, best, fits
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
@@ -91,7 +91,7 @@ def test_the_newest_wheel_that_fits_is_taken() -> None:
 
 
 def test_the_agents_side_and_its_four_packages_and_nothing_else() -> None:
-    made = code_archive.made_for(code_archive.this_python(), Cluster(name="hpc"))
+    made = code_archive.build_code(code_archive.this_python(), Cluster(name="hpc"))
     tops = {name.split("/")[1] for name in made.sizes if name.startswith("jobscribe/")}
     assert tops == {*code_archive.OWN, "__init__.py", "py.typed"}
     assert {n.split("/")[0] for n in made.sizes if ".dist-info" not in n} == {
@@ -100,7 +100,7 @@ def test_the_agents_side_and_its_four_packages_and_nothing_else() -> None:
     }
     assert not [n for n in made.sizes if n.endswith(".pyc") or "test/" in n]
     assert (
-        code_archive.made_for(code_archive.this_python(), Cluster(name="hpc")).archive
+        code_archive.build_code(code_archive.this_python(), Cluster(name="hpc")).archive
         == made.archive
     )
 
@@ -113,11 +113,11 @@ def test_where_nothing_fits_the_sentence_says_which_python_which_packages_and_wh
     )
     for wheels, words in ((None, "names no folder `wheels`"), (str(tmp_path), str(tmp_path))):
         with pytest.raises(Refusal) as refused:
-            code_archive.made_for(other, Cluster(name="hpc", wheels=wheels))
+            code_archive.build_code(other, Cluster(name="hpc", wheels=wheels))
         for word in ("/opt/python", "cp313", "msgpack, msgspec", words):
             assert word in refused.value.sentence
-    with pytest.raises(Refusal, match="cannot be read"):
-        code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path / "gone")))
+    with pytest.raises(Refusal, match="cannot read the wheels"):
+        code_archive.build_code(other, Cluster(name="hpc", wheels=str(tmp_path / "gone")))
 
 
 def test_wheels_of_the_operator_are_unpacked(tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ def test_wheels_of_the_operator_are_unpacked(tmp_path: Path) -> None:
             tmp_path / f"{name}-1.9-cp313-cp313-manylinux_2_17_{other.machine}.whl", "w"
         ) as z:
             z.writestr(f"{name}/__init__.py", "x = 1\n")
-    made = code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
+    made = code_archive.build_code(other, Cluster(name="hpc", wheels=str(tmp_path)))
     assert made.sizes["msgpack/__init__.py"] == 6
     (tmp_path / f"msgpack-1.9-cp313-cp313-manylinux_2_17_{other.machine}.whl").rename(
         tmp_path / f"msgpack-0.9-cp313-cp313-manylinux_2_17_{other.machine}.whl"
     )
     with pytest.raises(Refusal, match="msgpack"):  # older than an agent needs
-        code_archive.made_for(other, Cluster(name="hpc", wheels=str(tmp_path)))
+        code_archive.build_code(other, Cluster(name="hpc", wheels=str(tmp_path)))
 
 
 # ---- unpacking
@@ -160,7 +160,7 @@ def unpack(base: Path, data: bytes | None, digest: str = "d1") -> dict[str, Any]
         capture_output=True,
         check=True,
     )
-    answer = site._answer(Ran(0, ran.stdout, ran.stderr))
+    answer = site._answer(CommandResult(0, ran.stdout, ran.stderr))
     assert answer is not None, ran
     return answer
 
@@ -283,7 +283,7 @@ async def test_an_agent_runs_from_what_was_sent_and_it_is_sent_once(
     assert fed == sum("import sys;n=int" in argv for argv in channel.argvs) == 2, (
         "asked, sent; it was seen a moment ago"
     )
-    monkeypatch.setattr("jobscribe.drivers.sbatch.driver._LOOKED_SECS", 0.0)
+    monkeypatch.setattr("jobscribe.drivers.sbatch.driver._CODE_CHECK_SECS", 0.0)
     await driver.start(SPEC)
     assert sum("import sys;n=int" in argv for argv in channel.argvs) == 3, (
         "it may have been taken away since"
@@ -299,7 +299,7 @@ async def test_code_that_cannot_be_imported_there_is_a_clear_sentence(
 ) -> None:
     driver, _ = await signed_in(ground, monkeypatch)
     channel = driver._channel(KEY.uid, driver._clusters.clusters[0])
-    await driver._site(KEY.uid, driver._clusters.clusters[0], channel)
+    await driver._login_node(KEY.uid, driver._clusters.clusters[0], channel)
     (damaged,) = ground.base.glob("code/*/msgspec/__init__.py")
     damaged.write_bytes(b"raise ImportError('damaged')".ljust(damaged.stat().st_size))
     os.utime(damaged, (0, 0))  # what was compiled before is of another file
@@ -324,9 +324,9 @@ async def test_a_python_that_is_too_old_or_not_there_is_named(
         await driver.start(SPEC)
     for words in (
         "3.11 or later",
-        "python3.4: it is 3.9",
+        "python3.4: version 3.9",
         "python3.5: no licence for this",
-        "python9: not there",
+        "python9: not found",
     ):
         assert words in refused.value.sentence
     assert not ground.base.exists()

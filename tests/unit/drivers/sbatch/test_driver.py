@@ -41,12 +41,12 @@ async def signed_in(
     """A driver of a cluster where users sign in, and this user has. This machine's own code is
     used: test_sbatch_code sends it.
     """
-    real = sites.look
+    real = sites.prepare
 
     async def look(channel: Any, cluster: Any, *rest: Any) -> Any:
         return await real(channel, msgspec.structs.replace(cluster, access="account"), *rest)
 
-    monkeypatch.setattr("jobscribe.drivers.sbatch.driver.look", look)
+    monkeypatch.setattr("jobscribe.drivers.sbatch.driver.prepare", look)
     driver = ground.driver(ground.cluster(access="ssh", **more))
     channel = Ssh()
     await sign_in(driver, channel, monkeypatch)
@@ -89,7 +89,7 @@ def first() -> Iterator[Start]:
     may read; with an earlier one's log.
     """
     said: dict[str, Any] = {}
-    real = sites.ask
+    real = sites.call
 
     async def ask(
         channel: Any, cluster: Any, site: Any, verb: str, request: dict[str, Any], *more: Any
@@ -107,7 +107,7 @@ def first() -> Iterator[Start]:
             ground.scratch.chmod(0o1777)
             ground.base.mkdir()
             (ground.base / "job_agent.log").write_text(f"of an earlier one {TOKEN}\n")
-            patch.setattr("jobscribe.drivers.sbatch.driver.ask", ask)
+            patch.setattr("jobscribe.drivers.sbatch.driver.call", ask)
             driver = ground.driver(ground.cluster(users={"another0": "ann"}))
             before = os.umask(0)
             try:
@@ -475,7 +475,7 @@ async def test_the_folder_is_as_a_login_shell_has_it_and_nothing_is_executed_for
         "/x/$(touch y)`id`": "/x/$(touch y)`id`",
     }.items():
         login = {"HOME": os.path.expanduser("~"), "USER": "joe"}
-        assert sites.expanded(ground.cluster(folder=folder), login) == (expected or "/x/joey")
+        assert sites.expand_folder(ground.cluster(folder=folder), login) == (expected or "/x/joey")
 
 
 async def test_a_folder_that_others_can_write_to_is_refused(ground: Ground) -> None:
@@ -574,10 +574,12 @@ async def test_whoever_signs_in_is_told_and_finds_his_agent_again(
 
 async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(ground: Ground) -> None:
     driver = ground.driver()
-    assert "nobody signs in" in await refused(
+    assert "needs no sign-in" in await refused(
         "badRequest", driver.sign_in(KEY.uid, "hpc", object())
     )
-    assert "there are: hpc" in await refused("badRequest", driver.sign_in(KEY.uid, "cph", object()))
+    assert "choose one of: hpc" in await refused(
+        "badRequest", driver.sign_in(KEY.uid, "cph", object())
+    )
 
 
 async def test_a_link_through_the_connection_stands_again_after_the_sign_in(

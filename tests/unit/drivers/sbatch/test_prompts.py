@@ -4,7 +4,12 @@ line.
 
 import pytest
 
-from jobscribe.drivers.sbatch.ssh.prompts import asked, meaning, plain, quoted
+from jobscribe.drivers.sbatch.ssh.prompts import (
+    classify_message,
+    classify_prompt,
+    quote_prompt,
+    strip_control,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +51,12 @@ from jobscribe.drivers.sbatch.ssh.prompts import asked, meaning, plain, quoted
     ],
 )
 def test_a_prompt_says_what_it_wants(prompt: str, what: str) -> None:
-    assert asked(prompt, "ann") == what
+    assert classify_prompt(prompt, "ann") == what
 
 
 def test_a_user_called_token_is_asked_for_a_password() -> None:
-    assert asked("Password for token: ", "token") == "password"
-    assert asked("Password for token: ", "ann") == "both"
+    assert classify_prompt("Password for token: ", "token") == "password"
+    assert classify_prompt("Password for token: ", "ann") == "both"
 
 
 @pytest.mark.parametrize(
@@ -76,13 +81,13 @@ def test_a_user_called_token_is_asked_for_a_password() -> None:
     ],
 )
 def test_a_sites_words_are_understood_where_they_can_be(words: str, what: str | None) -> None:
-    assert meaning(words) == what
+    assert classify_message(words) == what
 
 
 def test_foreign_words_become_one_short_line_that_no_terminal_obeys() -> None:
     assert (
-        plain("\x1b[31mAccess\x1b[0m\r\n denied\x07\u202e \x1b]0;title\x07now\x00")
+        strip_control("\x1b[31mAccess\x1b[0m\r\n denied\x07\u202e \x1b]0;title\x07now\x00")
         == "Access denied now"
     )
-    assert len(plain("x" * 5000)) == 303
-    assert quoted("\x1b[1mPassword + OTP: ") == "'Password + OTP'"
+    assert len(strip_control("x" * 5000)) == 303
+    assert quote_prompt("\x1b[1mPassword + OTP: ") == "'Password + OTP'"

@@ -18,7 +18,8 @@ import asyncssh
 import pytest
 from ssh_server import HOST_KEY, Round, Site, enter, new_log, public, served
 
-from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.credentials import Credentials
+from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.clusters.cluster import LoginHost
 from jobscribe.protocol.errors import Refusal
@@ -187,7 +188,7 @@ async def test_a_code_opens_one_host_only() -> None:
             password="hunter2",
             code="123456",
         )
-        assert "was used on the way there" in sentence
+        assert "was used at an earlier host" in sentence
         assert gate.heard == [("keyboard-interactive", ["123456"])] and site.heard == [
             ("keyboard-interactive", ["hunter2"])
         ]
@@ -209,7 +210,7 @@ async def test_a_code_opens_one_host_only() -> None:
         (
             Site(password="x", rounds=[BOTH], answers=[["hunter2123456"]]),
             {"password": "hunter2", "code": "999999"},
-            "did not accept the password with the one-time code behind it of ann (it does not say which is wrong)",
+            "did not accept the password with the one-time code after it of ann (it does not say which is wrong)",
             1,
         ),
         (
@@ -244,7 +245,7 @@ async def test_a_code_opens_one_host_only() -> None:
         (
             Site(password="x", words="Account locked due to 3 failed logins"),
             {"password": "y"},
-            "has locked the account ann, or had too many tries",
+            "has locked the account ann or had too many tries",
             1,
         ),
         (
@@ -262,25 +263,25 @@ async def test_a_code_opens_one_host_only() -> None:
         (
             Site(password="x", words="Your password has expired", hang_up=True),
             {"password": "x"},
-            "wants the password of ann to be changed first",
+            "requires ann to change the password first",
             1,
         ),
         (
             Site(password="x", change="Choose a new one"),
             {"password": "x"},
-            "wants the password of ann to be changed first",
+            "requires ann to change the password first",
             1,
         ),
         (
             Site(rounds=[PASSWORD, ("", "", [("New password: ", False)])], answers=[["x"], [""]]),
             {"password": "x"},
-            "wants the password of ann to be changed first",
+            "requires ann to change the password first",
             1,
         ),
         (
             Site(password="x", words="Closed for maintenance today", hang_up=True),
             {"password": "x"},
-            "lets nobody in now; try again later",
+            "accepts no sign-ins now; try again later",
             1,
         ),
         (
@@ -310,7 +311,7 @@ async def test_a_code_opens_one_host_only() -> None:
         (
             Site(keys=[public(OTHER_KEY)]),
             {"password": "x"},
-            "takes none of what was given: publickey; nothing else was sent",
+            "accepts none of the given credentials: it offers publickey; nothing else was sent",
             0,
         ),
         (
@@ -327,7 +328,7 @@ async def test_a_code_opens_one_host_only() -> None:
                 steps=["publickey", "keyboard-interactive"],
             ),
             {"key": PEM},
-            "accepted the key FINGERPRINT and wants more: keyboard-interactive",
+            "accepted the key FINGERPRINT and asks for more: it offers keyboard-interactive",
             2,
         ),
     ],
@@ -363,7 +364,7 @@ async def test_methods_that_the_cluster_does_not_name_are_not_used() -> None:
         sentence = await refused(
             site, cluster=site.cluster(methods=("publickey",)), password="hunter2", key=PEM
         )
-        assert "takes none of what was given" in sentence and len(site.heard) == 1
+        assert "accepts none of the given credentials" in sentence and len(site.heard) == 1
 
 
 async def test_a_banner_is_passed_on_shortened_and_harmless() -> None:
@@ -385,9 +386,9 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> Non
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "nothing was given to sign in with"),
-        ({"user": "a\nb", "password": "x"}, "not a user name"),
-        ({"certificate": "x", "password": "x"}, "a certificate alone opens nothing"),
+        ({}, "no password, code or key was given"),
+        ({"user": "a\nb", "password": "x"}, "not a valid user name"),
+        ({"certificate": "x", "password": "x"}, "a certificate needs its private key"),
         ({"key": LOCKED}, "is encrypted; give its passphrase"),
         ({"key": LOCKED, "passphrase": "no"}, "the passphrase is wrong"),
         (
@@ -397,17 +398,20 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> Non
             },
             "encrypted as PKCS#8",
         ),
-        ({"key": public(KEY)}, "is a public one"),
+        ({"key": public(KEY)}, "a public key was given instead of a private key"),
         ({"key": "PuTTY-User-Key-File-3: ssh-ed25519\n..."}, "in PuTTY's form"),
-        ({"key": "hello"}, "none that can be read"),
+        ({"key": "hello"}, "the private key is unreadable"),
         (
             {"key": "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----"},
             "damaged",
         ),
         ({"key": PEM[:200] + PEM[230:]}, "damaged"),
-        ({"key": PEM[:200] + "AAAAAAAA" + PEM[208:]}, "none that can be read"),
-        ({"key": PEM, "certificate": "hello"}, "as a certificate is none that can be read"),
-        ({"key": PEM, "certificate": public(KEY)}, "as a certificate is a public key"),
+        ({"key": PEM[:200] + "AAAAAAAA" + PEM[208:]}, "the private key is unreadable"),
+        ({"key": PEM, "certificate": "hello"}, "the certificate is unreadable"),
+        (
+            {"key": PEM, "certificate": public(KEY)},
+            "a public key was given instead of a certificate",
+        ),
         (
             {
                 "key": PEM,
@@ -417,7 +421,7 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> Non
                 .export_certificate()
                 .decode(),
             },
-            "for another key",
+            "belongs to another key",
         ),
         (
             {
@@ -435,7 +439,7 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> Non
                 .export_certificate()
                 .decode(),
             },
-            "one for hosts",
+            "is a host certificate",
         ),
         (
             {
@@ -446,7 +450,7 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> Non
                 .export_certificate()
                 .decode(),
             },
-            "the certificate has expired at 2023-11-14 22:13:20 UTC",
+            "the certificate expired at 2023-11-14 22:13:20 UTC",
         ),
         (
             {
@@ -494,11 +498,11 @@ async def test_a_key_that_would_be_computed_for_hours_is_refused_at_once() -> No
                 b"",
                 b"WARNING: Your password has expired.\nPassword change required but no TTY available.\n",
             ),
-            "wants the password of ann to be changed first",
+            "requires ann to change the password first",
         ),
         (
             (1, b"This account is currently not available.\n", b""),
-            "executes no commands for this account (exit code 1)",
+            "runs no commands for this account (exit code 1)",
         ),
     ],
 )
@@ -601,15 +605,15 @@ def closed_port() -> int:
         ),
         (
             lambda: LoginHost(host="no-such-host.invalid", keys=(public(KEY),)),
-            "there is no address for no-such-host.invalid",
+            "cannot resolve the address of no-such-host.invalid",
         ),
         (
             lambda: LoginHost(host="255.255.255.255", keys=(public(KEY),)),
-            "there is no way to 255.255.255.255",
+            "cannot connect to 255.255.255.255",
         ),
         (
             lambda: LoginHost(host="127.0.0.1", keys=("ssh-ed25519 what",)),
-            "host key 1 of 127.0.0.1 in the clusters' file is not a key",
+            "host key 1 of 127.0.0.1 in the clusters file is not a valid key",
         ),
     ],
 )
@@ -633,7 +637,7 @@ async def test_a_server_that_says_nothing_and_one_that_is_none() -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 2000)
         writer.close()
 
-    for serve, says in ((nothing, "did not go on within 0.5 s"), (web, "127.0.0.1")):
+    for serve, says in ((nothing, "did not answer within 0.5 s"), (web, "127.0.0.1")):
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         login = LoginHost(
             host="127.0.0.1", port=server.sockets[0].getsockname()[1], keys=(public(KEY),)
@@ -675,8 +679,8 @@ async def test_no_host_is_tried_after_an_answer_that_nobody_confirmed() -> None:
             first, why="signInUnreachable", cluster=cluster, password="hunter2"
         )
         assert (
-            "broke off after the password had been sent (no answer in 1 s)" in sentence
-            and "whether it was accepted is not known" in sentence
+            "closed the connection after the password had been sent (no answer in 1 s)" in sentence
+            and "it is unknown whether it was accepted" in sentence
         )
         assert second.connections == []
 
@@ -693,7 +697,7 @@ async def test_a_jump_host_that_does_not_connect_us() -> None:
             password="hunter2",
         )
         assert (
-            f"127.0.0.1:{gate.port} let us in, but did not connect us to 127.0.0.1:{site.port}"
+            f"127.0.0.1:{gate.port} accepted the sign-in, but did not connect to 127.0.0.1:{site.port}"
             in sentence
         )
         await ended(gate)

@@ -14,7 +14,8 @@ import pytest
 from ssh_server import Site, enter, new_log, served
 
 from jobscribe.drivers.sbatch.login_node.channel import OUT_BYTES, ChannelError
-from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.credentials import Credentials
+from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.errors import Refusal
 
@@ -192,7 +193,7 @@ async def test_sockets_that_cannot_be_made_say_why(folder: Path) -> None:
             await channel.forward(f"{folder}/link/s", "127.0.0.1", 1)
         (folder / "own").mkdir()
         (folder / "own" / "file").write_text("precious")
-        with pytest.raises(ChannelError, match="is in the way"):
+        with pytest.raises(ChannelError, match="exists and is not a socket"):
             await channel.forward(f"{folder}/own/file", "127.0.0.1", 1)
         assert (folder / "own" / "file").read_text() == "precious"
     async with channel_to(Site(options={"forward": False})) as channel:

@@ -11,7 +11,7 @@ import pytest
 from sbatch_agents import KEY, SPEC, Ground, Ssh, made_ground
 
 from jobscribe.drivers.sbatch.login_node import site as sites
-from jobscribe.drivers.sbatch.login_node.channel import Ran
+from jobscribe.drivers.sbatch.login_node.channel import CommandResult
 from jobscribe.protocol.errors import Refusal
 
 from .test_driver import signed_in
@@ -42,7 +42,7 @@ class Liar(Ssh):
 
     async def run(self, argv: Any, stdin: bytes = b"", secs: float = 30.0) -> Any:
         if "jobscribe.agent.login_node" in argv:
-            return Ran(0, self.text, b"")
+            return CommandResult(0, self.text, b"")
         return await super().run(argv, stdin, secs)
 
 
@@ -69,10 +69,10 @@ async def test_a_lie_is_refused_in_a_short_sentence(
 ) -> None:
     driver, _ = await signed_in(ground, monkeypatch)
     handle = await driver.start(SPEC)
-    site = driver._sites[KEY.uid, "hpc"][1]
+    site = driver._login_nodes[KEY.uid, "hpc"][1]
     for lie, text in LIES.items():
         liar = Liar(text)
-        driver._channels[KEY.uid, "hpc"], driver._sites[KEY.uid, "hpc"] = liar, (liar, site)
+        driver._channels[KEY.uid, "hpc"], driver._login_nodes[KEY.uid, "hpc"] = liar, (liar, site)
         for doing in (driver.start(SPEC), driver.evidence(KEY, "x/stdout.log", 0, 10)):
             with pytest.raises(Refusal) as e:
                 await doing
@@ -97,7 +97,7 @@ async def test_of_an_answer_only_what_is_known_is_on_record(
     await driver.start(SPEC)
     liar = Liar(line({**GOOD, "more": "x" * 100_000}))
     driver._channels[KEY.uid, "hpc"] = liar
-    driver._sites[KEY.uid, "hpc"] = (liar, driver._sites[KEY.uid, "hpc"][1])
+    driver._login_nodes[KEY.uid, "hpc"] = (liar, driver._login_nodes[KEY.uid, "hpc"][1])
     handle = await driver.start(SPEC)
     assert set(handle) == {
         "folder",

@@ -11,7 +11,8 @@ from typing import Any
 
 import asyncssh
 
-from jobscribe.drivers.sbatch.ssh.sign_in import Credentials, connect
+from jobscribe.drivers.sbatch.ssh.credentials import Credentials
+from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
 from jobscribe.protocol.redaction import Redactor

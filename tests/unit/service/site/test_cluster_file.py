@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm.sbatch_directives import OURS
+from jobscribe.agent.slurm.sbatch_directives import OWN_OPTIONS
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from jobscribe.protocol.errors import Refusal
@@ -598,7 +598,7 @@ def test_every_field_has_its_form() -> None:
 
 
 def test_no_option_that_is_the_systems_own_can_be_allowed(write: Write) -> None:
-    assert set(OURS) <= set(RESERVED)
+    assert set(OWN_OPTIONS) <= set(RESERVED)
     for name in RESERVED:
         one(write(GOOD + f"    directives: [{name}]\n"), "badConfig", "is not for directives")
 

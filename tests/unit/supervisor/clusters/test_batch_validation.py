@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from jobscribe.agent.slurm.sbatch_directives import of_wishes
+from jobscribe.agent.slurm.sbatch_directives import request_lines
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.clusters.batch import BatchRequest, ClusterStatus, Partition
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits
@@ -620,7 +620,7 @@ def test_a_directive_that_passes_is_one_option_of_those_allowed(name: str, value
         )
     except (msgspec.ValidationError, Refusal):
         return
-    (line,) = of_wishes(done, allowed=("exclusive", "reservation"), time_limit_secs=None)
+    (line,) = request_lines(done, allowed=("exclusive", "reservation"), time_limit_secs=None)
     assert (
         name in ("exclusive", "reservation")
         and len(line.split()) == 2

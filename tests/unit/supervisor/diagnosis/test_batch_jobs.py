@@ -159,14 +159,14 @@ def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     back = said(
         "PENDING",
         reason="BeginTime",
-        sentence="its time to begin has not come",
+        sentence="its begin time has not come",
         starts_at=kit.WALL + 120,
         restarts=1,
     )
     stage.reports(kit.replace(kit.running(stage.token()), batch=back), key=KEY)
     answer = ask(stage)
     assert answer["sentence"] == (
-        "Slurm said that it was started at 2023-11-14 22:13:20 UTC, and has taken it back into its queue: its time to begin has not come"
+        "Slurm said that it was started at 2023-11-14 22:13:20 UTC, and has taken it back into its queue: its begin time has not come"
     )
     assert "Slurm expects to start it at 2023-11-14 22:15:20 UTC" in answer["evidence"]
     assert (
@@ -224,7 +224,7 @@ def test_what_slurm_never_took_and_what_was_taken_back_wait_for_nothing(stage, k
         said(reason="PartitionTimeLimit"),
         2,
         fault="neverPossible",
-        detail="it would wait for ever",
+        detail="it can never start",
     )
     assert any(
         line.endswith(": it was PENDING (PartitionTimeLimit) until it was taken back")
@@ -290,7 +290,7 @@ def test_its_own_exit_with_what_slurm_says_beside_it(stage, kit):
 
 def test_it_was_refused_or_never_possible(stage, kit):
     stage.up(KEY)
-    detail = "it would wait for ever: the partition allows less time (Slurm: PartitionTimeLimit)"
+    detail = "it can never start: the partition allows less time (Slurm: PartitionTimeLimit)"
     stage.reports(
         kit.ended(
             stage.token(),

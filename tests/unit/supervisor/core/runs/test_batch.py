@@ -587,11 +587,11 @@ def test_where_it_is_in_the_queue_and_why(stage, kit, placed):
         None,
         "it runs on n[1-2] of hpc (Slurm job 17)",
     )
-    again = said(reason="BeginTime", sentence="its time to begin has not come", restarts=1)
+    again = said(reason="BeginTime", sentence="its begin time has not come", restarts=1)
     stage.reports(with_batch(kit.running(placed), again), key=key())
     assert (
         told(stage)["jobStatusMessage"]
-        == "Slurm has taken it back: it is in the queue of hpc, Slurm job 17: its time to begin has not come"
+        == "Slurm has taken it back: it is in the queue of hpc, Slurm job 17: its begin time has not come"
     )
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING", nodes="n[1-2]")), key=key())
     stage.end(placed, 0)

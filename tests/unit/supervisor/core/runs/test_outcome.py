@@ -67,8 +67,8 @@ def test_what_was_ended_for_being_unknown_was_canceled_by_nobody(fields):
         (ExitInfo(code=0, source="lost", detail="d"), ("error", "lost", "its end is not known: d")),
         (ExitInfo(), ("error", "exit", "how it ended is not known")),
         (
-            ExitInfo(source="scheduler", detail="Slurm says that it failed"),
-            ("error", "exit", "Slurm says that it failed"),
+            ExitInfo(source="scheduler", detail="Slurm reports that it failed"),
+            ("error", "exit", "Slurm reports that it failed"),
         ),
         # its scheduler's own doing, or somebody's there, whatever its program made of that
         (
