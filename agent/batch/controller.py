@@ -16,7 +16,7 @@ import msgspec
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, about
+from ...protocol.ids import Token, execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -245,7 +245,7 @@ class BatchController:
             f"{job.lead.name}/batch.sh",
             job.lead.token.jid,
             job.lead.run_dir,
-            **about(job.lead.token),
+            **execution_log_ids(job.lead.token),
         )
         self._tending.add(job)
         self._submitting.submit(job)
@@ -274,7 +274,7 @@ class BatchController:
                 "what became of the submission of {} is not known: {}",
                 str(job.lead.token),
                 sentence,
-                **about(job.lead.token),
+                **execution_log_ids(job.lead.token),
             )
             self._tending.unknown(job, sentence)
         self._tending.soon(job)
@@ -318,7 +318,7 @@ class BatchController:
             "{} was launched by an earlier agent; Slurm's job {}",
             str(token),
             job.job_id or "is not known yet",
-            **about(token),
+            **execution_log_ids(token),
         )
         self._tending.add(job)
         if job.asked == 0:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.clusters.cluster import Cluster, fallback_secs
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
@@ -201,7 +201,7 @@ class BatchPollLoop:
                 "{} cannot be looked after; it is tried again and again",
                 str(token),
                 error=error,
-                **about(token),
+                **execution_log_ids(token),
             )
 
     def _saw(self, job: BatchJob, task: Task, now: Observation) -> None:
@@ -331,7 +331,7 @@ class BatchPollLoop:
                 "Slurm's job {} of {} has started and is in the queue again: it is canceled",
                 job.job_id,
                 str(job.lead.token),
-                **about(job.lead.token),
+                **execution_log_ids(job.lead.token),
             )
         await self._stopping.cancel(job)
         self.soon(job)
@@ -389,7 +389,7 @@ class BatchPollLoop:
                 "Slurm does not have {}, which was handed to it {:.0f} s ago: it is submitted again",
                 str(job.lead.token),
                 began - job.asked_at,
-                **about(job.lead.token),
+                **execution_log_ids(job.lead.token),
             )
             self._submitting.submit(job)
 

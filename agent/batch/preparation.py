@@ -17,7 +17,7 @@ from ...protocol.clusters.batch import BatchRequest, BatchState
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from ...protocol.launch.job_script import exports, script
+from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
 from ..jobs import job_input
@@ -125,7 +125,7 @@ class Preparation:
             write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
-        shared = exports(asked.shared.env) if asked.shared is not None else ""
+        shared = export_lines(asked.shared.env) if asked.shared is not None else ""
         # without the environment of this machine: what the node's own login, modules and set-up
         # make counts there
         text = script(token, spec, {}, folder, umask=asked.umask, shared=shared)

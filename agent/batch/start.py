@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.log.logger import Log
 from ..slurm import output_parser
@@ -97,7 +97,10 @@ class Submitter:
             job.job_id, job.unsure = job_id, False
             self._ledger.note_when_possible(job)
             self._log(
-                "jid={} is Slurm's job {}", job.lead.token.jid, job_id, **about(job.lead.token)
+                "jid={} is Slurm's job {}",
+                job.lead.token.jid,
+                job_id,
+                **execution_log_ids(job.lead.token),
             )
             self._accepted(job)
             return

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
@@ -105,7 +105,7 @@ class BatchStopper:
             "{} had ended by itself before it could be stopped ({})",
             str(task.token),
             task.stop_reason,
-            **about(task.token),
+            **execution_log_ids(task.token),
         )
         task.signaled = False
         self._note(task)
@@ -146,7 +146,7 @@ class BatchStopper:
                     "a stop of {} has to wait: {}",
                     str(job.lead.token),
                     e.strerror,
-                    **about(job.lead.token),
+                    **execution_log_ids(job.lead.token),
                 )
                 done = False
             self._changed(job)

@@ -251,7 +251,7 @@ def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
 
 def _report(said: Any) -> Any:
     text = encoded(said)
-    wrong = progress_report.wrong(json.loads(text))
+    wrong = progress_report.find_error(json.loads(text))
     if wrong is not None:
         raise _NotAsked(wrong)
     if len(text) > progress_report.LIMIT:

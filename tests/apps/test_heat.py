@@ -169,7 +169,7 @@ def test_a_frame_that_somebody_spoiled_is_said(ran: Runner) -> None:
 def test_the_program_says_how_far_it_is(ran: Runner, tmp_path: Path) -> None:
     ran(frames=5, size=10, steps=1)
     said = [
-        progress_report.parsed(line) for line in (tmp_path / "reports").read_bytes().splitlines()
+        progress_report.parse(line) for line in (tmp_path / "reports").read_bytes().splitlines()
     ]
     assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {
         "frameCount": 5,

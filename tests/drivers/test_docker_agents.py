@@ -461,7 +461,7 @@ async def test_why_it_died_is_kept_the_moment_it_dies(house: House) -> None:
         "stopped": False,
         "lastLines": ["one", "two <REDACTED>"],
     }
-    sentence = "memory ran out, and the kernel killed a process of it: its keeper was hit; its last line: two <REDACTED>"
+    sentence = "memory ran out, so the kernel killed one of its processes: its keeper was hit; its last line: two <REDACTED>"
     assert end["sentence"] == sentence and sentence in house.log
     assert await driver.find(handle) == Found(state="gone", detail=sentence)
     later = house.driver()

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from ....protocol.jobs.exit_info import (
-    OF_THE_KERNEL,
+    KERNEL_SIGNALS,
     OUT_OF_MEMORY,
     ExitFacts,
     ExitInfo,
-    number_of_signal,
     signal_name,
+    signal_number,
 )
 
 State = Mapping[str, Any]
@@ -156,9 +156,7 @@ def facts_of(
     # that it was none can be believed of an engine that was asked and watched; that there were some
     # it may say without having counted
     kills = ooms or (0 if exit_.out_of_memory is False else None)
-    asked = (
-        exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
-    )
+    asked = exit_.stop_reason is None and signal_number(exit_.code, exit_.signal) in KERNEL_SIGNALS
     return ExitFacts(
         memory_peak_bytes=peak,
         memory_limit_bytes=limit,

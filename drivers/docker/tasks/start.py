@@ -14,7 +14,7 @@ from typing import Any
 from ....protocol.errors import Refusal
 from ....protocol.ids import op_id
 from ....protocol.jobs.exit_info import ExitInfo
-from ....protocol.launch.job_script import exports, script
+from ....protocol.launch.job_script import export_lines, script
 from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
 from ....runtime.log.logger import Log
@@ -167,7 +167,7 @@ class TaskStarter:
         self, place: ContainerPlace, tasks: Iterable[TaskState], shared: Shared | None
     ) -> None:
         """Use the tokens and lay out the evidence. Who was stopped meanwhile is left out."""
-        lines = exports(shared.env) if shared is not None else ""
+        lines = export_lines(shared.env) if shared is not None else ""
         for task in tasks:
             if not _may_begin(task):
                 continue
