@@ -282,7 +282,7 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(
             {"tlsDir": None, "hosts": {"b": {"address": "tcp://10.9.8.7:2375"}}},
             ["plain TCP without TLS off loopback", "--tlsverify"],
         ),
-        ({"hosts": {"a": {"tls": str(tmp_path / "nowhere")}}}, ["there is no folder", "nowhere"]),
+        ({"hosts": {"a": {"tls": str(tmp_path / "nowhere")}}}, ["does not exist", "nowhere"]),
         ({"hosts": {"a": {"tls": str(open_key)}}}, ["mode 0644", "chmod 600"]),
         (
             {"hosts": {"b": {"address": pool.hosts["a"].address}}},

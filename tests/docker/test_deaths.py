@@ -36,7 +36,7 @@ KILLS = share(2, 50)
 MEMORY = 96
 EATS = "tail /dev/zero"
 OUT_OF_MEMORY = "memory ran out, so the kernel killed one of its processes"
-OUTSIDE = "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
+OUTSIDE = "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
 REMOVED = "its container was removed from outside"
 SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
 

@@ -1,5 +1,5 @@
-"""What running tasks take of their hosts, asked of the engines every few seconds. Volatile: the
-newest counts, none is owed.
+"""Samples the resource usage of running tasks from the engines every few seconds. Volatile: only
+the newest sample counts, and a lost one is not repeated.
 """
 
 import asyncio
@@ -13,20 +13,21 @@ from ..host.engine import EngineError, HostEngine
 from .state import TaskState
 
 EVERY_SECS = 5.0
-#: Questions to one host at a time, and how long each may take: a host that is slow is asked less.
+#: Concurrent calls to one host, and the timeout of each in seconds; a slow host is asked less
+#: often.
 AT_ONCE, CALL_SECS = 2, 4.0
 
 
 class Sampling:
-    """Of all tasks; remembers what it saw last, for what was taken since."""
+    """Samples tasks, and remembers the last CPU time of each for the usage since then."""
 
     def __init__(self) -> None:
         self._last: dict[Token, tuple[float, float]] = {}
 
-    async def look(
+    async def sample(
         self, engine: HostEngine, tasks: Sequence[TaskState]
     ) -> list[tuple[TaskState, Sample]]:
-        """What could be found out."""
+        """Return the samples of the tasks that could be read."""
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def one(task: TaskState) -> tuple[TaskState, Sample] | None:
@@ -54,9 +55,9 @@ class Sampling:
             return None
         task.memory_peak = max(task.memory_peak or 0, memory_peak(said) or 0) or None
         mono, cpu = time.monotonic(), cpu_secs(said)
-        # at its start it had taken nothing
+        # its usage at the start was 0
         before = self._last.get(task.token) or (
-            None if task.began_mono is None else (task.began_mono, 0.0)
+            None if task.started_mono is None else (task.started_mono, 0.0)
         )
         self._last[task.token] = mono, cpu
         percent = (
@@ -72,8 +73,8 @@ def cpu_secs(said: Mapping[str, Any]) -> float:
 
 
 def sample(token: Token, said: Mapping[str, Any], percent: float | None) -> Sample:
-    """said: of the engine's `stats`. processes are what the kernel counts towards the limit,
-    threads among them.
+    """Convert the engine's `stats`. processes: the number that the kernel counts towards the limit,
+    including threads.
     """
     read, written = (_moved(said, word) for word in ("read", "write"))
     return Sample(
@@ -91,20 +92,17 @@ def sample(token: Token, said: Mapping[str, Any], percent: float | None) -> Samp
 
 
 def _memory(said: Mapping[str, Any]) -> int | None:
-    """Without files that are only kept in memory as long as nobody needs it: as `docker stats`
-    shows it.
-    """
+    """Return the memory without the reclaimable page cache, as `docker stats` shows it."""
     if "usage" not in said:
         return None
     details = said.get("stats") or {}
-    spare = details.get(
-        "total_inactive_file", details.get("inactive_file", 0)
-    )  # the first with cgroups of version 1
+    # cgroups of version 1 have the first name
+    spare = details.get("total_inactive_file", details.get("inactive_file", 0))
     return max(0, int(said["usage"]) - int(spare))
 
 
 def memory_peak(said: Mapping[str, Any]) -> int | None:
-    """The most until now where the engine tells (with cgroups of version 1), else what it has now."""
+    """Return the peak if the engine reports it (cgroups of version 1), otherwise the current value."""
     memory = said.get("memory_stats") or {}
     return int(memory["max_usage"]) if memory.get("max_usage") else _memory(memory)
 
