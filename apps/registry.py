@@ -68,14 +68,14 @@ def digest(
     Refusal("appFailed").
     """
     try:
-        said = {
+        content = {
             "app": app.name,
             "version": app.version,
             "model": model_name,
             "parameters": app.parameters(data, model_name),
             "files": {name: _sha256(lib, name) for name in app.lib_files(data)},
         }
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except AppError:
         raise
     except Exception as error:  # also if the return value is no JSON
@@ -115,8 +115,8 @@ def _load(name: str, also: tuple[str, ...]) -> App:
     if target is None and name != COMMAND:
         target = _installed().get(name)
     if target is None:
-        there = ", ".join(n for n in names(also) if n != COMMAND)
-        raise Refusal("unknownApp", f"there is no app {name!a}; the apps are: {there}")
+        known = ", ".join(n for n in names(also) if n != COMMAND)
+        raise Refusal("unknownApp", f"there is no app {name!a}; the apps are: {known}")
     found = _import_app(name, target)
     wrong = _find_error(found, name)
     if wrong is not None:

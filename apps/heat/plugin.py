@@ -124,7 +124,7 @@ def hottest(run: Run, args: Data) -> Any:
     history = _history(run)
     if not history:
         raise AppError("there are no frames yet")
-    return {what: _highest(history, i) for i, what in ((2, "mean"), (3, "maximum"))}
+    return {quantity: _highest(history, i) for i, quantity in ((2, "mean"), (3, "maximum"))}
 
 
 def download(run: Run, suffix: str) -> str:

@@ -146,12 +146,12 @@ def age_at(run: Run, args: Data) -> Any:
     share = _float(args, "share", 0.95, low=0.0, high=1.0)
     grown = _grown(run)
     return {
-        what: next(
+        quantity: next(
             w
-            for w, v in zip(grown["weeks"], grown[what], strict=True)
-            if v >= share * grown[what][-1]
+            for w, v in zip(grown["weeks"], grown[quantity], strict=True)
+            if v >= share * grown[quantity][-1]
         )
-        for what in ("height", "weight")
+        for quantity in ("height", "weight")
     }
 
 

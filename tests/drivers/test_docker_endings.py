@@ -282,7 +282,7 @@ def test_what_was_seen_around_an_end() -> None:
         stop: str | None = None,
     ) -> Any:
         exit_ = exit_status.task_exit(said, ooms=ooms, recorded=recorded, stop_reason=stop)
-        return exit_status.exit_facts(exit_, peak=70, limit=100, ooms=ooms, said={})
+        return exit_status.exit_facts(exit_, peak=70, limit=100, ooms=ooms, reported={})
 
     assert (
         seen(state(0), recorded=RecordedExit(code=0)) is msgspec.UNSET

@@ -80,41 +80,41 @@ class ContainerReaper:
             task.exception()  # the caller may be gone
 
     async def _reap(self, engine: HostEngine, id_: str, key: AgentKey | None) -> str | None:
-        said = await inspect(engine, id_)
+        container = await inspect(engine, id_)
         for _ in range(_DEAD_CHECKS):
-            if said is None or said["State"].get("Status") != "dead":
+            if container is None or container["State"].get("Status") != "dead":
                 break
             # Either the container is being removed, or its engine failed to remove it.
             await asyncio.sleep(_DEAD_PAUSE_SECS)
-            said = await inspect(engine, id_)
-        if said is None or not names.is_ours(said["Config"]["Labels"], self._deployment):
+            container = await inspect(engine, id_)
+        if container is None or not names.is_ours(container["Config"]["Labels"], self._deployment):
             return (
                 self._reasons.get(id_)
                 or await asyncio.to_thread(self._read_stored_reason, id_, key)
                 or self._unobserved_reason(id_)
             )
-        if exit_status.running(said["State"]):
+        if exit_status.running(container["State"]):
             return None
         if id_ not in self._reasons:
-            self._reasons[id_] = await self._store_evidence(engine, id_, said)
+            self._reasons[id_] = await self._store_evidence(engine, id_, container)
             _limit_size(self._reasons)
         try:
             await remove(engine, id_)
         except EngineError as e:  # the next call removes it
             self._log(
                 "container {} on host {} has ended and could not be removed: {}",
-                said["Name"].lstrip("/"),
+                container["Name"].lstrip("/"),
                 engine.name,
                 e.sentence,
             )
         return self._reasons.get(id_) or exit_status.REMOVED
 
-    async def _store_evidence(self, engine: HostEngine, id_: str, said: dict[str, Any]) -> str:
+    async def _store_evidence(self, engine: HostEngine, id_: str, container: dict[str, Any]) -> str:
         """Store the evidence: everything the engine knows about the end."""
         state, name, key = (
-            said["State"],
-            said["Name"].lstrip("/"),
-            str(said["Config"]["Labels"].get(names.KEY, "")),
+            container["State"],
+            container["Name"].lstrip("/"),
+            str(container["Config"]["Labels"].get(names.KEY, "")),
         )
         lines, unread = (
             ([], None) if exit_status.never_started(state) else await self._last_lines(engine, id_)

@@ -95,18 +95,18 @@ class ContainerStarter:
         answer, and its agent has one of the accepted tokens.
         """
         filters = names.filters(self._deployment, "agent", key=str(key))
-        there: list[dict[str, Any]] = await self._engine.call(
+        existing: list[dict[str, Any]] = await self._engine.call(
             f"look for {key}", lambda c: c.containers(all=True, filters=filters)
         )
-        for summary in there:
+        for summary in existing:
             if await self._reap_earlier(summary["Id"], key) is None:
-                said = await inspect(self._engine, summary["Id"])
-                if said is not None:
+                container = await inspect(self._engine, summary["Id"])
+                if container is not None:
                     return _handle(
                         key,
-                        said["Id"],
-                        said["Name"].lstrip("/"),
-                        int(said["Config"]["Labels"].get(names.STARTED, 0)),
+                        container["Id"],
+                        container["Name"].lstrip("/"),
+                        int(container["Config"]["Labels"].get(names.STARTED, 0)),
                     )
         return None
 
@@ -130,7 +130,7 @@ class ContainerStarter:
         self, spec: AgentSpec, image: str, user: specifications.User
     ) -> Handle:
         started = time.time()
-        creation, made = await self._create(spec, image, user, started)
+        creation, container_id = await self._create(spec, image, user, started)
         driver = f"DockerDriver(a={short_agent(spec.agent_id)} k={spec.key.kind} u={short_uid(spec.key.uid)} [])"
         self._log(
             "{} running: {}",
@@ -142,14 +142,14 @@ class ContainerStarter:
         line = json.dumps(self._configuration(spec)).encode() + b"\n"
         try:
             await self._engine.call(
-                f"start {creation.name}", lambda c: _start_with_input(c, made, line)
+                f"start {creation.name}", lambda c: _start_with_input(c, container_id, line)
             )
         except EngineError as e:
             if e.code in ("refused", "notFound", "conflict"):  # after any other error it may run
                 with contextlib.suppress(EngineError):
-                    await remove(self._engine, made)
+                    await remove(self._engine, container_id)
             raise
-        return _handle(spec.key, made, creation.name, int(started))
+        return _handle(spec.key, container_id, creation.name, int(started))
 
     async def _create(
         self, spec: AgentSpec, image: str, user: specifications.User, started: float
@@ -163,13 +163,13 @@ class ContainerStarter:
                 await asyncio.sleep(_NAME_PAUSE)
             creation = self._creation(spec, image, user, started, suffix)
             try:
-                made = await create_container(self._engine, creation)
+                container_id = await create_container(self._engine, creation)
             except EngineError as e:
                 if e.code != "conflict":
                     raise
                 suffix = await self._name_taken(spec.key, creation.name, suffix)
                 continue
-            return creation, made
+            return creation, container_id
         raise Refusal(
             "agentUnavailable",
             f"host {self._engine.name}: the container name {creation.name} did not become free; find its user with 'docker ps -a'",
@@ -177,12 +177,12 @@ class ContainerStarter:
 
     async def _name_taken(self, key: AgentKey, name: str, suffix: str | None) -> str | None:
         """Return the suffix for the next try."""
-        there = await inspect(self._engine, name)
-        if there is None:
+        existing = await inspect(self._engine, name)
+        if existing is None:
             return suffix
-        labels = there["Config"]["Labels"]
+        labels = existing["Config"]["Labels"]
         if names.is_ours(labels, self._deployment):
-            if await self._reap_earlier(there["Id"], key) is None:
+            if await self._reap_earlier(existing["Id"], key) is None:
                 sentence = f"host {self._engine.name}: the container name {name} is used by the agent of {labels.get(names.KEY)}"
                 raise Refusal("agentUnavailable", sentence)
             return suffix
@@ -251,11 +251,11 @@ async def create_container(engine: HostEngine, creation: specifications.Creation
     """Create a container and return its id. Raises EngineError, with code `conflict` if the name is
     taken.
     """
-    made = await engine.call(
+    created = await engine.call(
         f"create_container {creation.name}",
         lambda c: c.create_container_from_config(creation.config, creation.name),
     )
-    return str(made["Id"])
+    return str(created["Id"])
 
 
 def _handle(key: AgentKey, id_: str, name: str, started: int) -> Handle:

@@ -244,10 +244,10 @@ class DockerDriver:
         )
 
     async def check(self) -> list[str]:
-        said = await asyncio.gather(*(self._check(name) for name in self.engines))
+        results = await asyncio.gather(*(self._check(name) for name in self.engines))
         return [
             self._with_host(name, s)
-            for name, sentences in zip(self.engines, said, strict=True)
+            for name, sentences in zip(self.engines, results, strict=True)
             for s in sentences
         ]
 
@@ -287,10 +287,12 @@ class DockerDriver:
     async def _stop(
         self, engine: HostEngine, id_: str, grace_secs: float, key: AgentKey | None
     ) -> None:
-        said = await inspect(engine, id_)
-        if said is not None and not names.is_ours(said["Config"]["Labels"], self.deployment):
+        container = await inspect(engine, id_)
+        if container is not None and not names.is_ours(
+            container["Config"]["Labels"], self.deployment
+        ):
             return
-        if said is not None and exit_status.running(said["State"]):
+        if container is not None and exit_status.running(container["State"]):
             self.reaper.expect_stop(id_)
             ended = self._ended.setdefault(id_, asyncio.Event())
             try:
@@ -358,10 +360,10 @@ class DockerDriver:
         engine, running = self.engines[host], False
         try:
             filters = names.filters(self.deployment, "agent")
-            there: list[dict[str, Any]] = await engine.call(
+            containers: list[dict[str, Any]] = await engine.call(
                 "list its agents", lambda c: c.containers(all=True, filters=filters)
             )
-            for summary in there:
+            for summary in containers:
                 key = _parse_key(summary.get("Labels", {}).get(names.KEY))
                 if key in self._start_queues:
                     continue  # the start itself checks the container
@@ -444,8 +446,8 @@ async def _wait_for_end(engine: HostEngine, id_: str, ended: asyncio.Event, secs
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + secs, _FIRST_POLL_SECS
     while True:
-        said = await inspect(engine, id_)
-        if said is None or not exit_status.running(said["State"]):
+        container = await inspect(engine, id_)
+        if container is None or not exit_status.running(container["State"]):
             return True
         if loop.time() > deadline:
             return False

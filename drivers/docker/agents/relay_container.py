@@ -78,28 +78,28 @@ class Relay:
         """Return whether the relay runs with this image and settings. A stopped one is started, an
         unsuitable one removed.
         """
-        there = await inspect(self._engine, names.relay(self._deployment))
-        if there is None:
+        container = await inspect(self._engine, names.relay(self._deployment))
+        if container is None:
             return False
-        if not names.is_ours(there["Config"]["Labels"], self._deployment, "relay"):
+        if not names.is_ours(container["Config"]["Labels"], self._deployment, "relay"):
             raise Refusal(
                 "agentUnavailable",
-                f"host {self._engine.name}: the container {there['Name']} is not a relay of this deployment; rename or remove it",
+                f"host {self._engine.name}: the container {container['Name']} is not a relay of this deployment; rename or remove it",
             )
         wanted = self._creation(image, settings).config
         if (
-            there["Image"] == image
-            and there["Config"]["Cmd"] == wanted["Cmd"]
-            and not exit_status.never_started(there["State"])
+            container["Image"] == image
+            and container["Config"]["Cmd"] == wanted["Cmd"]
+            and not exit_status.never_started(container["State"])
         ):
-            if exit_status.running(there["State"]) or await self._restart(there["Id"]):
+            if exit_status.running(container["State"]) or await self._restart(container["Id"]):
                 return True
         else:
             self._log(
                 "host {}: the relay is replaced, because its image or address has changed",
                 self._engine.name,
             )
-        await remove(self._engine, there["Id"], force=True)
+        await remove(self._engine, container["Id"], force=True)
         return False
 
     async def _restart(self, id_: str) -> bool:
@@ -125,15 +125,15 @@ class Relay:
         await self._engine.call(
             f"make volume {links}", lambda c: c.create_volume(links, labels=labels)
         )
-        made = await self._engine.call(
+        created = await self._engine.call(
             f"make {creation.name}",
             lambda c: c.create_container_from_config(creation.config, creation.name),
         )
         try:
             self._log("running: {}", specifications.docker_run(creation, self._engine.host))
-            await self._engine.call(f"start {creation.name}", lambda c: c.start(made["Id"]))
+            await self._engine.call(f"start {creation.name}", lambda c: c.start(created["Id"]))
         except EngineError:
-            await remove(self._engine, made["Id"], force=True)
+            await remove(self._engine, created["Id"], force=True)
             raise
 
     def _creation(self, image: str, settings: Mapping[str, Any]) -> specifications.Creation:

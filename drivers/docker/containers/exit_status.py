@@ -147,12 +147,12 @@ def exit_facts(
     peak: int | None,
     limit: int | None,
     ooms: int,
-    said: Mapping[str, Any],
+    reported: Mapping[str, Any],
 ) -> ExitFacts | msgspec.UnsetType:
     """Return the observations around an exit: the highest memory sample, the container's memory
     limit, the number of OOM events.
 
-    said: the facts from the task's own files, with the field names of ExitFacts.
+    reported: the facts from the task's own files, with the field names of ExitFacts.
     """
     if exit_.code == 0 or exit_.source == "start":
         return msgspec.UNSET
@@ -164,9 +164,9 @@ def exit_facts(
         memory_limit_bytes=limit,
         memory_kills=kills,
         kernel_unread=KERNEL_LOG_UNREADABLE if asked else None,
-        via_shell=said.get("viaShell"),
-        ulimits=tuple(said["ulimits"]) if "ulimits" in said else msgspec.UNSET,
-        calls_timeout=said.get("callsTimeout", msgspec.UNSET),
+        via_shell=reported.get("viaShell"),
+        ulimits=tuple(reported["ulimits"]) if "ulimits" in reported else msgspec.UNSET,
+        calls_timeout=reported.get("callsTimeout", msgspec.UNSET),
     )
 
 
@@ -282,5 +282,5 @@ def _unix_time(text: object) -> float | None:
         return None
 
 
-def _replace(known: ExitInfo, **said: Any) -> ExitInfo:
-    return msgspec.structs.replace(known, **said)
+def _replace(known: ExitInfo, **changes: Any) -> ExitInfo:
+    return msgspec.structs.replace(known, **changes)

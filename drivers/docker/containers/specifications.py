@@ -395,13 +395,13 @@ def _network_options(config: Mapping[str, Any]) -> list[str]:
 
 def _mount(mount: Mapping[str, Any]) -> str:
     if mount["Type"] == "tmpfs":
-        said = mount["TmpfsOptions"]
+        options = mount["TmpfsOptions"]
         return _csv(
             [
                 "type=tmpfs",
                 f"target={mount['Target']}",
-                f"tmpfs-size={said['SizeBytes']}",
-                f"tmpfs-mode={said['Mode']:o}",
+                f"tmpfs-size={options['SizeBytes']}",
+                f"tmpfs-mode={options['Mode']:o}",
             ]
         )
     fields = [f"type={mount['Type']}", f"source={mount['Source']}", f"target={mount['Target']}"]

@@ -262,8 +262,11 @@ def _read_certificate(cert: Path, key: Path) -> dict[str, Any]:
     server.verify_mode = ssl.CERT_REQUIRED
     server.load_verify_locations(cert)
     server.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
     for _ in range(4):
         for end in ends:
             try:

@@ -8,14 +8,14 @@ from .engine import EngineError, HostEngine
 async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
     """Return the engine's description of a container, or None if there is none. Raises EngineError."""
     try:
-        said: dict[str, Any] = await engine.call(
+        container: dict[str, Any] = await engine.call(
             f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id)
         )
     except EngineError as e:
         if e.code != "notFound":
             raise
         return None
-    return said
+    return container
 
 
 async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:

@@ -90,17 +90,17 @@ class HostEngine:
                 self._monitor(), name=f"docker-watch-{self.name}"
             )
 
-    async def call(self, what: str, work: Callable[[Any], T], secs: float | None = None) -> T:
+    async def call(self, action: str, work: Callable[[Any], T], secs: float | None = None) -> T:
         """Run `work` with a client in a thread and return its result. Raises EngineError. what: the
         action for its sentence, e.g. "start srj-p-joe".
 
         A call that ended in `timeout` or `unreachable` may have been carried out.
         """
-        return await self._run(self._calls, what, work, self._call_secs if secs is None else secs)
+        return await self._run(self._calls, action, work, self._call_secs if secs is None else secs)
 
-    async def long_call(self, what: str, work: Callable[[Any], T], secs: float) -> T:
+    async def long_call(self, action: str, work: Callable[[Any], T], secs: float) -> T:
         """Like `call`, for actions that take minutes. They do not delay short calls."""
-        return await self._run(self._long, what, work, secs)
+        return await self._run(self._long, action, work, secs)
 
     async def check(self) -> list[str]:
         """Return a sentence for each problem of this host, with its solution; empty if the host is
@@ -151,28 +151,28 @@ class HostEngine:
 
     # ---- calls
 
-    async def _run(self, threads: Threads, what: str, work: Callable[[Any], T], secs: float) -> T:
+    async def _run(self, threads: Threads, action: str, work: Callable[[Any], T], secs: float) -> T:
         began, error = time.monotonic(), "canceled"
         try:
             # The timeout of requests comes first and has a better message; the one of asyncio is
             # for answers that trickle.
-            result = await threads.run(lambda: self._with_client(what, work, secs), secs + 0.5)
+            result = await threads.run(lambda: self._with_client(action, work, secs), secs + 0.5)
             error = ""
             return result
         except TimeoutError:
             self._wake.set()
             error = "timeout"
-            raise timed_out(self.host, what) from None
+            raise timed_out(self.host, action) from None
         except Stuck as e:
             error = "stuck"
             raise EngineError(
                 "timeout",
                 f"all {e.calls} calls to host {self.name} have been waiting for an answer for {e.since:.0f} s; "
-                f"not sent: {what}; check whether its dockerd hangs",
+                f"not sent: {action}; check whether its dockerd hangs",
             ) from None
         except Closed:
             raise EngineError(
-                "unreachable", f"the connection to host {self.name} is closed: {what}"
+                "unreachable", f"the connection to host {self.name} is closed: {action}"
             ) from None
         except EngineError as e:
             error = e.code
@@ -182,7 +182,7 @@ class HostEngine:
         finally:
             self.timings.took(time.monotonic() - began, error or None)
 
-    def _with_client(self, what: str, work: Callable[[Any], T], secs: float) -> T:
+    def _with_client(self, action: str, work: Callable[[Any], T], secs: float) -> T:
         """Runs in a thread with its own client, so each call has its own deadline and no connection
         is shared.
         """
@@ -192,7 +192,7 @@ class HostEngine:
             connect_once(self.host, secs)
             return work(client)
         except FOREIGN as e:
-            error = engine_error(self.host, what, e)
+            error = engine_error(self.host, action, e)
             if error.code not in ("notFound", "conflict", "refused"):
                 self._forget_client(me)
                 error = self._diagnose(error)
@@ -270,11 +270,17 @@ class HostEngine:
 
     async def _ask_version(self) -> str | None:
         """Choose an API version that both sides support. Raises EngineError("tooOld")."""
-        date, said = await self._run(self._own, "its version", _version, PING_TIMEOUT_SECS)
-        api, least = str(said.get("ApiVersion", "0")), str(said.get("MinAPIVersion") or LEAST_API)
+        date, version = await self._run(self._own, "its version", _version, PING_TIMEOUT_SECS)
+        api, least = (
+            str(version.get("ApiVersion", "0")),
+            str(version.get("MinAPIVersion") or LEAST_API),
+        )
         if _numbers(api) < _numbers(LEAST_API):
-            raise too_old(self.host, str(said.get("Version", "?")), api)
-        self._api, self.version = max(LEAST_API, least, key=_numbers), str(said.get("Version", "?"))
+            raise too_old(self.host, str(version.get("Version", "?")), api)
+        self._api, self.version = (
+            max(LEAST_API, least, key=_numbers),
+            str(version.get("Version", "?")),
+        )
         return date
 
     def _is_up(self) -> None:
@@ -341,10 +347,10 @@ class HostEngine:
         self._synced = time.monotonic()
         self._notify(self._on_sync, self.name)
 
-    def _notify(self, whom: Callable[..., None], *args: Any) -> None:
+    def _notify(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a callback. Its bugs must not end the monitoring."""
         try:
-            whom(*args)
+            callback(*args)
         except Exception as e:
             self._log.exception("docker host {}: the handler of an event failed: {}", self.name, e)
 

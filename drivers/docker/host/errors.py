@@ -53,7 +53,7 @@ class EngineError(Exception):
         self.sentence = sentence
 
 
-def engine_error(host: PoolHost, what: str, error: BaseException) -> EngineError:
+def engine_error(host: PoolHost, action: str, error: BaseException) -> EngineError:
     """Convert `error`, which the action `what` raised."""
     if isinstance(error, EngineError):
         return error
@@ -63,7 +63,7 @@ def engine_error(host: PoolHost, what: str, error: BaseException) -> EngineError
             f"host {host.name}: {one_line(str(error))}; check the certificates in {host.tls}",
         )
     if isinstance(error, docker.errors.APIError):
-        return _refusal(host, what, error)
+        return _refusal(host, action, error)
     chain = list(_chain(error))
     for e in chain:
         if isinstance(e, ssl.SSLError) and not isinstance(
@@ -78,22 +78,22 @@ def engine_error(host: PoolHost, what: str, error: BaseException) -> EngineError
         isinstance(e, TimeoutError | requests.Timeout | urllib3.exceptions.TimeoutError)
         for e in chain
     ):
-        return timed_out(host, what)
+        return timed_out(host, action)
     if any(isinstance(e, requests.JSONDecodeError | http.client.BadStatusLine) for e in chain):
         if any("closed connection without response" in str(e) for e in chain):
-            return _broke_off(host, what)
+            return _broke_off(host, action)
         return EngineError(
             "refused",
             f"the server at {host.address} (host {host.name}) is not a Docker daemon; correct its address",
         )
-    return _broke_off(host, what)
+    return _broke_off(host, action)
 
 
-def timed_out(host: PoolHost, what: str) -> EngineError:
+def timed_out(host: PoolHost, action: str) -> EngineError:
     """The error for a daemon that hangs, a slow disk, or a firewall that drops packets."""
     return EngineError(
         "timeout",
-        f"host {host.name} ({host.address}) did not answer in time: {what}; "
+        f"host {host.name} ({host.address}) did not answer in time: {action}; "
         "check whether its dockerd hangs or a firewall blocks the connection",
     )
 
@@ -146,15 +146,15 @@ def too_old(host: PoolHost, version: str, api: str) -> EngineError:
     )
 
 
-def _refusal(host: PoolHost, what: str, error: docker.errors.APIError) -> EngineError:
-    status, said = error.status_code, one_line(str(error.explanation or error))
-    if status == 400 and "HTTP request to an HTTPS server" in said:
+def _refusal(host: PoolHost, action: str, error: docker.errors.APIError) -> EngineError:
+    status, message = error.status_code, one_line(str(error.explanation or error))
+    if status == 400 and "HTTP request to an HTTPS server" in message:
         return EngineError(
             "badTls",
             f"host {host.name} uses TLS at {host.address}, but has no `tls` setting; set it to the folder of certificates",
         )
     code: ErrorCode = "notFound" if status == 404 else "conflict" if status == 409 else "refused"
-    return EngineError(code, f"host {host.name}: {what}: {said}")
+    return EngineError(code, f"host {host.name}: {action}: {message}")
 
 
 def _unreachable(host: PoolHost, error: OSError) -> EngineError:
@@ -183,10 +183,10 @@ def _unreachable_reason(host: PoolHost, error: OSError) -> str:
             return f"{one_line(error.strerror or str(error))}; check the address, the network and the host"
 
 
-def _broke_off(host: PoolHost, what: str) -> EngineError:
+def _broke_off(host: PoolHost, action: str) -> EngineError:
     return EngineError(
         "unreachable",
-        f"host {host.name} ({host.address}) broke the connection off: {what}; "
+        f"host {host.name} ({host.address}) broke the connection off: {action}; "
         "check whether dockerd was restarted or lacks memory",
     )
 

@@ -68,10 +68,10 @@ class Stream:
 def api_error(response: Any) -> docker.errors.APIError:
     """Return the daemon's refusal as an exception."""
     try:
-        said = str(response.json()["message"])
+        message = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
-        said = response.text.strip()
-    return docker.errors.APIError(f"{response.status_code}", response=response, explanation=said)
+        message = response.text.strip()
+    return docker.errors.APIError(f"{response.status_code}", response=response, explanation=message)
 
 
 def _shut(handle: Any) -> None:
@@ -174,12 +174,12 @@ class Position:
     def is_new(self, event: dict[str, Any]) -> bool:
         """Return whether this event was not delivered before."""
         at = int(event.get("timeNano") or 0)
-        what = (str(event.get("Actor", {}).get("ID", "")), str(event.get("Action", "")))
-        if at == self._at and what in self._seen:
+        key = (str(event.get("Actor", {}).get("ID", "")), str(event.get("Action", "")))
+        if at == self._at and key in self._seen:
             return False
         if at != self._at:
             self._at, self._seen = at, set()
-        self._seen.add(what)
+        self._seen.add(key)
         return True
 
 

@@ -95,7 +95,7 @@ class ImageStore:
 
     async def _find(self, image: str) -> str | None:
         try:
-            said: dict[str, Any] = await self._engine.call(
+            details: dict[str, Any] = await self._engine.call(
                 f"look for image {image}", lambda c: c.inspect_image(image)
             )
         except EngineError as e:
@@ -106,10 +106,10 @@ class ImageStore:
                     "imageMissing", f"{image} is not a valid image name; correct it"
                 ) from None
             raise
-        self.volumes[str(said["Id"])] = tuple(
-            sorted((said.get("Config") or {}).get("Volumes") or ())
+        self.volumes[str(details["Id"])] = tuple(
+            sorted((details.get("Config") or {}).get("Volumes") or ())
         )
-        return str(said["Id"])
+        return str(details["Id"])
 
     async def _pull(self, image: str) -> str:
         name, began = registry_credentials.parse_image(image), time.monotonic()
@@ -156,8 +156,8 @@ class ImageStore:
             ) as response:
                 if response.status_code >= 400:
                     return str(api_error(response).explanation)
-                said = [str(line["error"]) for line in stream.lines(response) if "error" in line]
-                return said[-1] if said else None
+                errors = [str(line["error"]) for line in stream.lines(response) if "error" in line]
+                return errors[-1] if errors else None
 
         try:
             async with asyncio.timeout(secs):
@@ -182,9 +182,9 @@ class ImageStore:
             "check the network, pull it there manually, or raise `pullSecs`",
         )
 
-    def _fault(self, image: str, name: registry_credentials.ImageName, said: str) -> Exception:
-        fault = next((f for f, pattern in _PULL_ERRORS if pattern.search(said)), None)
-        host, quoted = self._engine.name, one_line(self._log.redactor.text(said))
+    def _fault(self, image: str, name: registry_credentials.ImageName, message: str) -> Exception:
+        fault = next((f for f, pattern in _PULL_ERRORS if pattern.search(message)), None)
+        host, quoted = self._engine.name, one_line(self._log.redactor.text(message))
         match fault:
             case "pullDenied":
                 return ImageFault(

@@ -71,8 +71,12 @@ def auth_header(file: str | None, registry: str, secret: Callable[[str], object]
     if known is None:
         return None
     secret(known["password"])
-    said = {"username": known["username"], "password": known["password"], "serveraddress": registry}
-    header = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
+    login = {
+        "username": known["username"],
+        "password": known["password"],
+        "serveraddress": registry,
+    }
+    header = base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
     secret(header)
     return header
 
@@ -107,15 +111,15 @@ def _read(file: str | None) -> dict[str, dict[str, str]]:
 def _parse_credentials(file: str, content: bytes) -> dict[str, dict[str, str]]:
     form = '{"registry.example.org": {"username": "...", "password": "..."}}'
     try:
-        said: Any = json.loads(content)
+        credentials: Any = json.loads(content)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or not all(_is_login(v) for v in said.values()):
+        credentials = None
+    if not isinstance(credentials, dict) or not all(_is_login(v) for v in credentials.values()):
         # Quote nothing of the content: it may be a password with a missing quote.
         raise BadCredentials(
             f"the registry credentials in {file} do not have the form {form}; correct the file"
         )
-    return said
+    return credentials
 
 
 def _is_login(value: Any) -> bool:

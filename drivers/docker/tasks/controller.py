@@ -90,38 +90,38 @@ class ContainerTaskController:
             self._send_later(place, PortsProbed(op_id=op_id, busy=()))
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        there = self._places.get(place)
-        if there is None:
+        found = self._places.get(place)
+        if found is None:
             return
-        task = there.tasks.get(token)
+        task = found.tasks.get(token)
         if task is None:
-            if not there.up:
+            if not found.up:
                 return
-            task = there.tasks[token] = TaskState(there, token)
+            task = found.tasks[token] = TaskState(found, token)
         if task.exit is None:
             self._stop(task, reason, grace_secs)
         else:
             self._report(task)
 
     def find(self, place: AgentKey) -> None:
-        there = self._up(place)
-        if there is not None:
-            asyncio.get_running_loop().call_soon(self._snapshot, there)
+        found = self._up(place)
+        if found is not None:
+            asyncio.get_running_loop().call_soon(self._snapshot, found)
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
-        there = self._places.get(place)
-        for token in tokens if there is not None else ():
-            assert there is not None
-            task = there.tasks.get(token)
+        found = self._places.get(place)
+        for token in tokens if found is not None else ():
+            assert found is not None
+            task = found.tasks.get(token)
             if task is not None and task.exit is not None:
-                del there.tasks[token]
+                del found.tasks[token]
                 self._poll_loop.forget(token)
-                if task.asked is not None:
+                if task.request is not None:
                     self._spawn(self._poll_loop.settle(task))
 
     def release(self, place: AgentKey, token: Token) -> None:
-        there = self._places.get(place)
-        task = there.tasks.get(token) if there is not None else None
+        found = self._places.get(place)
+        task = found.tasks.get(token) if found is not None else None
         if task is not None:  # its end is not acknowledged yet
             task.released = True
         else:

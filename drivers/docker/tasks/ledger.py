@@ -28,7 +28,7 @@ TASK, CONTAINER, SETTLED = "task.json", "container.json", "settled"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The facts about a task that a restart needs. network: the bridge of its gang."""
 
     token: str
@@ -55,7 +55,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     token: Token
-    asked: Asked
+    request: TaskRequest
     container: str | None = None
     stop: Stop | None = None
     exit: ExitInfo | None = None
@@ -78,7 +78,7 @@ class ContainerLedger:
     def evidence(self, token: Token) -> str:
         return f"{self.runs}/{token.name}"
 
-    def take_token(self, asked: Asked, token: Token) -> bool:
+    def take_token(self, request: TaskRequest, token: Token) -> bool:
         """Record that this token is launched. Return False if it was launched before. Raises
         OSError. Call `sync` before the container is created.
         """
@@ -88,7 +88,7 @@ class ContainerLedger:
         except FileExistsError:
             return False
         try:
-            self._write(token, TASK, msgspec.to_builtins(asked))
+            self._write(token, TASK, msgspec.to_builtins(request))
             os.mkdir(self.evidence(token), 0o700)
         except OSError as e:
             shutil.rmtree(entry)
@@ -120,10 +120,10 @@ class ContainerLedger:
 
     def note_exit(self, token: Token, exit_: ExitInfo) -> None:
         """Record the exit in the ledger, then in the evidence folder."""
-        said = {k: v for k, v in msgspec.to_builtins(exit_).items() if v is not None}
-        self._write(token, EXIT, said, sync=True)
+        content = {k: v for k, v in msgspec.to_builtins(exit_).items() if v is not None}
+        self._write(token, EXIT, content, sync=True)
         with contextlib.suppress(OSError):
-            replace_file(self.evidence(token), EXIT, json.dumps(said).encode())
+            replace_file(self.evidence(token), EXIT, json.dumps(content).encode())
 
     def settle(self, token: Token, until: float) -> None:
         self._write(token, SETTLED, {"until": until})
@@ -158,8 +158,8 @@ class ContainerLedger:
     def _entry(self, name: str) -> LedgerEntry | None:
         folder = f"{self.ledger}/{name}"
         try:
-            asked = msgspec.convert(read_json(f"{folder}/{TASK}"), Asked)
-            token = parse_token(asked.token)
+            request = msgspec.convert(read_json(f"{folder}/{TASK}"), TaskRequest)
+            token = parse_token(request.token)
         except (msgspec.ValidationError, Refusal):
             shutil.rmtree(folder, ignore_errors=True)
             return None
@@ -168,15 +168,19 @@ class ContainerLedger:
         stop, exit_, settled = (read_json(f"{folder}/{n}") for n in (STOP, EXIT, SETTLED))
         return LedgerEntry(
             token=token,
-            asked=asked,
+            request=request,
             container=(read_json(f"{folder}/{CONTAINER}") or {}).get("id"),
             stop=None if stop is None else msgspec.convert(stop, Stop),
             exit=None if exit_ is None else msgspec.convert(exit_, ExitInfo),
             settled=None if settled is None else float(settled["until"]),
         )
 
-    def _write(self, token: Token, name: str, said: dict[str, Any], *, sync: bool = False) -> None:
-        write_atomically(f"{self.ledger}/{token.name}/{name}", json.dumps(said).encode(), sync=sync)
+    def _write(
+        self, token: Token, name: str, content: dict[str, Any], *, sync: bool = False
+    ) -> None:
+        write_atomically(
+            f"{self.ledger}/{token.name}/{name}", json.dumps(content).encode(), sync=sync
+        )
 
 
 def replace_file(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
@@ -222,13 +226,13 @@ def make_folders_below(top: str, path: str, owner: tuple[int, int]) -> None:
         for part in os.path.relpath(path, top).split("/"):
             try:
                 os.mkdir(part, 0o700, dir_fd=fd)
-                made = True
+                created = True
             except FileExistsError:
-                made = False
+                created = False
             below = os.open(part, _FOLDER, dir_fd=fd)
             os.close(fd)
             fd = below
-            if made and os.geteuid() == 0:
+            if created and os.geteuid() == 0:
                 os.fchown(fd, *owner)
     finally:
         os.close(fd)

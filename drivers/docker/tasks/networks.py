@@ -41,8 +41,8 @@ class GangNetworks:
 
     async def ensure(self, task: TaskState, engine: HostEngine) -> None:
         """Create the network of this task if it does not exist. Raises EngineError, SubnetTaken."""
-        assert task.asked is not None
-        name, subnet = task.asked.network, task.box.subnet
+        assert task.request is not None
+        name, subnet = task.request.network, task.box.subnet
         if name is None or subnet is None:
             return
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -124,11 +124,12 @@ class GangNetworks:
         """Disconnect members whose container no longer exists. Existing containers stay, in any
         state. Raises EngineError.
         """
-        said: dict[str, Any] = await engine.call(
+        network: dict[str, Any] = await engine.call(
             f"inspect network {name}", lambda c: c.inspect_network(name)
         )
         for member in [
-            str(endpoint.get("Name") or "") for endpoint in (said.get("Containers") or {}).values()
+            str(endpoint.get("Name") or "")
+            for endpoint in (network.get("Containers") or {}).values()
         ]:
             if member and await inspect(engine, member) is None:
                 self._log(

@@ -55,14 +55,14 @@ class ContainerObserver:
         async with task.looking:
             if task.exit is not None or task.container is None or not task.start_requested:
                 return
-            there = await inspect(engine, task.container)
-            state: dict[str, Any] | None = None if there is None else there["State"]
+            container = await inspect(engine, task.container)
+            state: dict[str, Any] | None = None if container is None else container["State"]
             if state is not None and exit_status.running(state):
                 if task.pid is None:
                     task.runs(int(state.get("Pid") or 0), exit_status.started_at(state))
                     self._on_running(task)
                 return
-            limit = None if there is None else (there.get("HostConfig") or {}).get("Memory")
+            limit = None if container is None else (container.get("HostConfig") or {}).get("Memory")
             exit_ = await asyncio.to_thread(self._collect_exit, task, state, limit)
             if task.pid is None and exit_.source != "start" and exit_.started_at is not None:
                 task.runs(_UNSEEN_PID, exit_.started_at)
@@ -97,7 +97,7 @@ class ContainerObserver:
                 peak=task.memory_peak,
                 limit=limit or None,
                 ooms=task.oom_kills,
-                said=words.get("facts") or {},
+                reported=words.get("facts") or {},
             ),
             survivors_killed=_survivors(folder),
             termination_message=words.get("terminationMessage"),
@@ -144,9 +144,11 @@ def _recorded_exit(folder: str) -> exit_status.RecordedExit | None:
     code = written_code(folder)
     if code is None:
         return None
-    said = from_code(folder, code)
+    exit_info = from_code(folder, code)
     return exit_status.RecordedExit(
-        code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False)
+        code=exit_info.get("code"),
+        signal=exit_info.get("signal"),
+        core_dumped=exit_info.get("coreDumped", False),
     )
 
 
@@ -158,5 +160,5 @@ def _stop_reason(task: TaskState) -> str | None:
 
 
 def _survivors(folder: str) -> int:
-    said = (read(f"{folder}/{SURVIVORS}", 16) or b"").strip()
-    return min(int(said), _MOST) if said.isdigit() else 0
+    count = (read(f"{folder}/{SURVIVORS}", 16) or b"").strip()
+    return min(int(count), _MOST) if count.isdigit() else 0

@@ -113,9 +113,9 @@ class TaskPollLoop:
 
     async def release_network(self, task: TaskState) -> None:
         """Remove the network after the last task of the attempt."""
-        name = task.asked.network if task.asked is not None else None
+        name = task.request.network if task.request is not None else None
         if name is None or any(
-            t.exit is None and t.asked is not None and t.asked.network == name
+            t.exit is None and t.request is not None and t.request.network == name
             for t in task.place.tasks.values()
         ):
             return
@@ -189,7 +189,10 @@ class TaskPollLoop:
             if quiet is not None and now - task.reported_mono >= quiet:
                 task.reported_mono = now
                 self._say(task)
-            limit, elapsed = task.asked.limit if task.asked is not None else None, task.elapsed()
+            limit, elapsed = (
+                task.request.limit if task.request is not None else None,
+                task.elapsed(),
+            )
             runs = task.state == "running" and task.exit_seen is None and task.stop is None
             if runs and limit is not None and elapsed is not None and elapsed >= limit:
                 self._late(task)
@@ -219,7 +222,7 @@ class TaskPollLoop:
             or task.container is None
         ):
             return 0.0
-        if task.asked is not None and task.asked.keep and not task.released:
+        if task.request is not None and task.request.keep and not task.released:
             secs = KEEP_SECS
         return 0.0 if secs == 0 else (exit_.ended_at or time.time()) + secs
 

@@ -32,28 +32,28 @@ class Recovery:
         listed: list[dict[str, Any]] = await engine.call(
             "list its tasks", lambda c: c.containers(all=True, filters=filters)
         )
-        there = {
+        containers = {
             token: summary
             for summary in listed
             if (token := names.parse_token_label(summary.get("Labels"))) is not None
         }
         ours = {e.token for e in entries} | place.tasks.keys()
-        for token in there.keys() - ours:
+        for token in containers.keys() - ours:
             # Its end was acknowledged, and the supervisor stopped before it removed the container.
             self._log(
                 "container {} of {} is an orphan and is removed",
-                there[token]["Id"][:12],
+                containers[token]["Id"][:12],
                 str(token),
                 jid=token.jid,
             )
-            await remove(engine, there[token]["Id"], force=True)
+            await remove(engine, containers[token]["Id"], force=True)
         for entry in entries:
             if entry.token in place.tasks:
                 continue
             if entry.settled is not None:
                 place.kept[entry.token] = entry.settled, entry.container
             elif (
-                entry.token not in there
+                entry.token not in containers
                 and entry.container is None
                 and entry.exit is None
                 and entry.stop is None
@@ -62,14 +62,16 @@ class Recovery:
                 # from the beginning.
                 await asyncio.to_thread(place.files.release_token, entry.token)
             else:
-                place.tasks[entry.token] = await self._task(place, entry, there.get(entry.token))
+                place.tasks[entry.token] = await self._task(
+                    place, entry, containers.get(entry.token)
+                )
         return str(info.get("ID") or place.key.host)
 
     async def _task(
         self, place: ContainerPlace, entry: LedgerEntry, summary: dict[str, Any] | None
     ) -> TaskState:
         task = TaskState(place, entry.token)
-        task.asked, task.stop, task.exit = entry.asked, entry.stop, entry.exit
+        task.request, task.stop, task.exit = entry.request, entry.stop, entry.exit
         task.container = entry.container or (summary["Id"] if summary is not None else None)
         if entry.stop is not None:
             task.kill_at = time.monotonic() + entry.stop.grace

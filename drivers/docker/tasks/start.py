@@ -24,7 +24,7 @@ from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..images.image_store import ImageFault
 from .init_script import STOP_MARK, WRAPPER, init_script
-from .ledger import Asked, make_folders_below, replace_file
+from .ledger import TaskRequest, make_folders_below, replace_file
 from .networks import GangNetworks, SubnetTaken
 from .state import ContainerPlace, TaskState
 
@@ -89,13 +89,13 @@ class TaskStarter:
                     await self.fail_start(task, Refused(fault.sentence, fault.fault))
                 case EngineError():
                     # Nothing is stored, so a repeated request starts from the beginning.
-                    if _may_start(task) and task.asked is None:
+                    if _may_start(task) and task.request is None:
                         place.tasks.pop(task.token, None)
                 case str(id_):
                     ready.append((task, id_))
         await self._prepare(place, [t for t, _ in ready], shared)
         await asyncio.gather(
-            *(self._launch(t, id_) for t, id_ in ready if t.asked is not None and t.exit is None)
+            *(self._launch(t, id_) for t, id_ in ready if t.request is not None and t.exit is None)
         )
 
     async def resume(self, task: TaskState) -> None:
@@ -110,7 +110,7 @@ class TaskStarter:
         starts.
         """
         async with task.using:
-            if task.asked is not None or task.exit is not None or task.stop is None:
+            if task.request is not None or task.exit is not None or task.stop is None:
                 return
             exit_ = ExitInfo(
                 source="start",
@@ -139,9 +139,9 @@ class TaskStarter:
             self._on_ended(task, exit_)
 
     async def _end_unstarted(self, task: TaskState, exit_: ExitInfo) -> None:
-        if task.asked is None:
-            asked = Asked(token=str(task.token), run_dir="/")
-            if not await asyncio.to_thread(task.place.files.take_token, asked, task.token):
+        if task.request is None:
+            request = TaskRequest(token=str(task.token), run_dir="/")
+            if not await asyncio.to_thread(task.place.files.take_token, request, task.token):
                 self._on_ended(
                     task,
                     ExitInfo(
@@ -152,7 +152,7 @@ class TaskStarter:
                     ),
                 )
                 return
-            task.asked = asked
+            task.request = request
         if task.stop is not None:
             await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop, STOP_MARK)
         await asyncio.to_thread(task.place.files.note_exit, task.token, exit_)
@@ -187,7 +187,7 @@ class TaskStarter:
                 if task.box.subnet is not None
                 else None
             )
-            asked = Asked(
+            request = TaskRequest(
                 token=str(task.token),
                 run_dir=task.spec.run_dir,
                 limit=task.spec.time_limit_secs,
@@ -199,13 +199,13 @@ class TaskStarter:
                 async with task.using:
                     if not _may_start(task):  # checked again under the lock
                         continue
-                    if not await asyncio.to_thread(place.files.take_token, asked, task.token):
+                    if not await asyncio.to_thread(place.files.take_token, request, task.token):
                         self._on_ended(
                             task,
                             ExitInfo(source="start", detail=STARTED_BEFORE, ended_at=time.time()),
                         )
                         continue
-                    task.asked = asked
+                    task.request = request
                 await asyncio.to_thread(
                     self._write_evidence, task, shared.job if shared is not None else None, lines
                 )
@@ -283,7 +283,7 @@ class TaskStarter:
         if task.container is not None:
             return
         key, driver = task.place.key, self._driver
-        assert task.asked is not None
+        assert task.request is not None
         try:
             creation = specifications.task_container(
                 driver.pool,
@@ -298,17 +298,17 @@ class TaskStarter:
                 evidence=task.folder,
                 user_dir=f"{driver.user_root}/{key.uid}",
                 log_driver=driver.log_drivers.choose(key.host),
-                network=task.asked.network,
+                network=task.request.network,
                 declared=driver.images[key.host].volumes.get(image, ()),
             )
         except Refusal as e:
             raise Refused(e.sentence, "volumeRefused") from None
         try:
-            said = await engine.call(
+            created = await engine.call(
                 f"make container {creation.name}",
                 lambda c: c.create_container_from_config(creation.config, creation.name),
             )
-            id_ = str(said["Id"])
+            id_ = str(created["Id"])
         except EngineError as e:
             if e.code != "conflict":
                 raise
@@ -326,15 +326,15 @@ class TaskStarter:
         self, task: TaskState, engine: HostEngine, name: str, error: EngineError
     ) -> str:
         """Return the container that an earlier request created without an answer."""
-        there = await inspect(engine, name)
-        labels = {} if there is None else there["Config"]["Labels"] or {}
+        container = await inspect(engine, name)
+        labels = {} if container is None else container["Config"]["Labels"] or {}
         if (
-            there is None
+            container is None
             or not names.is_ours(labels, self._driver.deployment, "task")
             or labels.get(names.TOKEN) != str(task.token)
         ):
             raise Refused(error.sentence, "engineRefused")
-        return str(there["Id"])
+        return str(container["Id"])
 
     async def _start_container(self, task: TaskState, engine: HostEngine) -> bool:
         """Start the container. False: create it again. A container that has run is never started
@@ -343,12 +343,12 @@ class TaskStarter:
         id_ = task.container
         assert id_ is not None
         for left in reversed(range(_STARTS)):
-            there = await inspect(engine, id_)
-            if there is None or not exit_status.never_started(there["State"]):
+            container = await inspect(engine, id_)
+            if container is None or not exit_status.never_started(container["State"]):
                 return True  # the observer finds its state
             try:
                 await engine.call(
-                    f"start container {there['Name'].lstrip('/')}", lambda c: c.start(id_)
+                    f"start container {container['Name'].lstrip('/')}", lambda c: c.start(id_)
                 )
                 return True
             except EngineError as e:

@@ -6,13 +6,13 @@ import time
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
-from .ledger import Asked, ContainerLedger, Stop
+from .ledger import ContainerLedger, Stop, TaskRequest
 
 
 class TaskState:
     """One task, from its launch or recovery until its end is acknowledged.
 
-    asked: its ledger record; None: its token is not used yet, or was used before. container: its
+    request: its ledger record; None: its token is not used yet, or was used before. container: its
     id, once created. reported_mono: time of the last report (monotonic). folder, token, dropped,
     sizes: read by OutputCap.
     """
@@ -20,7 +20,7 @@ class TaskState:
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
         self.folder = place.files.evidence(token)
-        self.asked: Asked | None = None
+        self.request: TaskRequest | None = None
         self.container: str | None = None
         self.pid: int | None = None
         self.began: float | None = None
@@ -54,7 +54,7 @@ class TaskState:
 
     @property
     def grace(self) -> float:
-        return self.asked.grace if self.asked is not None else 0.0
+        return self.request.grace if self.request is not None else 0.0
 
     @property
     def state(self) -> str:

@@ -39,7 +39,7 @@ class ContainerStopper:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop)
         engine = self._driver.engines[task.place.key.host]
-        told = False
+        terminated = False
         while task.exit is None:
             left = (task.kill_at or 0.0) - time.monotonic()
             try:
@@ -47,9 +47,9 @@ class ContainerStopper:
                     return
                 if left <= 0:
                     await _signal(engine, task, signal.SIGKILL)
-                elif not told:
+                elif not terminated:
                     await _signal(engine, task, signal.SIGTERM)
-                    told = True
+                    terminated = True
             except EngineError:
                 await self._wait_for_change(task, AGAIN_SECS)
                 continue

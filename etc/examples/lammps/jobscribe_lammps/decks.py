@@ -66,7 +66,7 @@ class Deck(NamedTuple):
     @property
     def curves(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Reports that draw the log: title and columns."""
-        return {self.report(name + "Curve"): said for name, said in CURVES.items()}
+        return {self.report(name + "Curve"): curve for name, curve in CURVES.items()}
 
     @property
     def model(self) -> Model:
@@ -85,8 +85,8 @@ class Deck(NamedTuple):
             reports=atoms + curves,
         )
 
-    def report(self, what: str) -> str:
-        return f"{self.name}{what}Animation"
+    def report(self, suffix: str) -> str:
+        return f"{self.name}{suffix}Animation"
 
     def checked(self, values: Values) -> None:
         """Check conditions that involve several fields. Raises AppError."""

@@ -103,9 +103,9 @@ def _outer(one: tuple[float, float], other: tuple[float, float]) -> list[float]:
     return [math.floor(low * 100) / 100, math.ceil(high * 100) / 100]
 
 
-def _notes(stride: int, what: str, odd: int) -> str:
-    notes = [f"1 of {stride} {what}s shown"] if stride > 1 else []
-    notes += [f"{odd} {what}{'s' * (odd > 1)} without a number left out"] if odd else []
+def _notes(stride: int, noun: str, odd: int) -> str:
+    notes = [f"1 of {stride} {noun}s shown"] if stride > 1 else []
+    notes += [f"{odd} {noun}{'s' * (odd > 1)} without a number left out"] if odd else []
     return f" ({', '.join(notes)})" if notes else ""
 
 

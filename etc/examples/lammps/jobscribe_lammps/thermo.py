@@ -46,11 +46,11 @@ def last_step(folder: Path) -> int | None:
 def error(folder: Path) -> str | None:
     """Return LAMMPS' last error message and the command that caused it."""
     tail = _tail(folder)
-    said: list[str] = _ERROR.findall(tail)
+    errors: list[str] = _ERROR.findall(tail)
     command: list[str] = _COMMAND.findall(tail)
-    if not said:
+    if not errors:
         return None
-    return said[-1] + (f" (at the command '{command[-1]}')" if command else "")
+    return errors[-1] + (f" (at the command '{command[-1]}')" if command else "")
 
 
 def _row(line: str) -> tuple[float, ...] | None:
